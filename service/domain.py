@@ -1,0 +1,159 @@
+"""The vocabulary (methods §5) without I/O: question, passage, step, citation, usage, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+RouteName = Literal["direct", "single", "compound", "complex"]
+RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
+LoopName = Literal["none", "anrag", "autorag", "dragin", "efficientrag"]
+RequestLoop = Literal[
+    "default", "anrag", "autorag", "dragin", "efficientrag",
+    "flare", "fixed_length", "fixed_sentence", "entropy_gate", "ircot", "iter_retgen", "self_ask",
+]  # fmt: skip
+RetrieverName = Literal["hybrid", "bm25", "dense"]
+StepKind = Literal["route", "decompose", "ending", "retrieve", "merge", "answer"]
+StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]
+Flag = Literal[
+    "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",
+    "no_progress", "repaired", "fallback_direct", "shortened", "escalated",
+]  # fmt: skip
+RoleName = Literal["revelator", "reader", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One retrieval unit. `metadata` holds the document's further fields, for filters."""
+
+    passage_id: str
+    title: str
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPassage:
+    """A passage as a retriever returned it: `rank` from 1, `score` in the retriever's own unit."""
+
+    passage: Passage
+    rank: int
+    score: float
+
+
+class Model(BaseModel):
+    """Base of everything that crosses the HTTP border."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StepPassage(Model):
+    """A retrieved passage as a step reports it; `kept` is true when a reader was shown it."""
+
+    passage_id: str
+    title: str
+    rank: int
+    score: float
+    kept: bool | None = None
+    reason: str | None = None
+
+
+class TriggerDetail(Model):
+    """Why a token asked for retrieval (DRAGIN's RIND, methods §3.2)."""
+
+    token: str
+    entropy: float
+    attention: float
+    score: float
+    threshold: float
+    query: str
+
+
+class Step(Model):
+    """One entry of an answer's `steps`; absent things are null."""
+
+    id: str
+    kind: StepKind
+    question: str | None = None
+    query: str | None = None
+    thought: str | None = None
+    passages: list[StepPassage] = []
+    answer: str | None = None
+    trigger: TriggerDetail | None = None
+    flags: list[Flag] = []
+    llm_calls: int = 0
+    ms: float = 0.0
+
+
+class Citation(Model):
+    """A sentence of a passage that was shown to a reader: `text` == passage.text[start:end]."""
+
+    passage_id: str
+    title: str
+    step: str
+    text: str
+    start: int
+    end: int
+
+
+class CallUsage(Model):
+    """What engine calls cost: number of calls, prompt and completion tokens."""
+
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def plus(self, other: CallUsage) -> CallUsage:
+        return CallUsage(
+            llm_calls=self.llm_calls + other.llm_calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+        )
+
+
+class Usage(CallUsage):
+    """What an answer cost. `steps` counts retrieve-and-generate cycles (methods §5)."""
+
+    retrievals: int = 0
+    passages: int = 0
+    steps: int = 0
+
+
+class Timing(Model):
+    """Milliseconds; `retrieval` and `generation` are wall time with at least one such call on."""
+
+    total: float = 0.0
+    queue: float = 0.0
+    routing: float = 0.0
+    retrieval: float = 0.0
+    generation: float = 0.0
+
+
+class Answer(Model):
+    """The body of `POST /answer`."""
+
+    id: str
+    question: str
+    answer: str
+    answered: bool
+    route: RouteName
+    loop: LoopName
+    steps: list[Step]
+    citations: list[Citation]
+    usage: Usage
+    timing_ms: Timing
+    stopped_by: StoppedBy
+    degraded: list[str]
+
+
+class Problem(Model):
+    """An RFC 9457 problem."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str

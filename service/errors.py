@@ -1,0 +1,78 @@
+"""One exception tree; the HTTP edge turns each into an RFC 9457 problem.
+
+RevelatorError
+├── InvalidRequest        422 invalid-request        the caller's input is wrong
+│   └── LoopUnavailable   422 loop-unavailable       a known loop that this deployment cannot run
+├── NotFound              404 not-found              no such collection or document
+├── Overloaded            503 overloaded             too many questions wait already
+├── Draining              503 draining               the server is going down
+├── EngineFailure         503 engine-unavailable     an engine is out, cut off or speaks garbage
+│   └── EngineTimeout     503 engine-timeout         an engine did not answer in time
+├── RetrievalFailure      503 retrieval-unavailable  no store can be searched
+├── DeadlineExceeded      504 deadline               time is up and there is no text to answer with
+├── ConfigurationError    500 configuration          settings that cannot work (raised at start)
+└── StoreError            500 store                  a data directory or a store is unusable
+"""
+
+from __future__ import annotations
+
+
+class RevelatorError(Exception):
+    """Base of every expected failure. `detail` says what was wrong, where, and what to do."""
+
+    slug = "internal"
+    title = "Internal error"
+    status = 500
+    retry_after: int | None = None
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class InvalidRequest(RevelatorError):
+    slug, title, status = "invalid-request", "The request is not valid", 422
+
+
+class LoopUnavailable(InvalidRequest):
+    slug, title = "loop-unavailable", "This deployment cannot run the loop"
+
+
+class NotFound(RevelatorError):
+    slug, title, status = "not-found", "Not found", 404
+
+
+class Overloaded(RevelatorError):
+    slug, title, status = "overloaded", "Too many questions are waiting", 503
+    retry_after = 1
+
+
+class Draining(RevelatorError):
+    slug, title, status = "draining", "The server is shutting down", 503
+    retry_after = 5
+
+
+class EngineFailure(RevelatorError):
+    slug, title, status = "engine-unavailable", "The generation engine failed", 503
+    retry_after = 5
+
+
+class EngineTimeout(EngineFailure):
+    slug, title = "engine-timeout", "The generation engine did not answer in time"
+
+
+class RetrievalFailure(RevelatorError):
+    slug, title, status = "retrieval-unavailable", "No store can be searched", 503
+    retry_after = 5
+
+
+class DeadlineExceeded(RevelatorError):
+    slug, title, status = "deadline", "Time is up and there is nothing to answer from", 504
+
+
+class ConfigurationError(RevelatorError):
+    slug, title = "configuration", "The settings cannot work"
+
+
+class StoreError(RevelatorError):
+    slug, title = "store", "A store cannot be used"

@@ -1,0 +1,43 @@
+"""User data inside prompts: no text of a question or a passage can act as prompt structure.
+
+Every prompt of this product marks its fields at the start of a line (``Question:``, ``Doc1:``) and
+its turns with the engine's own control tokens. `quote` makes both impossible to write from data:
+the result is one line, holds no control token of any known chat format, and no field marker.
+Prompts only ever see the quoted text; answers are cited from the original.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Control tokens of the chat formats in use: <|im_start|>, <s>, [INST], <<SYS>>, <start_of_turn>,
+# <think>, DeepSeek's full-width bars. A space after the opening bracket breaks every one of them.
+_CONTROL = re.compile(
+    r"<(?=[|｜])|<(?=/?[|｜▁a-z0-9_]+[|｜]?>)|<(?=<|/?SYS)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|IMG)\])",
+    re.IGNORECASE,
+)
+_MARKER = re.compile(
+    r"\b((?:Task|Query|Question|Thought|Output|Answer|Analysis|Context|Document|Follow up|Title"
+    r"|Doc\s?\d*|Sub-question(?: \d+)?|Sub-answer(?: \d+)?|Retrieved Document(?:_\d+)?"
+    r"|Intermediate Answer(?:_\d+)?|(?:Initial|Refined) Query|Final Answer|Origin Question"
+    r"|Document_\d+|Answer_\d+|Info|seed query-\d+|answer-\d+|system|user|assistant|human))(\*{0,2})\s*[:：]",
+    re.IGNORECASE,
+)
+_RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}")
+
+
+def quote(text: str) -> str:
+    """Return `text` as one line that no prompt can mistake for structure.
+
+    Words, case and order stay; only white space, control characters, control tokens, rulers
+    (``###``, ``**``, doubled quotes) and the colon after a field marker change.
+    """
+    printable = "".join(
+        " " if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else character
+        for character in text
+    )
+    line = _RULE.sub(lambda ruler: " ".join(ruler.group()[0]), " ".join(printable.split()))
+    line = _CONTROL.sub(lambda bracket: bracket.group() + " ", line)
+    return _MARKER.sub(r"\1\2 -", line)

@@ -1,0 +1,110 @@
+"""Prompt templates: files with ``$fields``, rendered from quoted data.
+
+A template set is a folder of ``<role>.txt`` files: `full` (rules and our own shots, for instruct
+models) and `compact` (fields only, what tuned models are trained on), or any folder of a user's.
+Markers are those of methods §1.3 and §2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from service.prompting.quoting import quote
+
+SHIPPED = Path(__file__).parent / "templates"
+NO_ANSWER = "no answer found"
+
+
+class Pair(NamedTuple):
+    """A sub-question and its answer; `answer` is None where none was found."""
+
+    question: str
+    answer: str | None
+
+
+class PassageText(NamedTuple):
+    """What a prompt shows of a passage."""
+
+    title: str
+    text: str
+
+
+@cache
+def load_template(folder: Path, name: str) -> Template:
+    """Read one template file. Raises FileNotFoundError naming the file it looked for."""
+    return Template((folder / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n"))
+
+
+class TemplateSet:
+    """The prompts of one template folder (a shipped name or a path)."""
+
+    def __init__(self, name: str) -> None:
+        shipped = SHIPPED / name
+        self.folder = shipped if shipped.is_dir() else Path(name)
+        if not self.folder.is_dir():
+            known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
+            raise FileNotFoundError(f"no template set {name!r}: name one of {known}, or a folder")
+
+    def render(self, role: str, **fields: str) -> str:
+        """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
+        return load_template(self.folder, role).substitute(fields)
+
+    def has(self, role: str) -> bool:
+        return (self.folder / f"{role}.txt").is_file()
+
+    def route(self, question: str) -> str:
+        return self.render("route", question=quote(question))
+
+    def decompose(self, question: str) -> str:
+        return self.render("decompose", question=quote(question))
+
+    def refine(self, question: str, history: Sequence[Pair]) -> str:
+        return self.render("refine", question=quote(question), history=thought_block(history))
+
+    def ending(self, question: str, history: Sequence[Pair]) -> str:
+        return self.render("ending", question=quote(question), history=thought_block(history))
+
+    def relevance(self, question: str, passage: PassageText) -> str:
+        return self.render("relevance", question=quote(question), passage=passage_line(passage))
+
+    def answer(self, question: str, passages: Sequence[PassageText]) -> str:
+        lines = [f'Doc{n}: "{passage_line(p)}"\n' for n, p in enumerate(passages, 1)]
+        return self.render("answer", question=quote(question), passages="".join(lines))
+
+    def closed(self, question: str) -> str:
+        return self.render("closed", question=quote(question))
+
+    def merge(self, question: str, pairs: Sequence[Pair]) -> str:
+        return self.render("merge", question=quote(question), pairs=pair_lines(pairs))
+
+    def final(self, question: str, pairs: Sequence[Pair]) -> str:
+        return self.render("final", question=quote(question), pairs=pair_lines(pairs))
+
+
+def passage_line(passage: PassageText) -> str:
+    """``Title: text``, or the text alone where there is no title."""
+    text = quote(passage.text)
+    return f"{quote(passage.title)}: {text}" if passage.title else text
+
+
+def thought_block(history: Sequence[Pair]) -> str:
+    """The `Thought:` field of methods §1.3: ``""nothing""``, or the pairs between ``""`` lines."""
+    if not history:
+        return '""nothing""'
+    lines = [
+        f"**seed query-{n}**: {quote(pair.question)}\n**answer-{n}**: {quote(pair.answer or NO_ANSWER)}"
+        for n, pair in enumerate(history, 1)
+    ]
+    return "\n".join(['""', *lines, '""'])
+
+
+def pair_lines(pairs: Sequence[Pair]) -> str:
+    """``Sub-question i:`` and ``Sub-answer i:`` lines of methods §6 #7; empty without pairs."""
+    return "".join(
+        f"Sub-question {n}: {quote(pair.question)}\nSub-answer {n}: {quote(pair.answer or NO_ANSWER)}\n"
+        for n, pair in enumerate(pairs, 1)
+    )

@@ -1,0 +1,216 @@
+"""Typed settings: `revelator.toml`, then `REVELATOR_…` variables (`__` between levels), then flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import platformdirs
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
+
+from service.domain import RouteName
+from service.errors import ConfigurationError
+
+PREFIX = "REVELATOR_"
+OWN_VARIABLES = {"REVELATOR_REAL", "REVELATOR_CONFIG"}  # read elsewhere, not settings
+
+
+def _split(value: Any) -> Any:
+    """A variable gives a list as comma-separated text."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+CommaList = BeforeValidator(_split)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSettings(Section):
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    insecure: bool = Field(False, description="Serve on another host than loopback without keys.")
+    keys: Annotated[list[SecretStr], CommaList] = Field(
+        [], description="API keys; sent as `Authorization: Bearer`."
+    )
+    max_running: int = Field(64, ge=1, description="Questions answered at once.")
+    max_waiting: int = Field(
+        256, ge=0, description="Questions that may wait; further ones get 503."
+    )
+    max_wait_s: float = Field(30.0, gt=0, description="Longest wait before 503.")
+    max_body_bytes: int = Field(1_000_000, ge=1_000, description="Larger bodies get 413.")
+    drain_s: float = Field(10.0, ge=0, description="Seconds running questions get at SIGTERM.")
+
+
+class RetrievalSettings(Section):
+    elasticsearch_url: str | None = Field(None, description="Absent: embedded tantivy.")
+    qdrant_url: str | None = Field(None, description="Absent: embedded qdrant-edge.")
+    embedding_model: str = Field(
+        "minilm", description="`minilm`, from the package of extra `local`."
+    )
+    rrf_k: int = Field(60, ge=1, description="k of reciprocal rank fusion.")
+    timeout_s: float = Field(10.0, gt=0, description="Per backend and search.")
+
+
+class EngineSettings(Section):
+    kind: Literal["local", "openai", "vllm"] = "local"
+    urls: Annotated[list[str], CommaList] = Field(
+        [], description="Base URLs of OpenAI-compatible servers, with /v1."
+    )
+    model: str | None = Field(None, description="Model name at the server, or a local path.")
+    key: SecretStr | None = None
+    timeout_s: float = Field(30.0, gt=0, description="Longest silence of a call.")
+    max_concurrency: int = Field(64, ge=1)
+    constrained: Literal["auto", "vllm", "json_schema", "none"] = Field(
+        "auto", description="How choices and schemas are asked for; `none`: read free text."
+    )
+
+    @field_validator("urls")
+    @classmethod
+    def _urls_are_http(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is no http:// or https:// URL")
+        return [url.rstrip("/") for url in urls]
+
+
+class RoleSettings(Section):
+    """Which engine, model or adapter, and template set plays a role."""
+
+    engine: str = "default"
+    model: str | None = None
+    adapter: str | None = Field(
+        None, description="LoRA adapter name at the server; wins over model."
+    )
+    templates: str = Field("compact", description="`full`, `compact`, or a folder of templates.")
+
+
+class RolesSettings(Section):
+    revelator: RoleSettings = RoleSettings()
+    reader: RoleSettings = RoleSettings()
+    judge: RoleSettings | None = Field(
+        None, description="Relevance and ENDING; absent: as revelator."
+    )
+
+
+class RoutesSettings(Section):
+    allowed: Annotated[list[RouteName], CommaList] = ["direct", "single", "compound", "complex"]
+
+
+class HanragSettings(Section):
+    """The paper's ablations (methods §1.6) and failure policy (§1.2)."""
+
+    relevance: bool = True
+    ending: bool = True
+    refine: bool = True
+    on_no_evidence: Literal["abstain", "closed_book", "top3_unfiltered"] = "abstain"
+    fetch_k: int = Field(10, ge=1, le=100)
+    max_parts: int = Field(8, ge=1, le=32)
+
+
+class AutoragSettings(Section):
+    """Auto-RAG (methods §2)."""
+
+    mode: Literal["tuned", "few_shot"] = "tuned"
+    parametric: bool = True
+    max_retrievals: int = Field(5, ge=1, le=20, description="T")
+    max_parametric: int = Field(5, ge=0, le=20, description="T^PK, at most max_steps")
+    depth: int = Field(50, ge=1, le=200, description="Hits searched before de-duplication.")
+    context_tokens: int = Field(8192, ge=512, description="Oldest documents go when it is full.")
+
+
+class LimitSettings(Section):
+    """Per question, beside what a request may ask for."""
+
+    timeout_s: float = Field(60.0, gt=0, le=300)
+    max_retrievals: int = Field(64, ge=1)
+    max_llm_calls: int = Field(256, ge=1)
+    max_tokens: int = Field(400_000, ge=1)
+
+
+class AnswerSettings(Section):
+    no_answer_text: str = Field(
+        "No answer was found in the passages.", min_length=1, description="Said when abstaining."
+    )
+    merge_style: Literal["prose", "benchmark"] = Field(
+        "prose", description="`benchmark` joins a compound answer's parts by ` && `."
+    )
+
+
+class Settings(Section):
+    data_dir: Path = Path(platformdirs.user_data_dir("revelator"))
+    server: ServerSettings = ServerSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
+    engines: dict[str, EngineSettings] = {"default": EngineSettings()}
+    roles: RolesSettings = RolesSettings()
+    routes: RoutesSettings = RoutesSettings()
+    hanrag: HanragSettings = HanragSettings()
+    autorag: AutoragSettings = AutoragSettings()
+    limits: LimitSettings = LimitSettings()
+    answers: AnswerSettings = AnswerSettings()
+
+
+def load_settings(
+    config: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Read file, then environment, then `flags` (dotted names), each over the one before.
+
+    Without `config`, `revelator.toml` of the working directory is read where there is one. Raises
+    ConfigurationError naming the file or variable, the setting and what is wrong with it.
+    """
+    values = _read_file(config)
+    for name, value in environment.items():
+        if name.startswith(PREFIX) and name not in OWN_VARIABLES:
+            _assign(values, name.removeprefix(PREFIX).lower().split("__"), value, name)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            _assign(values, name.split("."), value, name)
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error)) from None
+
+
+def _read_file(config: Path | None) -> dict[str, Any]:
+    path = config or Path("revelator.toml")
+    if not path.is_file():
+        if config is None:
+            return {}
+        raise ConfigurationError(f"no settings file at {path}")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no valid TOML: {error}") from None
+
+
+def _assign(values: dict[str, Any], path: list[str], value: Any, source: str) -> None:
+    *parents, leaf = path
+    node = values
+    if source.startswith(PREFIX) and path == ["data", "dir"]:
+        parents, leaf = [], "data_dir"
+    for parent in parents:
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise ConfigurationError(f"{source} sets something below {parent!r}, which is a value")
+    node[leaf] = value
+
+
+def _explain(error: ValidationError) -> str:
+    lines = [
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+    ]
+    return "settings: " + "; ".join(lines)
