@@ -1,8 +1,12 @@
-"""The `Retriever` protocol, and the narrower `SearchStore` that a backend implements."""
+"""The `Retriever` protocol, and the narrower `SearchStore` that a backend implements.
+
+`Catalog` is what stands between them: it knows the collections and opens their stores.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,5 +53,52 @@ class Retriever(Protocol):
 
         None resolves to `default` where it exists, else the shipped `sample`.
         """
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreQuery:
+    """What one store is asked. Lexical stores read `text`, dense ones `vector` (unit length)."""
+
+    text: str
+    top_k: int
+    vector: Sequence[float] = ()
+    filter: Filter = field(default_factory=dict)
+    exclude: frozenset[str] = frozenset()
+
+
+class SearchStore(Protocol):
+    """One collection in one backend. Raises `RetrievalFailure` when the backend is out."""
+
+    @property
+    def backend(self) -> str:
+        """Name in metrics: tantivy, elasticsearch, qdrant_edge, qdrant."""
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        """Best passages, ties by passage id; empty when nothing matches."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCollection:
+    """The two stores of a collection. `incomplete`: an ingest is running or was cut short."""
+
+    bm25: SearchStore
+    dense: SearchStore
+    embedding_model: str | None
+    incomplete: bool = False
+
+
+class Catalog(Protocol):
+    """Knows the collections and lends their stores."""
+
+    async def resolve(self, name: str | None) -> str:
+        """The collection's name; None is `default` or `sample`. Raises `NotFound`."""
+
+    async def metadata_fields(self, name: str) -> Sequence[str]:
+        """Fields that a filter may name."""
+
+    def lend(self, name: str) -> AbstractAsyncContextManager[OpenCollection]:
+        """The stores stay open while they are lent. Raises `NotFound`, `StoreError`."""
 
     async def aclose(self) -> None: ...

@@ -1,0 +1,111 @@
+"""Route `compound`: decompose, answer the parts in parallel, merge (methods §1.2, line 4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from service.concurrency import closing, merge
+from service.domain import StoppedBy
+from service.errors import DeadlineExceeded
+from service.events import BaseEvent, Decomposition, StepEnd, Stop, ThoughtWritten, Token
+from service.inquiry import OpenStep, Scope
+from service.loops.base import Loop
+from service.prompting.templates import Pair
+from service.revelator.reading import PROSE_TOKENS, write_answer
+from service.revelator.roles import decompose
+
+BENCHMARK_JOINT = " && "
+
+
+async def handle_compound(scope: Scope, question: str, loop: Loop) -> AsyncIterator[BaseEvent]:
+    step = scope.step("decompose", question)
+    yield step.start()
+    parts = await decompose(step, question, scope.inquiry.settings.hanrag.max_parts)
+    if parts.thought:
+        yield ThoughtWritten(step=step.id, text=parts.thought)
+    yield Decomposition(step=step.id, questions=list(parts.questions))
+    yield step.end()
+    if len(parts.questions) == 1:
+        async with closing(loop.run(scope, parts.questions[0], "answer")) as events:
+            async for event in events:
+                yield event
+        return
+    outcome = _Outcome(len(parts.questions))
+    async with closing(_answer_parts(scope, parts.questions, loop, outcome)) as events:
+        async for event in events:
+            yield event
+    async with closing(_merge(scope, question, parts.questions, outcome)) as events:
+        async for event in events:
+            yield event
+
+
+class _Outcome:
+    """What the parts ended with, by index."""
+
+    def __init__(self, count: int) -> None:
+        self.answers: list[str | None] = [None] * count
+        self.stopped_by: StoppedBy = "answer"
+
+    def note(self, index: int, event: BaseEvent) -> None:
+        if isinstance(event, StepEnd):
+            self.answers[index] = event.answer
+        elif isinstance(event, Stop):
+            if not event.answered:
+                self.answers[index] = None
+            if event.stopped_by != "answer":
+                self.stopped_by = event.stopped_by
+
+
+async def _answer_parts(
+    scope: Scope, questions: Sequence[str], loop: Loop, outcome: _Outcome
+) -> AsyncIterator[BaseEvent]:
+    """All parts at once; a part that runs out of time ends without an answer."""
+    scopes = scope.parts(len(questions))
+    streams = [
+        _part(loop, part, question) for part, question in zip(scopes, questions, strict=True)
+    ]
+    async with closing(merge(streams)) as pairs:
+        async for index, event in pairs:
+            outcome.note(index, event)
+            if not isinstance(event, Stop):
+                yield event
+
+
+async def _part(loop: Loop, scope: Scope, question: str) -> AsyncIterator[BaseEvent]:
+    try:
+        async with closing(loop.run(scope, question, "draft")) as events:
+            async for event in events:
+                yield event
+    except DeadlineExceeded:
+        yield Stop(stopped_by="deadline", answered=False)
+
+
+async def _merge(
+    scope: Scope, question: str, questions: Sequence[str], outcome: _Outcome
+) -> AsyncIterator[BaseEvent]:
+    pairs = [Pair(part, answer) for part, answer in zip(questions, outcome.answers, strict=True)]
+    answers = [answer for answer in outcome.answers if answer]
+    if not answers:
+        yield Stop(stopped_by=outcome.stopped_by, answered=False)
+        return
+    step = scope.step("merge", question)
+    yield step.start()
+    async with closing(_write_merge(step, question, pairs)) as events:
+        async for event in events:
+            yield event
+    yield step.end()
+    yield Stop(step=step.id, stopped_by=outcome.stopped_by, answered=step.answer is not None)
+
+
+async def _write_merge(
+    step: OpenStep, question: str, pairs: Sequence[Pair]
+) -> AsyncIterator[BaseEvent]:
+    """GEN_MERGE, or the parts joined as compound benchmarks score them (methods §6 #7)."""
+    if step.inquiry.settings.answers.merge_style == "benchmark":
+        step.answer = BENCHMARK_JOINT.join(pair.answer for pair in pairs if pair.answer)
+        yield Token(step=step.id, role="answer", text=step.answer)
+        return
+    prompt = step.inquiry.roles.reader.templates.merge(question, pairs)
+    async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS)) as events:
+        async for event in events:
+            yield event

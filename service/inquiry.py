@@ -1,0 +1,297 @@
+"""One object per question: what it may use, what it may spend, and the steps it opens.
+
+A loop opens a `Step` for each unit of work, calls engines and stores through it, and yields the
+events it gives back; so usage, time and limits are counted in one place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import anyio
+
+from service.budget import Budget
+from service.concurrency import closing
+from service.domain import (
+    CallUsage,
+    Flag,
+    RequestLoop,
+    RequestRoute,
+    RetrieverName,
+    RoleName,
+    StepKind,
+    StoppedBy,
+)
+from service.errors import DeadlineExceeded
+from service.events import (
+    PassagesFound,
+    QueryIssued,
+    RetrievedPassage,
+    StepEnd,
+    StepStart,
+    Token,
+    TokenRole,
+)
+from service.generation.base import Completion, Delta, GenerationRequest, Generator, TokenUsage
+from service.generation.thinking import ThinkFilter, strip_thinking
+from service.prompting.templates import TemplateSet
+from service.retrieval.base import Filter, Retriever, SearchRequest, SearchResult
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRequest:
+    """A validated request: absent values are resolved where they are used."""
+
+    question: str
+    route: RequestRoute = "auto"
+    loop: RequestLoop = "default"
+    retriever: RetrieverName = "hybrid"
+    collection: str = "sample"
+    filter: Filter = field(default_factory=dict)
+    top_k: int | None = None
+    max_steps: int | None = None
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Who plays a role: an engine, the model or adapter to name there, and its prompts."""
+
+    name: RoleName
+    generator: Generator
+    model: str | None
+    templates: TemplateSet
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    revelator: Role
+    reader: Role
+    judge: Role
+
+    def __getitem__(self, name: RoleName) -> Role:
+        role: Role = getattr(self, name)
+        return role
+
+
+class Observer(Protocol):
+    """What the metrics want to know of each call (seconds)."""
+
+    def generation(
+        self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
+    ) -> None: ...
+
+    def wasted(self, tokens: int) -> None: ...
+
+
+class Stopwatch:
+    """Wall time during which at least one thing ran; re-entrant, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._running = 0
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        if self._running == 0:
+            self._since = time.monotonic()
+        self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._running -= 1
+        if self._running == 0:
+            self.seconds += time.monotonic() - self._since
+
+
+@dataclass(slots=True)
+class Inquiry:
+    """A question under way."""
+
+    id: str
+    request: QuestionRequest
+    budget: Budget
+    roles: Roles
+    retriever: Retriever
+    settings: Settings
+    observer: Observer | None = None
+    retrieval_time: Stopwatch = field(default_factory=Stopwatch)
+    generation_time: Stopwatch = field(default_factory=Stopwatch)
+    routing_time: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def question(self) -> str:
+        return self.request.question
+
+
+class Scope:
+    """Numbers steps. The root gives "1", "2", …; a part "3.1" is one step or the parent of more."""
+
+    def __init__(self, inquiry: Inquiry, fixed: str = "") -> None:
+        self.inquiry = inquiry
+        self._fixed = fixed
+        self._count = 0
+
+    def _next(self) -> str:
+        self._count += 1
+        return f"{self._fixed}.{self._count}" if self._fixed else str(self._count)
+
+    def step(self, kind: StepKind, question: str | None = None) -> OpenStep:
+        """A step below this scope: "2" at the root, "3.1.2" in part "3.1"."""
+        return OpenStep(self.inquiry, self._next(), kind, question)
+
+    def only_step(self, kind: StepKind, question: str | None = None) -> OpenStep:
+        """The scope's one step: the part itself, "3.1"; at the root as `step`."""
+        return OpenStep(self.inquiry, self._fixed or self._next(), kind, question)
+
+    def parts(self, count: int) -> list[Scope]:
+        """Scopes of parallel parts: "3.1" … "3.n"."""
+        group = self._next()
+        return [Scope(self.inquiry, f"{group}.{n}") for n in range(1, count + 1)]
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """A step under way: calls made through it are counted to it."""
+
+    inquiry: Inquiry
+    id: str
+    kind: StepKind
+    question: str | None = None
+    usage: CallUsage = field(default_factory=CallUsage)
+    flags: list[Flag] = field(default_factory=list)
+    answer: str | None = None
+    stopped_by: StoppedBy = "answer"
+
+    def start(self) -> StepStart:
+        return StepStart(step=self.id, kind=self.kind, question=self.question)
+
+    def flag(self, flag: Flag) -> None:
+        if flag not in self.flags:
+            self.flags.append(flag)
+
+    def end(self) -> StepEnd:
+        return StepEnd(step=self.id, answer=self.answer, flags=list(self.flags), usage=self.usage)
+
+    async def ask(
+        self, role: RoleName, request: GenerationRequest, *, final: bool = False
+    ) -> Completion:
+        """One engine call to its end, thinking stripped. `final` may use the time reserve.
+
+        Raises DeadlineExceeded when the time for it is up, EngineFailure as the engine does.
+        """
+        pieces: list[str] = []
+        finish: Completion | None = None
+        async with closing(self._deltas(role, request, final)) as deltas:
+            async for delta in deltas:
+                pieces.append(delta.text)
+                if delta.finish and delta.usage:
+                    finish = Completion("", delta.finish, delta.usage, delta.logprob)
+        done = finish or Completion("", "stop", TokenUsage(0, 0))
+        return replace(done, text=strip_thinking("".join(pieces)).strip())
+
+    async def write(
+        self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False
+    ) -> AsyncIterator[Token]:
+        """One engine call as `token` events at the engine's pace; thinking is never shown.
+
+        White space before the first and after the last word is held back, so that the joined
+        tokens are the answer's exact text.
+        """
+        thinking = ThinkFilter()
+        written, held = False, ""
+        async with closing(self._deltas(role, request, final)) as deltas:
+            async for delta in deltas:
+                text = thinking.feed(delta.text) + (thinking.flush() if delta.finish else "")
+                held = held + text if written else (held + text).lstrip()
+                ready = held.rstrip()
+                if ready:
+                    yield Token(step=self.id, role=as_role, text=ready)
+                    written, held = True, held[len(ready) :]
+
+    async def _deltas(
+        self, role_name: RoleName, request: GenerationRequest, final: bool
+    ) -> AsyncIterator[Delta]:
+        """Stream one call under the question's clock; count it whatever its end."""
+        role, budget = self.inquiry.roles[role_name], self.inquiry.budget
+        call = replace(request, model=role.model, affinity=self.inquiry.id)
+        started = time.monotonic()
+        first, pieces, usage = 0.0, 0, None
+        try:
+            async with closing(role.generator.stream(call)) as deltas:
+                while True:
+                    left = budget.remaining_s if final else budget.step_remaining_s
+                    with self.inquiry.generation_time, _deadline(left):
+                        delta = await anext(deltas, None)
+                    if delta is None:
+                        break
+                    first = first or time.monotonic() - started
+                    pieces += 1
+                    usage = delta.usage or usage
+                    yield delta
+        finally:
+            spent = usage or TokenUsage(0, pieces)
+            self._count(role, spent, time.monotonic() - started, first)
+            if usage is None and self.inquiry.observer:
+                self.inquiry.observer.wasted(pieces)
+
+    def _count(self, role: Role, usage: TokenUsage, seconds: float, first: float) -> None:
+        self.usage = self.usage.plus(
+            CallUsage(
+                llm_calls=1,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+            )
+        )
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        self.inquiry.budget.spend_call(tokens, seconds, reader=role.name == "reader")
+        if self.inquiry.observer:
+            self.inquiry.observer.generation(
+                role.name, role.generator.name, seconds, first or seconds, usage
+            )
+
+    def query_event(self, query: str) -> QueryIssued:
+        return QueryIssued(step=self.id, query=query, retriever=self.inquiry.request.retriever)
+
+    async def search(
+        self, query: str, top_k: int, exclude: frozenset[str] = frozenset()
+    ) -> SearchResult:
+        """One retrieval in the question's collection, under its retriever and filter."""
+        request, budget = self.inquiry.request, self.inquiry.budget
+        budget.retrievals += 1
+        search = SearchRequest(
+            query, top_k, request.collection, request.retriever, request.filter, exclude
+        )
+        with self.inquiry.retrieval_time, _deadline(budget.step_remaining_s):
+            return await self.inquiry.retriever.search(search)
+
+    def passages_event(
+        self, result: SearchResult, kept: Sequence[bool | None], reasons: Sequence[str | None]
+    ) -> PassagesFound:
+        """The `passages` event of a search; `kept` and `reasons` go by rank."""
+        found = [
+            RetrievedPassage(
+                passage_id=hit.passage.passage_id,
+                title=hit.passage.title,
+                text=hit.passage.text,
+                rank=hit.rank,
+                score=hit.score,
+                kept=keep,
+                reason=reason,
+            )
+            for hit, keep, reason in zip(result.passages, kept, reasons, strict=True)
+        ]
+        return PassagesFound(step=self.id, passages=found, missing=list(result.missing))
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded("the question's time is up") from None

@@ -1,0 +1,23 @@
+"""The `Loop` protocol: a method that answers one question by retrieving as it sees fit."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from service.domain import LoopName
+from service.events import BaseEvent, TokenRole
+from service.inquiry import Scope
+
+
+class Loop(Protocol):
+    """Answers `question` in steps of `scope`; the answer's tokens carry `as_role`.
+
+    The last event is `Stop` (without citations); the answer is that of the last `StepEnd`, None
+    when there is none. What is at hand when time or budget runs out is answered from. Raises
+    `EngineFailure`, `RetrievalFailure`, and `DeadlineExceeded` when there is no text at all.
+    """
+
+    name: LoopName
+
+    def run(self, scope: Scope, question: str, as_role: TokenRole) -> AsyncIterator[BaseEvent]: ...

@@ -1,0 +1,139 @@
+"""The Revelator's five roles (methods §1.3): typed inputs and outputs over one engine call each.
+
+Decoding is constrained where the engine can; the free-text readers of `parsing` read what comes
+either way. What cannot be read takes the safe choice of methods §1.2's failure table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from service.concurrency import gather
+from service.domain import Passage, RouteName
+from service.generation.base import Completion, GenerationRequest, Message
+from service.inquiry import OpenStep
+from service.prompting.templates import Pair, PassageText
+from service.revelator.parsing import (
+    parse_decomposition,
+    parse_question,
+    parse_route,
+    parse_verdict,
+)
+
+ROUTE_LABELS: Final = (
+    "straightforward question",
+    "single-step question",
+    "compound question",
+    "complex question",
+)
+RELEVANCE_LABELS: Final = ("true", "false")
+ENDING_LABELS: Final = ("yes", "no")
+LABEL_TOKENS: Final = 8
+QUESTION_TOKENS: Final = 64
+JSON_TOKENS: Final = 256
+RETRY_TEMPERATURE: Final = 0.7
+DECOMPOSITION_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "thought": {"type": "string"},
+        "decomposition": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    },
+    "required": ["thought", "decomposition"],
+    "additionalProperties": False,
+}
+
+
+class Decomposition(NamedTuple):
+    """The parts of a compound question; `atomic` when it has only itself."""
+
+    thought: str | None
+    questions: tuple[str, ...]
+
+
+async def choose_route(step: OpenStep) -> tuple[RouteName, float | None]:
+    """ROUTE: the route, and its probability where the engine gives one.
+
+    Unreadable text becomes `single`, flagged `route_parse_failed` (methods §1.2).
+    """
+    templates = step.inquiry.roles.revelator.templates
+    request = _label(templates.route(step.inquiry.question), ROUTE_LABELS, logprobs=True)
+    completion = await step.ask("revelator", request)
+    route = parse_route(completion.text)
+    if route is None:
+        step.flag("route_parse_failed")
+        return "single", None
+    return route, _probability(completion)
+
+
+async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposition:
+    """DECOMPOSE: the parts, at most `max_parts` (then flagged `shortened`).
+
+    One retry at temperature 0.7; then the question itself, flagged `repaired`.
+    """
+    prompt = step.inquiry.roles.revelator.templates.decompose(question)
+    for temperature in (0.0, RETRY_TEMPERATURE):
+        request = GenerationRequest(
+            messages=(Message("user", prompt),),
+            max_tokens=JSON_TOKENS,
+            temperature=temperature,
+            json_schema=DECOMPOSITION_SCHEMA,
+        )
+        decomposed = parse_decomposition((await step.ask("revelator", request)).text)
+        if decomposed is not None:
+            if len(decomposed.questions) > max_parts:
+                step.flag("shortened")
+            return Decomposition(decomposed.thought, decomposed.questions[:max_parts])
+    step.flag("repaired")
+    return Decomposition(None, (question,))
+
+
+async def refine(
+    step: OpenStep, question: str, history: Sequence[Pair], temperature: float = 0.0
+) -> str:
+    """REFINE: the next seed question. Empty output: one retry, then the question itself."""
+    prompt = step.inquiry.roles.revelator.templates.refine(question, history)
+    for heat in (temperature, RETRY_TEMPERATURE):
+        request = GenerationRequest(
+            messages=(Message("user", prompt),), max_tokens=QUESTION_TOKENS, temperature=heat
+        )
+        refined = parse_question((await step.ask("revelator", request)).text)
+        if refined is not None:
+            return refined
+    step.flag("repaired")
+    return question
+
+
+async def judge_relevance(
+    step: OpenStep, question: str, passages: Sequence[Passage]
+) -> list[bool | None]:
+    """REL of every passage, all at once (methods §6 #10); None where the text is no verdict."""
+    templates = step.inquiry.roles.judge.templates
+
+    async def judge(passage: Passage) -> bool | None:
+        prompt = templates.relevance(question, PassageText(passage.title, passage.text))
+        return parse_verdict((await step.ask("judge", _label(prompt, RELEVANCE_LABELS))).text)
+
+    return await gather([partial(judge, passage) for passage in passages])
+
+
+async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -> bool:
+    """ENDING: whether the pairs suffice. Unreadable text means not done (methods §1.2)."""
+    prompt = step.inquiry.roles.judge.templates.ending(question, history)
+    verdict = parse_verdict((await step.ask("judge", _label(prompt, ENDING_LABELS))).text)
+    return verdict is True
+
+
+def _label(prompt: str, labels: tuple[str, ...], *, logprobs: bool = False) -> GenerationRequest:
+    return GenerationRequest(
+        messages=(Message("user", prompt),),
+        max_tokens=LABEL_TOKENS,
+        choices=labels,
+        logprobs=logprobs,
+    )
+
+
+def _probability(completion: Completion) -> float | None:
+    return None if completion.logprob is None else round(math.exp(completion.logprob), 4)

@@ -1,0 +1,200 @@
+"""The one place that opens every implementation from the settings, and closes it in reverse."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from service.answering import answer_stream, resolve_loop
+from service.budget import Budget, Limits
+from service.concurrency import closing
+from service.domain import RequestLoop, RequestRoute, RetrieverName
+from service.errors import ConfigurationError, InvalidRequest, RevelatorError
+from service.events import BaseEvent
+from service.generation.base import Generator
+from service.generation.factory import open_generator
+from service.inquiry import Inquiry, QuestionRequest, Role, Roles
+from service.loops import get_loop
+from service.prompting.templates import TemplateSet
+from service.retrieval.base import Filter, FilterValue, Retriever
+from service.settings import RoleSettings, Settings
+from service.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from service.retrieval.embedded import EmbeddedStores
+
+MAX_STEPS: Final = 20
+MAX_TOP_K: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `revelator check` and of `/readyz`."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(slots=True)
+class Runtime:
+    """Everything a question needs. Made by `open_runtime`."""
+
+    settings: Settings
+    engines: Mapping[str, Generator]
+    roles: Roles
+    retriever: Retriever
+    metrics: Metrics
+    stores: EmbeddedStores | None = None
+
+    async def prepare(
+        self,
+        question: str,
+        *,
+        route: RequestRoute = "auto",
+        loop: RequestLoop = "default",
+        retriever: RetrieverName = "hybrid",
+        collection: str | None = None,
+        filter: Mapping[str, FilterValue | Sequence[FilterValue]] | None = None,
+        top_k: int | None = None,
+        max_steps: int | None = None,
+        timeout_s: float | None = None,
+    ) -> QuestionRequest:
+        """Check a request against this deployment, before its first byte.
+
+        Raises InvalidRequest, LoopUnavailable, NotFound.
+        """
+        if route == "direct" and loop != "default":
+            raise InvalidRequest(
+                f"route 'direct' runs no loop; leave out loop {loop!r} or name another route"
+            )
+        if route != "direct":
+            get_loop(resolve_loop("single", loop))
+        wanted = _filter(filter or {})
+        resolved = await self.retriever.check_request(collection, wanted)
+        return QuestionRequest(
+            question=question,
+            route=route,
+            loop=loop,
+            retriever=retriever,
+            collection=resolved,
+            filter=wanted,
+            top_k=top_k,
+            max_steps=max_steps,
+            timeout_s=timeout_s or self.settings.limits.timeout_s,
+        )
+
+    async def ask(
+        self, request: QuestionRequest, *, answer_id: str | None = None, queued_s: float = 0.0
+    ) -> AsyncIterator[BaseEvent]:
+        """The events of one prepared question, observed by the metrics.
+
+        Close the iterator, or cancel the task that awaits it, to cancel all that runs below.
+        """
+        inquiry = self._inquiry(request, answer_id or new_id())
+        with self.metrics.question() as observation:
+            async with closing(answer_stream(inquiry, queued_s)) as events:
+                async for event in events:
+                    observation.see(event)
+                    yield event
+
+    def _inquiry(self, request: QuestionRequest, answer_id: str) -> Inquiry:
+        own = self.settings.limits
+        limits = Limits(
+            timeout_s=request.timeout_s,
+            max_retrievals=own.max_retrievals,
+            max_llm_calls=own.max_llm_calls,
+            max_tokens=own.max_tokens,
+        )
+        return Inquiry(
+            id=answer_id,
+            request=request,
+            budget=Budget(limits),
+            roles=self.roles,
+            retriever=self.retriever,
+            settings=self.settings,
+            observer=self.metrics,
+        )
+
+    async def checks(self) -> list[Check]:
+        """What is configured, whether it can be reached, what is missing."""
+        results = [await _check(f"engine {name}", engine) for name, engine in self.engines.items()]
+        try:
+            name = await self.retriever.check_request(None, {})
+            results.append(Check("retrieval", True, f"collection {name!r} is searched by default"))
+        except RevelatorError as error:
+            results.append(Check("retrieval", False, error.detail))
+        return results
+
+
+def new_id() -> str:
+    """An id for an answer: short, url-safe, not guessable."""
+    return secrets.token_hex(8)
+
+
+@asynccontextmanager
+async def open_runtime(
+    settings: Settings,
+    *,
+    engines: Mapping[str, Generator] | None = None,
+    retriever: Retriever | None = None,
+) -> AsyncIterator[Runtime]:
+    """Open what the settings name, or use what is given; close what was opened, in reverse."""
+    async with AsyncExitStack() as stack:
+        metrics = Metrics()
+        stores = None
+        if retriever is None:
+            from service.retrieval.embedded import open_embedded  # noqa: PLC0415
+
+            stores = await stack.enter_async_context(open_embedded(settings, metrics.search))
+            retriever = stores.retriever
+        if engines is None:
+            engines = {
+                name: open_generator(name, engine) for name, engine in settings.engines.items()
+            }
+            for engine in engines.values():
+                stack.push_async_callback(engine.aclose)
+        roles = _roles(settings, engines)
+        yield Runtime(settings, engines, roles, retriever, metrics, stores)
+
+
+def _roles(settings: Settings, engines: Mapping[str, Generator]) -> Roles:
+    named = settings.roles
+    revelator = _role("revelator", named.revelator, engines)
+    return Roles(
+        revelator=revelator,
+        reader=_role("reader", named.reader, engines),
+        judge=_role("judge", named.judge or named.revelator, engines),
+    )
+
+
+def _role(name: Any, settings: RoleSettings, engines: Mapping[str, Generator]) -> Role:
+    if settings.engine not in engines:
+        known = ", ".join(sorted(engines))
+        raise ConfigurationError(
+            f"roles.{name}.engine names {settings.engine!r}; the engines are {known}"
+        )
+    try:
+        templates = TemplateSet(settings.templates)
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"roles.{name}.templates: {error}") from None
+    model = settings.adapter or settings.model
+    return Role(name, engines[settings.engine], model, templates)
+
+
+def _filter(given: Mapping[str, FilterValue | Sequence[FilterValue]]) -> Filter:
+    return {
+        name: tuple(value) if isinstance(value, list | tuple) else (value,)  # type: ignore[misc]
+        for name, value in given.items()
+    }
+
+
+async def _check(name: str, engine: Generator) -> Check:
+    try:
+        await engine.check()
+    except RevelatorError as error:
+        return Check(name, False, error.detail)
+    return Check(name, True, engine.name)
