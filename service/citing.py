@@ -42,11 +42,8 @@ def bearing_sentence(text: str, answer: str, question: str) -> tuple[int, int]:
     words with it; ties go to the sentence closer to the question, then to the earlier one."""
     spans = [_trim(text, start, end) for start, end in sentences(text)]
     spans = [(start, end) for start, end in spans if start < end]
-    needle, wanted, asked = (
-        answer.casefold().strip(),
-        content_words(answer),
-        content_words(question),
-    )
+    needle = answer.casefold().strip()
+    wanted, asked = content_words(answer), content_words(question)
 
     def closeness(span: tuple[int, int]) -> tuple[bool, int, int]:
         sentence = text[span[0] : span[1]]

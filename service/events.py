@@ -63,7 +63,7 @@ class StepStart(BaseEvent):
 
 
 class StepEnd(BaseEvent):
-    """Closes a step; its wall time is this `ms` less the `ms` of the `step` event that opened it."""
+    """Closes a step; its wall time is this `ms` less that of the `step` event that opened it."""
 
     event: Literal["step_end"] = "step_end"
     answer: str | None = None

@@ -1,4 +1,4 @@
-"""Typed settings: `revelator.toml`, then `REVELATOR_…` variables (`__` between levels), then flags."""
+"""Typed settings: `revelator.toml`, then `REVELATOR_…` variables (`__` for a dot), then flags."""
 
 from __future__ import annotations
 

@@ -1,0 +1,193 @@
+"""The command `revelator`. Commands import what they need when they run: `--help` stays quick."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from service import __version__
+from service.errors import RevelatorError
+from service.settings import Settings, load_settings
+
+T = TypeVar("T")
+app = typer.Typer(
+    name="revelator",
+    help="Answers questions that one search cannot, over your own passages.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option(envvar="REVELATOR_CONFIG", help="Settings file; else ./revelator.toml if there."),
+]
+Data = Annotated[Path | None, typer.Option("--data", help="Data directory (REVELATOR_DATA_DIR).")]
+Url = Annotated[str | None, typer.Option(help="Go through the server at this URL.")]
+Collection = Annotated[str | None, typer.Option(help="Collection; else default, else sample.")]
+RouteOption = Annotated[str, typer.Option(help="auto, direct, single, compound or complex.")]
+LoopOption = Annotated[str, typer.Option(help="default, or the name of a loop.")]
+RetrieverOption = Annotated[str, typer.Option(help="hybrid, bm25 or dense.")]
+
+
+def fail(detail: str) -> NoReturn:
+    """Say what is wrong on standard error and leave with exit code 2."""
+    typer.secho(f"revelator: {detail}", err=True, fg="red")
+    raise typer.Exit(2)
+
+
+def settings_from(config: Path | None, **flags: Any) -> Settings:
+    """The settings under file, environment and flags (dotted names with `__`)."""
+    named = {name.replace("__", "."): value for name, value in flags.items()}
+    try:
+        return load_settings(config, named)
+    except RevelatorError as error:
+        fail(error.detail)
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run async work; expected failures become one line and exit code 2, Ctrl-C exit code 130."""
+    import anyio  # noqa: PLC0415
+
+    try:
+        return anyio.run(work)
+    except RevelatorError as error:
+        fail(error.detail)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Answers questions that one search cannot, over your own passages."""
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    data: Data = None,
+    host: Annotated[str | None, typer.Option(help="Default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Default 8000; 0 takes a free one.")] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Allow any host without keys.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Serve answers over HTTP. With no settings: everything embedded, over a sample corpus."""
+    from service.banner import print_banner  # noqa: PLC0415
+    from service.serving import run_server  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging(log_level)
+    settings = settings_from(
+        config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure
+    )
+    try:
+        run_server(settings, on_started=lambda url: print_banner(url, settings))
+    except RevelatorError as error:
+        fail(error.detail)
+
+
+@app.command()
+def ask(
+    question: str,
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+    collection: Collection = None,
+    route: RouteOption = "auto",
+    loop: LoopOption = "default",
+    retriever: RetrieverOption = "hybrid",
+    timeout_s: Annotated[float | None, typer.Option(help="Seconds for the answer.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the body, nothing else.")] = False,
+) -> None:
+    """Ask a question and watch its steps; through the running server where there is one."""
+    from service.asking import ask_in_terminal  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = {
+        "question": question,
+        "collection": collection,
+        "route": route,
+        "loop": loop,
+        "retriever": retriever,
+        "timeout_s": timeout_s,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    code = run(lambda: ask_in_terminal(settings, given, url=url, as_json=as_json))
+    raise typer.Exit(code)
+
+
+@app.command()
+def ingest(
+    files: Annotated[list[Path], typer.Argument(help="JSONL, plain text or Markdown files.")],
+    collection: Annotated[str, typer.Option(help="Collection to fill; made if missing.")],
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Put files into a collection. Repeating or resuming it does only what is missing."""
+    from service.retrieval.ingest_cli import run_ingest  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    code = run(lambda: run_ingest(files, collection, settings, url=url))
+    raise typer.Exit(code)
+
+
+@app.command()
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="JSONL: question and answer or answers.")],
+    config: Config = None,
+    data: Data = None,
+    collection: Collection = None,
+    route: RouteOption = "auto",
+    loop: LoopOption = "default",
+    retriever: RetrieverOption = "hybrid",
+    limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 4,
+    out: Annotated[Path | None, typer.Option(help="Write a row per question here (JSONL).")] = None,
+) -> None:
+    """Ask every question of a file and score the answers."""
+    from service.evaluation.command import evaluate_file  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = {"collection": collection, "route": route, "loop": loop, "retriever": retriever}
+    code = run(
+        lambda: evaluate_file(settings, file, fields, limit=limit, concurrency=concurrency, out=out)
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def check(config: Config = None, data: Data = None) -> None:
+    """Show what is configured, what can be reached, and what is missing."""
+    from service.checking import check_in_terminal  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("error")
+    settings = settings_from(config, data_dir=data)
+    raise typer.Exit(run(lambda: check_in_terminal(settings)))
+
+
+def main() -> None:
+    """Entry point of the `revelator` command."""
+    app()

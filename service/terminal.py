@@ -1,0 +1,118 @@
+"""Events as lines a person can follow in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from service.domain import Answer
+from service.events import (
+    AnswerReady,
+    BaseEvent,
+    Decomposition,
+    Failed,
+    Judgement,
+    PassagesFound,
+    QueryIssued,
+    RouteChosen,
+    StepEnd,
+    StepStart,
+    ThoughtWritten,
+    Token,
+    Trigger,
+    Withdraw,
+)
+
+
+class EventPrinter:
+    """Prints each event as it comes; tokens run on, everything else is a line of its step."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._titles: dict[str, str] = {}
+        self._writing: str | None = None
+
+    def show(self, event: BaseEvent) -> None:
+        if isinstance(event, Token):
+            self._token(event)
+            return
+        if isinstance(event, AnswerReady):
+            self._answer(event.body)
+        elif line := self._line(event):
+            self._break()
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _token(self, event: Token) -> None:
+        key = f"{event.step}/{event.role}"
+        if self._writing != key:
+            self._break()
+            label = "answer" if event.role == "answer" else "draft"
+            self._console.print(f"  [dim]{event.step}[/] {label}: ", end="")
+            self._writing = key
+        style = "bold" if event.role == "answer" else "dim"
+        self._console.print(event.text, style=style, end="", markup=False, highlight=False)
+
+    def _break(self) -> None:
+        if self._writing:
+            self._console.print()
+            self._writing = None
+
+    def _line(self, event: BaseEvent) -> str | None:  # noqa: PLR0911 - one line per kind
+        match event:
+            case RouteChosen():
+                sure = f" ({event.confidence:.0%} sure)" if event.confidence is not None else ""
+                return f"[cyan]route[/] {event.route}, loop {event.loop}, by {event.by}{sure}"
+            case StepStart():
+                asked = f": {escape(event.question)}" if event.question else ""
+                return f"[green]step {event.step}[/] {event.kind}{asked}"
+            case Decomposition():
+                parts = "\n".join(f"      • {escape(part)}" for part in event.questions)
+                return f"  [dim]{event.step}[/] parts:\n{parts}"
+            case QueryIssued():
+                return f"  [dim]{event.step}[/] search ({event.retriever}): {escape(event.query)}"
+            case PassagesFound():
+                return self._passages(event)
+            case Judgement():
+                return self._judgement(event)
+            case ThoughtWritten():
+                return f"  [dim]{event.step}[/] thought: [italic]{escape(event.text)}[/]"
+            case Trigger():
+                return f"  [dim]{event.step}[/] trigger at {escape(event.token)!r}"
+            case Withdraw():
+                return f"  [dim]{event.step}[/] [dim]withdrawn ({event.reason})[/]"
+            case StepEnd(flags=flags) if flags:
+                return f"  [dim]{event.step}[/] [yellow]{', '.join(flags)}[/]"
+            case Failed():
+                problem = event.problem
+                return f"[red]{problem.title}[/]: {escape(problem.detail)} ({problem.status})"
+        return None
+
+    def _passages(self, event: PassagesFound) -> str:
+        self._titles |= {p.passage_id: p.title or p.passage_id for p in event.passages}
+        missing = f" [yellow](without {', '.join(event.missing)})[/]" if event.missing else ""
+        return f"  [dim]{event.step}[/] {len(event.passages)} passages{missing}"
+
+    def _judgement(self, event: Judgement) -> str | None:
+        if event.ending is not None:
+            return f"  [dim]{event.step}[/] enough to answer: {'yes' if event.ending else 'no'}"
+        if event.kept and event.passage_id:
+            title = escape(self._titles.get(event.passage_id, event.passage_id))
+            return f"  [dim]{event.step}[/] keeps {title}"
+        return None
+
+    def _answer(self, body: Answer) -> None:
+        self._break()
+        self._console.print()
+        self._console.print(body.answer, style="bold", markup=False, highlight=False)
+        for number, citation in enumerate(body.citations, 1):
+            self._console.print(
+                f"  \\[{number}] [dim]{escape(citation.title)}:[/] {escape(citation.text)}",
+                highlight=False,
+            )
+        usage = body.usage
+        self._console.print(
+            f"[dim]{usage.retrievals} retrievals, {usage.llm_calls} engine calls, "
+            f"{body.timing_ms.total / 1000:.1f} s, stopped by {body.stopped_by}"
+            f"{', degraded: ' + ', '.join(body.degraded) if body.degraded else ''}[/]",
+            highlight=False,
+        )
