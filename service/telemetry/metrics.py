@@ -1,0 +1,266 @@
+"""The Prometheus metrics of one process part, in a registry of its own (no singletons).
+
+Names are fixed by the design and used by dashboards and alerts. `route` and `loop` are `none` until
+a question has them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from service.domain import LoopName, RoleName, RouteName, Usage
+from service.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteChosen, Token
+from service.folding import Fold
+from service.generation.base import TokenUsage
+
+Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
+RejectReason = Literal["busy", "key_limit", "draining"]
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+QUESTION_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
+RETRIEVAL_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+GENERATION_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RETRIEVALS: Final = (0, 1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 64)
+STEPS: Final = (0, 1, 2, 3, 4, 5, 8, 12, 20)
+LLM_CALLS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+OF_QUESTION: Final = ("route", "loop")
+
+
+class Metrics:
+    """All metrics; `render` gives them in Prometheus' text format.
+
+    It is the `Observer` that questions report their engine calls to.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._question_metrics()
+        self._call_metrics()
+        self._load_metrics()
+
+    def _question_metrics(self) -> None:
+        registry = self.registry
+        self._questions = Counter(
+            "revelator_questions_total",
+            "Questions by how they ended.",
+            (*OF_QUESTION, "outcome"),
+            registry=registry,
+        )
+        self._question_seconds = Histogram(
+            "revelator_question_seconds",
+            "Wall time of a question from admission.",
+            OF_QUESTION,
+            buckets=QUESTION_SECONDS,
+            registry=registry,
+        )
+        self._retrievals = Histogram(
+            "revelator_retrievals_per_question",
+            "Searches of a question.",
+            OF_QUESTION,
+            buckets=RETRIEVALS,
+            registry=registry,
+        )
+        self._steps = Histogram(
+            "revelator_steps_per_question",
+            "Retrieve-and-generate cycles of a question.",
+            OF_QUESTION,
+            buckets=STEPS,
+            registry=registry,
+        )
+        self._llm_calls = Histogram(
+            "revelator_llm_calls_per_question",
+            "Engine calls of a question, routing and retries included.",
+            OF_QUESTION,
+            buckets=LLM_CALLS,
+            registry=registry,
+        )
+
+    def _call_metrics(self) -> None:
+        registry = self.registry
+        self._retrieval_seconds = Histogram(
+            "revelator_retrieval_seconds",
+            "Wall time of one search in one backend.",
+            ("backend",),
+            buckets=RETRIEVAL_SECONDS,
+            registry=registry,
+        )
+        self._retrieval_failures = Counter(
+            "revelator_retrieval_failures_total",
+            "Searches that failed in a backend.",
+            ("backend",),
+            registry=registry,
+        )
+        self._generation_seconds = Histogram(
+            "revelator_generation_seconds",
+            "Wall time of one engine call.",
+            ("role", "worker"),
+            buckets=GENERATION_SECONDS,
+            registry=registry,
+        )
+        self._first_token_seconds = Histogram(
+            "revelator_time_to_first_token_seconds",
+            "From the engine call to its first output.",
+            ("worker",),
+            buckets=GENERATION_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "revelator_tokens_total", "Tokens by role.", ("role", "kind"), registry=registry
+        )
+        self._wasted = Counter(
+            "revelator_wasted_tokens_total",
+            "Tokens of calls that were cut off before their end.",
+            registry=registry,
+        )
+        for role in ("revelator", "reader", "judge"):
+            for kind in ("prompt", "completion"):
+                self._tokens.labels(role, kind)
+
+    def _load_metrics(self) -> None:
+        registry = self.registry
+        self._in_flight = Gauge(
+            "revelator_questions_in_flight", "Questions being answered.", registry=registry
+        )
+        self._waiting = Gauge(
+            "revelator_questions_waiting", "Questions waiting for a place.", registry=registry
+        )
+        self._rejected = Counter(
+            "revelator_rejected_total", "Questions turned away.", ("reason",), registry=registry
+        )
+        self._degraded = Counter(
+            "revelator_degraded_total",
+            "Questions answered without a retriever that was out.",
+            ("backend",),
+            registry=registry,
+        )
+        self._worker_up = Gauge(
+            "revelator_worker_up",
+            "1 where a worker can answer, else 0.",
+            ("worker",),
+            registry=registry,
+        )
+        self._worker_in_flight = Gauge(
+            "revelator_worker_in_flight",
+            "Calls running at a worker.",
+            ("worker",),
+            registry=registry,
+        )
+        for reason in ("busy", "key_limit", "draining"):
+            self._rejected.labels(reason)
+        for name in ("bm25", "dense", "index-incomplete"):
+            self._degraded.labels(name)
+
+    @contextmanager
+    def question(self) -> Iterator[Observation]:
+        """Watch one question: feed the observation every event; leaving ends the question.
+
+        Left before an `answer` or `error` was seen, the question counts as cancelled.
+        """
+        observation = Observation()
+        self._in_flight.inc()
+        try:
+            yield observation
+        finally:
+            self._in_flight.dec()
+            self._ended(observation)
+
+    def _ended(self, seen: Observation) -> None:
+        route, loop, usage = seen.route, seen.loop, seen.usage()
+        self._questions.labels(route, loop, seen.outcome).inc()
+        self._question_seconds.labels(route, loop).observe(seen.seconds)
+        self._retrievals.labels(route, loop).observe(usage.retrievals)
+        self._steps.labels(route, loop).observe(usage.steps)
+        self._llm_calls.labels(route, loop).observe(usage.llm_calls)
+        for name in seen.missing:
+            self._degraded.labels(name).inc()
+
+    def rejected(self, reason: RejectReason) -> None:
+        """A question was turned away before it was admitted."""
+        self._rejected.labels(reason).inc()
+        self._questions.labels("none", "none", "rejected").inc()
+
+    def left_waiting(self) -> None:
+        """A question's client left while it waited."""
+        self._questions.labels("none", "none", "cancelled").inc()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a question as waiting for a place."""
+        self._waiting.inc()
+        try:
+            yield
+        finally:
+            self._waiting.dec()
+
+    def generation(
+        self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
+    ) -> None:
+        """One engine call ended: its wall time, the part before its first output, its tokens."""
+        self._generation_seconds.labels(role, worker).observe(seconds)
+        self._first_token_seconds.labels(worker).observe(first_token)
+        self._tokens.labels(role, "prompt").inc(usage.prompt_tokens)
+        self._tokens.labels(role, "completion").inc(usage.completion_tokens)
+
+    def wasted(self, tokens: int) -> None:
+        """Tokens that an engine made for a call that was cut off."""
+        self._wasted.inc(tokens)
+
+    def search(self, backend: str, seconds: float, failed: bool) -> None:
+        """One search in one backend ended."""
+        self._retrieval_seconds.labels(backend).observe(seconds)
+        if failed:
+            self._retrieval_failures.labels(backend).inc()
+
+    def worker_up(self, worker: str, up: bool) -> None:
+        """Whether a worker can answer, as last checked."""
+        self._worker_up.labels(worker).set(up)
+
+    def worker_in_flight(self, worker: str, change: int) -> None:
+        """Calls at a worker began (+1) or ended (-1)."""
+        self._worker_in_flight.labels(worker).inc(change)
+
+    def render(self) -> bytes:
+        """The text format, to be sent as `CONTENT_TYPE`."""
+        return generate_latest(self.registry)
+
+
+class Observation:
+    """What the events of one question have told so far."""
+
+    def __init__(self) -> None:
+        self.route: RouteName | Literal["none"] = "none"
+        self.loop: LoopName = "none"
+        self.outcome: Outcome = "cancelled"
+        self.missing: list[str] = []
+        self._fold = Fold()
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since the question began."""
+        return time.monotonic() - self._started
+
+    def see(self, event: BaseEvent) -> None:
+        """Take one event, in order."""
+        if isinstance(event, Token):
+            return
+        self._fold.add(event)
+        match event:
+            case RouteChosen():
+                self.route, self.loop = event.route, event.loop
+            case PassagesFound(missing=names):
+                self.missing += [name for name in names if name not in self.missing]
+            case AnswerReady():
+                self.outcome = "answered" if event.body.answered else "unanswered"
+            case Failed():
+                self.outcome = "error"
+
+    def usage(self) -> Usage:
+        """Calls, tokens, retrievals and cycles up to the newest event."""
+        return self._fold.usage()
