@@ -1,0 +1,100 @@
+"""Ask one question over a scripted engine and a scripted retriever; get its events and body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.answering import answer_stream
+from service.budget import Budget, Limits
+from service.domain import Answer, Passage, ScoredPassage
+from service.events import AnswerReady, BaseEvent, Failed
+from service.generation.base import Generator
+from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.inquiry import Inquiry, QuestionRequest, Role, Roles
+from service.prompting.templates import TemplateSet
+from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.settings import Settings
+
+
+def passage(passage_id: str, text: str, title: str = "") -> Passage:
+    return Passage(passage_id, title or passage_id, text)
+
+
+class ScriptedRetriever:
+    """Returns the passages of the first key that the query contains; "" is the default."""
+
+    def __init__(
+        self, hits: Mapping[str, Sequence[Passage] | Exception], missing: tuple[str, ...] = ()
+    ) -> None:
+        self.hits = hits
+        self.missing = missing
+        self.requests: list[SearchRequest] = []
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        self.requests.append(request)
+        found = next((hit for key, hit in self.hits.items() if key in request.query), ())
+        if isinstance(found, Exception):
+            raise found
+        left = [p for p in found if p.passage_id not in request.exclude][: request.top_k]
+        scored = [ScoredPassage(p, rank, 1.0 / rank) for rank, p in enumerate(left, 1)]
+        return SearchResult(tuple(scored), self.missing)
+
+    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
+        return [await self.search(request) for request in requests]
+
+    async def check_request(self, collection: str | None, filter: Filter) -> str:
+        return collection or "sample"
+
+    async def aclose(self) -> None:
+        return None
+
+
+def inquiry(
+    engine: Generator,
+    retriever: ScriptedRetriever,
+    question: str,
+    settings: Settings | None = None,
+    limits: Limits | None = None,
+    **request: Any,
+) -> Inquiry:
+    templates = TemplateSet("compact")
+    return Inquiry(
+        id="a1",
+        request=QuestionRequest(question, **request),
+        budget=Budget(limits or Limits()),
+        roles=Roles(
+            revelator=Role("revelator", engine, None, templates),
+            reader=Role("reader", engine, None, templates),
+            judge=Role("judge", engine, None, templates),
+        ),
+        retriever=retriever,
+        settings=settings or Settings(),
+    )
+
+
+async def events_of(
+    script: Sequence[ScriptStep],
+    hits: Mapping[str, Sequence[Passage] | Exception],
+    question: str,
+    **options: Any,
+) -> list[BaseEvent]:
+    """All events; the script must be used up."""
+    engine = ScriptedGenerator(script)
+    asked = inquiry(engine, ScriptedRetriever(hits), question, **options)
+    events = [event async for event in answer_stream(asked)]
+    engine.assert_finished()
+    return events
+
+
+async def body_of(
+    script: Sequence[ScriptStep],
+    hits: Mapping[str, Sequence[Passage] | Exception],
+    question: str,
+    **options: Any,
+) -> Answer:
+    events = await events_of(script, hits, question, **options)
+    ready = [event for event in events if isinstance(event, AnswerReady)]
+    problems = [event.problem for event in events if isinstance(event, Failed)]
+    assert not problems, problems
+    return ready[0].body
