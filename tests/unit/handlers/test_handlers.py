@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -464,7 +465,7 @@ def _well_formed(events: list[BaseEvent]) -> None:
     opened = [event.step for event in events if isinstance(event, StepStart)]
     closed = [event.step for event in events if isinstance(event, StepEnd)]
     assert sorted(map(str, opened)) == sorted(map(str, closed))
-    assert all(before.ms <= after.ms for before, after in zip(events, events[1:], strict=False))
+    assert all(before.ms <= after.ms for before, after in itertools.pairwise(events))
 
 
 async def test_the_body_is_the_fold_of_the_events_before_it() -> None:
