@@ -34,7 +34,7 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Passages in rank order (rank from 1), and what was out: `bm25`, `dense`, `index-incomplete`."""
+    """Passages by rank (from 1), and what was out: `bm25`, `dense`, `index-incomplete`."""
 
     passages: tuple[ScoredPassage, ...]
     missing: tuple[str, ...] = ()

@@ -1,0 +1,85 @@
+"""Documents into passages (design: documents and passages).
+
+A document of at most 200 MiniLM word pieces is one passage under its own id. A longer one becomes
+`id#1`, `id#2`, … cut between sentences, each beginning with the last sentence of the one before
+where both fit. A sentence that is too long by itself is halved, between words where it has any.
+"""
+
+from __future__ import annotations
+
+import re
+
+from service.domain import Passage
+from service.retrieval.documents import Document, Record
+from service.retrieval.wordpiece import count_pieces
+from service.text import sentences
+
+MOST_PIECES = 200
+# A word over 100 characters is a single piece, so text without space needs a second bound.
+MOST_CHARACTERS = 4_000
+
+_SPACE = re.compile(r"\s")
+
+
+def passages_of(document: Document) -> list[Record]:
+    """The passages of a document, in order; every non-space character of its text is in one."""
+    spans = cut(document.text)
+    whole = len(spans) == 1
+    return [
+        Record(
+            passage=Passage(
+                passage_id=document.id if whole else f"{document.id}#{part + 1}",
+                title=document.title,
+                text=document.text if whole else document.text[start:end].strip(),
+                metadata=document.metadata,
+            ),
+            document_id=document.id,
+            content_hash=document.content_hash,
+            part=part,
+            parts=len(spans),
+        )
+        for part, (start, end) in enumerate(spans)
+    ]
+
+
+def cut(text: str) -> list[tuple[int, int]]:
+    """Spans (start, end) in code points that cover `text`, each within both limits."""
+    if _fits(text, 0, len(text)):
+        return [(0, len(text))]
+    units = [part for start, end in sentences(text) for part in _halved(text, start, end)]
+    spans, first = [], 0
+    while True:
+        after = first + 1
+        while after < len(units) and _fits(text, units[first][0], units[after][1]):
+            after += 1
+        spans.append((units[first][0], units[after - 1][1]))
+        if after == len(units):
+            return spans
+        last = after - 1
+        overlaps = last > first and _fits(text, units[last][0], units[after][1])
+        first = last if overlaps else after
+
+
+def _fits(text: str, start: int, end: int) -> bool:
+    return end - start <= MOST_CHARACTERS and count_pieces(text[start:end]) <= MOST_PIECES
+
+
+def _halved(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    pending, done = [(start, end)], []
+    while pending:
+        start, end = pending.pop()
+        if _fits(text, start, end):
+            done.append((start, end))
+            continue
+        middle = _cut_point(text, start, end)
+        pending += [(middle, end), (start, middle)]
+    return done
+
+
+def _cut_point(text: str, start: int, end: int) -> int:
+    """After the first space of the third quarter, else of the second, else the middle."""
+    middle, quarter = (start + end) // 2, (end - start) // 4
+    space = _SPACE.search(text, middle, middle + quarter) or _SPACE.search(
+        text, start + quarter, middle
+    )
+    return space.end() if space else middle

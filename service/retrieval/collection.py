@@ -1,0 +1,87 @@
+"""One embedded collection: its folder, its manifest, its two stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+import anyio
+import anyio.to_thread
+
+from service.errors import NotFound
+from service.retrieval.base import OpenCollection
+from service.retrieval.manifest import Manifest, read_manifest, write_manifest
+from service.retrieval.qdrant_edge_store import QdrantEdgeStore
+from service.retrieval.tantivy_store import TantivyStore
+
+
+class Collection:
+    """`<name>/` with manifest.json, bm25/ (tantivy) and dense/ (qdrant-edge).
+
+    tantivy is the authority: a document is in when its passages are committed there. Whoever
+    writes holds `write_lock`; searches need no lock, only a loan, which keeps the stores open.
+    """
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, bm25: TantivyStore, dense: QdrantEdgeStore
+    ) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.bm25 = bm25
+        self.dense = dense
+        self.write_lock = anyio.Lock()
+        self._loans = 0
+        self._returned = anyio.Event()
+        self._closed = False
+
+    @classmethod
+    def open(cls, folder: Path, manifest: Manifest | None = None) -> Self:
+        """Blocking. With a manifest the folder is made; without, it must exist."""
+        stored = manifest or read_manifest(folder)
+        bm25 = TantivyStore.open(folder / "bm25", stored.analysis)
+        dense = QdrantEdgeStore.open(folder / "dense", stored.dimension)
+        if manifest is not None:
+            write_manifest(folder, manifest)
+        return cls(folder, stored, bm25, dense)
+
+    async def save(self, manifest: Manifest) -> None:
+        """Write the manifest; from then on it is this collection's."""
+        await anyio.to_thread.run_sync(write_manifest, self.folder, manifest)
+        self.manifest = manifest
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[OpenCollection]:
+        """The stores for searching; `close` waits until every loan is back."""
+        if self._closed:
+            raise NotFound(f"collection {self.manifest.name!r} has just been deleted")
+        self._loans += 1
+        try:
+            yield OpenCollection(
+                bm25=self.bm25,
+                dense=self.dense,
+                embedding_model=self.manifest.embedding_model,
+                incomplete=self.manifest.state == "building",
+            )
+        finally:
+            self._loans -= 1
+            self._returned.set()
+
+    async def close(self) -> None:
+        """Flush and close both stores once nobody writes or searches. Twice is fine."""
+        async with self.write_lock:
+            if self._closed:
+                return
+            self._closed = True
+            while self._loans:
+                self._returned = anyio.Event()
+                await self._returned.wait()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        try:
+            self.bm25.close()
+        finally:
+            self.dense.close()

@@ -1,0 +1,180 @@
+"""Dense search in the process: one qdrant-edge shard per collection, cosine over unit vectors."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from service.domain import Passage, ScoredPassage
+from service.errors import StoreError
+from service.retrieval.base import StoreQuery
+from service.retrieval.documents import Record
+from service.retrieval.filters import filter_tokens, metadata_tokens
+from service.retrieval.threads import Threads
+
+# Point ids are UUIDs made of passage ids, so that a repeated upsert hits the same point.
+_NAMESPACE = uuid.UUID("6f0c6a0e-7a52-4c39-9a0e-3f5a1f2f6f41")
+_PAYLOAD = ["passage_id", "title", "text", "metadata"]
+SCROLL = 2_000  # points read at once when everything is listed
+DELETE = 1_000  # points deleted at once
+
+
+class QdrantEdgeStore:
+    """Blocking methods run in a thread of the caller's choice; `search` chooses its own."""
+
+    backend = "qdrant_edge"
+
+    def __init__(self, shard: Any) -> None:
+        self._shard = shard
+        self._write_lock = threading.Lock()
+        self._threads = Threads(self.backend)
+
+    @classmethod
+    def open(cls, folder: Path, dimension: int) -> Self:
+        """Open or create the shard in `folder`. Raises StoreError."""
+        import qdrant_edge as edge
+
+        folder.mkdir(parents=True, exist_ok=True)
+        size = edge.EdgeVectorParams(size=dimension, distance=edge.Distance.Cosine)
+        try:
+            if any(folder.iterdir()):
+                return cls(edge.EdgeShard.load(str(folder)))
+            shard = edge.EdgeShard.create(str(folder), edge.EdgeConfig(vectors=size))
+            for field in ("filter", "passage_id"):
+                shard.update(
+                    edge.UpdateOperation.create_field_index(field, edge.PayloadSchemaType.Keyword)
+                )
+        except Exception as error:
+            raise StoreError(
+                f"the vectors in {folder} cannot be opened: {error}; delete the collection and "
+                "ingest it again"
+            ) from error
+        return cls(shard)
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        return await self._threads.run(self._search, query)
+
+    def _search(self, query: StoreQuery) -> list[ScoredPassage]:
+        import qdrant_edge as edge
+
+        if query.top_k < 1:
+            return []
+        points = self._shard.query(
+            edge.QueryRequest(
+                limit=query.top_k,
+                query=edge.Query.Nearest(list(query.vector)),
+                filter=_filter(edge, query),
+                with_payload=_PAYLOAD,
+            )
+        )
+        hits = [(float(point.score), _passage(point.payload)) for point in points]
+        hits.sort(key=lambda hit: (-hit[0], hit[1].passage_id))
+        return [
+            ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
+        ]
+
+    def count_passages(self) -> int:
+        import qdrant_edge as edge
+
+        return int(self._shard.count(edge.CountRequest()))
+
+    def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
+        """Content hash (of the document) of each of these passages that is stored."""
+        if not passage_ids:
+            return {}
+        ids = [point_id(passage_id) for passage_id in passage_ids]
+        # Its stub says the last two are optional; they are not.
+        records = self._shard.retrieve(ids, ["passage_id", "content_hash"], False)
+        return {r.payload["passage_id"]: r.payload["content_hash"] for r in records}
+
+    def all_hashes(self) -> dict[str, str]:
+        """Content hash of every passage, by passage id."""
+        import qdrant_edge as edge
+
+        found: dict[str, str] = {}
+        offset: Any = None
+        while True:
+            request = edge.ScrollRequest(
+                limit=SCROLL,
+                offset=offset,
+                with_payload=["passage_id", "content_hash"],
+                with_vector=False,
+            )
+            records, offset = self._shard.scroll(request)
+            for record in records:
+                found[record.payload["passage_id"]] = record.payload["content_hash"]
+            if offset is None:
+                return found
+
+    def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+        """Add or overwrite points; they survive the death of the process once this returns."""
+        import qdrant_edge as edge
+
+        points = [
+            edge.Point(point_id(record.passage.passage_id), list(vector), _payload(record))
+            for record, vector in zip(records, vectors, strict=True)
+        ]
+        with self._write_lock:
+            self._shard.update(edge.UpdateOperation.upsert_points(points))
+
+    def delete(self, passage_ids: Sequence[str]) -> None:
+        import qdrant_edge as edge
+
+        with self._write_lock:
+            for start in range(0, len(passage_ids), DELETE):
+                ids = [point_id(passage_id) for passage_id in passage_ids[start : start + DELETE]]
+                self._shard.update(edge.UpdateOperation.delete_points(ids))
+
+    def flush(self) -> None:
+        with self._write_lock:
+            self._shard.flush()
+
+    def optimize(self) -> None:
+        """Build the graph index where there are enough points for one."""
+        with self._write_lock:
+            self._shard.optimize()
+
+    def close(self) -> None:
+        with self._write_lock:
+            self._shard.flush()
+            self._shard.close()
+
+
+def point_id(passage_id: str) -> str:
+    """The point a passage is, always the same."""
+    return str(uuid.uuid5(_NAMESPACE, passage_id))
+
+
+def _filter(edge: Any, query: StoreQuery) -> Any:
+    must = [
+        edge.FieldCondition("filter", match=edge.MatchAny(tokens))
+        for tokens in filter_tokens(query.filter)
+    ]
+    shut = {point_id(passage_id) for passage_id in query.exclude}
+    must_not = [edge.HasIdCondition(shut)] if shut else []
+    return edge.Filter(must=must, must_not=must_not) if must or must_not else None
+
+
+def _payload(record: Record) -> dict[str, Any]:
+    passage = record.passage
+    return {
+        "passage_id": passage.passage_id,
+        "title": passage.title,
+        "text": passage.text,
+        "metadata": dict(passage.metadata),
+        "document_id": record.document_id,
+        "content_hash": record.content_hash,
+        "filter": metadata_tokens(passage.metadata),
+    }
+
+
+def _passage(payload: dict[str, Any]) -> Passage:
+    return Passage(
+        passage_id=payload["passage_id"],
+        title=payload["title"],
+        text=payload["text"],
+        metadata=payload["metadata"],
+    )

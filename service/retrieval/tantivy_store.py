@@ -1,0 +1,230 @@
+"""BM25 in the process: one tantivy index per collection (methods §6 #30, §1.6).
+
+tantivy fixes k1 = 1.2 and b = 0.75. A query is `should` over title and text, made of the analysed
+words of the user's text: no parser, so nothing in it can become syntax.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import orjson
+
+from service.domain import Passage, ScoredPassage
+from service.errors import StoreError
+from service.retrieval.base import StoreQuery
+from service.retrieval.documents import Record
+from service.retrieval.filters import filter_tokens, metadata_tokens
+from service.retrieval.threads import Threads
+
+Analysis = Literal["english", "simple"]
+
+LONGEST_WORD = 60  # bytes; longer tokens are not indexed
+WRITER_BYTES = 50_000_000
+MOST_QUERY_WORDS = 512
+SCAN = 10_000  # passages read at once when everything is listed
+
+
+class TantivyStore:
+    """Blocking methods run in a thread of the caller's choice; `search` chooses its own."""
+
+    backend = "tantivy"
+
+    def __init__(self, index: Any, schema: Any, analyzer: Any) -> None:
+        self._index = index
+        self._schema = schema
+        self._analyzer = analyzer
+        self._writer: Any = None
+        self._write_lock = threading.Lock()
+        self._threads = Threads(self.backend)
+
+    @classmethod
+    def open(cls, folder: Path, analysis: Analysis = "english") -> Self:
+        """Open or create the index in `folder`. Raises StoreError."""
+        import tantivy
+
+        folder.mkdir(parents=True, exist_ok=True)
+        schema, analyzer = _schema(tantivy), _analyzer(tantivy, analysis)
+        try:
+            index = tantivy.Index(schema, path=str(folder))
+        except Exception as error:
+            raise StoreError(
+                f"the BM25 index in {folder} cannot be opened: {error}; delete the collection and "
+                "ingest it again"
+            ) from error
+        index.register_tokenizer("analysed", analyzer)
+        return cls(index, schema, analyzer)
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        return await self._threads.run(self._search, query)
+
+    def _search(self, query: StoreQuery) -> list[ScoredPassage]:
+        words = list(dict.fromkeys(self._analyzer.analyze(query.text)))[:MOST_QUERY_WORDS]
+        if not words or query.top_k < 1:
+            return []
+        searcher = self._index.searcher()
+        found = searcher.search(self._query(words, query), query.top_k, count=False).hits
+        hits = [(score, _record(searcher.doc(address)).passage) for score, address in found]
+        hits.sort(key=lambda hit: (-hit[0], hit[1].passage_id))
+        return [
+            ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
+        ]
+
+    def _query(self, words: list[str], query: StoreQuery) -> Any:
+        import tantivy
+        from tantivy import Occur, Query
+
+        either = [
+            (Occur.Should, Query.term_query(self._schema, field, word, "freq"))
+            for field in ("title", "text")
+            for word in words
+        ]
+        clauses = [(Occur.Must, Query.boolean_query(either))]
+        for tokens in filter_tokens(query.filter):
+            allowed = tantivy.Query.term_set_query(self._schema, "filter", tokens)
+            # Scored nothing: a filter leaves the BM25 scores as they are.
+            clauses.append((Occur.Must, Query.const_score_query(allowed, 0.0)))
+        if query.exclude:
+            shut = Query.term_set_query(self._schema, "passage_id", sorted(query.exclude))
+            clauses.append((Occur.MustNot, shut))
+        return Query.boolean_query(clauses)
+
+    def count_passages(self) -> int:
+        return int(self._index.searcher().num_docs)
+
+    def count_documents(self) -> int:
+        from tantivy import Query
+
+        first = Query.term_query(self._schema, "part", "0", "basic")
+        return int(self._index.searcher().search(first, 1, count=True).count)
+
+    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
+        """Content hash of each of these documents that is stored."""
+        from tantivy import Query
+
+        if not document_ids:
+            return {}
+        searcher = self._index.searcher()
+        heads = Query.term_set_query(self._schema, "head", list(document_ids))
+        found = searcher.search(heads, len(document_ids), count=False).hits
+        records = (_record(searcher.doc(address)) for _, address in found)
+        return {record.document_id: record.content_hash for record in records}
+
+    def document(self, document_id: str) -> list[Record]:
+        """Its passages in order; empty when there is no such document."""
+        from tantivy import Query
+
+        searcher = self._index.searcher()
+        query = Query.term_query(self._schema, "document_id", document_id, "basic")
+        most = max(1, searcher.num_docs)
+        found = searcher.search(query, most, count=False).hits
+        records = [_record(searcher.doc(address)) for _, address in found]
+        return sorted(records, key=lambda record: record.part)
+
+    def records(self) -> Iterator[Record]:
+        """Every passage, of one moment's state."""
+        from tantivy import Query
+
+        searcher = self._index.searcher()
+        for offset in range(0, searcher.num_docs, SCAN):
+            found = searcher.search(Query.all_query(), SCAN, count=False, offset=offset).hits
+            for _, address in found:
+                yield _record(searcher.doc(address))
+
+    def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
+        """Delete these documents and add `records`, all or nothing: one durable commit."""
+        with self._write_lock:
+            writer = self._writer or self._open_writer()
+            try:
+                for document_id in document_ids:
+                    writer.delete_documents_by_term("document_id", document_id)
+                for record in records:
+                    writer.add_document(_document(record))
+                writer.commit()
+            except BaseException:
+                writer.rollback()
+                raise
+            self._index.reload()
+
+    def _open_writer(self) -> Any:
+        try:
+            self._writer = self._index.writer(WRITER_BYTES, 1)
+        except ValueError as error:
+            raise StoreError(f"the BM25 index cannot be written: {error}") from error
+        return self._writer
+
+    def close(self) -> None:
+        with self._write_lock:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.wait_merging_threads()
+
+
+def _schema(tantivy: Any) -> Any:
+    builder = tantivy.SchemaBuilder()
+    for field in ("passage_id", "document_id", "head", "part", "filter"):
+        builder.add_text_field(field, tokenizer_name="raw", index_option="basic")
+    for field in ("title", "text"):
+        builder.add_text_field(field, tokenizer_name="analysed", index_option="freq")
+    builder.add_bytes_field("record", stored=True)
+    return builder.build()
+
+
+def _analyzer(tantivy: Any, analysis: Analysis) -> Any:
+    filters = tantivy.Filter
+    chain = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    chain = chain.filter(filters.remove_long(LONGEST_WORD))
+    chain = chain.filter(filters.lowercase()).filter(filters.ascii_fold())
+    if analysis == "english":
+        chain = chain.filter(filters.stopword("english")).filter(filters.stemmer("english"))
+    return chain.build()
+
+
+def _document(record: Record) -> Any:
+    import tantivy
+
+    passage = record.passage
+    document = tantivy.Document()
+    document.add_text("passage_id", passage.passage_id)
+    document.add_text("document_id", record.document_id)
+    document.add_text("part", str(record.part))
+    if record.part == 0:
+        document.add_text("head", record.document_id)
+    for token in metadata_tokens(passage.metadata):
+        document.add_text("filter", token)
+    document.add_text("title", passage.title)
+    document.add_text("text", passage.text)
+    document.add_bytes("record", encode_record(record))
+    return document
+
+
+def encode_record(record: Record) -> bytes:
+    passage = record.passage
+    return orjson.dumps(
+        {
+            "passage_id": passage.passage_id,
+            "title": passage.title,
+            "text": passage.text,
+            "metadata": dict(passage.metadata),
+            "document_id": record.document_id,
+            "content_hash": record.content_hash,
+            "part": record.part,
+            "parts": record.parts,
+        }
+    )
+
+
+def _record(document: Any) -> Record:
+    stored = orjson.loads(bytes(document.get_first("record")))
+    passage = Passage(
+        passage_id=stored["passage_id"],
+        title=stored["title"],
+        text=stored["text"],
+        metadata=stored["metadata"],
+    )
+    return Record(
+        passage, stored["document_id"], stored["content_hash"], stored["part"], stored["parts"]
+    )

@@ -1,0 +1,248 @@
+"""Writes documents into a collection's two stores so that a kill at any point can be mended.
+
+Order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
+into the dense store, 32 at a time, each batch durable when its call returns; (3) passages of
+replaced documents that no longer exist leave the dense store; (4) the batch is committed to
+tantivy in one commit. tantivy is the authority. A kill before (4) leaves vectors whose document
+tantivy does not know yet: the next run finds them by passage id and content hash and does not
+embed them again. At the end of a run that began on a `building` collection the stores are
+compared, and the dense one is mended after tantivy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import anyio.to_thread
+
+from service.errors import ConfigurationError, InvalidRequest
+from service.retrieval.chunking import passages_of
+from service.retrieval.collection import Collection
+from service.retrieval.documents import Document, Record
+from service.retrieval.embedding import BATCH, Embedder, passage_input
+from service.retrieval.manifest import EMPTY_HASH, Manifest, add_to_hash
+
+MOST_FIELDS = 256  # metadata fields of a collection
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Documents indexed and unchanged; passages embedded for it."""
+
+    indexed: int = 0
+    unchanged: int = 0
+    embedded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a batch changes: new documents with passages, and what is stored of the old ones."""
+
+    known: dict[str, str]
+    changed: list[Document]
+    records: list[Record]
+    stale: list[str]
+    absent: list[Record]
+
+
+class CollectionWriter:
+    """`async with` it: it holds the collection's write lock, and the end completes the manifest.
+
+    Left by an exception, the collection stays `building`; the next writer mends it.
+    """
+
+    def __init__(self, collection: Collection, embedder: Embedder) -> None:
+        self._collection = collection
+        self._embedder = embedder
+        self._began = False
+        self._mend = False
+        self._fields: set[str] = set()
+        self.embedded = 0
+
+    async def __aenter__(self) -> Self:
+        await self._collection.write_lock.acquire()
+        manifest = self._collection.manifest
+        self._mend = manifest.state == "building"
+        self._fields = set(manifest.metadata_fields)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                await self._finish()
+        finally:
+            self._collection.write_lock.release()
+
+    async def write(
+        self, documents: Sequence[Document], on_part: Callable[[float], None] | None = None
+    ) -> Written:
+        """Store a batch whose ids differ. `on_part` hears the share of it that is embedded.
+
+        Raises ConfigurationError when the collection was built with another embedding model.
+        """
+        self._check_model()
+        self._note_fields(documents)
+        plan = await anyio.to_thread.run_sync(self._plan, documents)
+        if plan.changed:
+            await self._begin()
+            await self._embed(plan.absent, on_part)
+            await anyio.to_thread.run_sync(self._commit, plan)
+            self._count(plan)
+        return Written(
+            indexed=len(plan.changed),
+            unchanged=len(documents) - len(plan.changed),
+            embedded=len(plan.absent),
+        )
+
+    async def delete(self, document_id: str) -> bool:
+        """Whether there was such a document. tantivy first: a kill between cannot revive it."""
+        stored = await anyio.to_thread.run_sync(self._collection.bm25.document, document_id)
+        if not stored:
+            return False
+        await self._begin()
+        await anyio.to_thread.run_sync(self._delete, document_id, stored)
+        manifest = self._collection.manifest
+        gone = [(document_id, stored[0].content_hash)]
+        self._collection.manifest = manifest.model_copy(
+            update={"content_hash": add_to_hash(manifest.content_hash, gone, -1)}
+        )
+        return True
+
+    def _check_model(self) -> None:
+        built_with = self._collection.manifest.embedding_model
+        if built_with != self._embedder.name:
+            raise ConfigurationError(
+                f"collection {self._collection.manifest.name!r} was built with {built_with}, the "
+                f"settings say {self._embedder.name}; set retrieval.embedding_model back, or "
+                "delete the collection and ingest it again"
+            )
+
+    def _note_fields(self, documents: Sequence[Document]) -> None:
+        self._fields.update(field for document in documents for field in document.metadata)
+        if len(self._fields) > MOST_FIELDS:
+            raise InvalidRequest(
+                f"collection {self._collection.manifest.name!r} would have more than "
+                f"{MOST_FIELDS} metadata fields; put varying keys into one field"
+            )
+
+    def _plan(self, documents: Sequence[Document]) -> _Plan:
+        bm25, dense = self._collection.bm25, self._collection.dense
+        known = bm25.hashes([document.id for document in documents])
+        changed = [doc for doc in documents if known.get(doc.id) != doc.content_hash]
+        records = [record for document in changed for record in passages_of(document)]
+        ids = {record.passage.passage_id for record in records}
+        replaced = [document.id for document in changed if document.id in known]
+        stale = [
+            record.passage.passage_id
+            for document_id in replaced
+            for record in bm25.document(document_id)
+            if record.passage.passage_id not in ids
+        ]
+        stored = dense.hashes(list(ids))
+        absent = [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
+        return _Plan(known, changed, records, stale, absent)
+
+    async def _begin(self) -> None:
+        if not self._began:
+            manifest = self._collection.manifest.model_copy(update={"state": "building"})
+            await self._collection.save(manifest)
+            self._began = True
+
+    async def _embed(
+        self, records: Sequence[Record], on_part: Callable[[float], None] | None = None
+    ) -> None:
+        done = 0
+        for part in _batches(records):
+            vectors = await self._embedder.embed_passages([passage_input(r.passage) for r in part])
+            await anyio.to_thread.run_sync(self._collection.dense.upsert, part, vectors)
+            self.embedded += len(part)
+            done += len(part)
+            if on_part:
+                on_part(done / len(records))
+
+    def _commit(self, plan: _Plan) -> None:
+        self._collection.dense.delete(plan.stale)
+        self._collection.dense.flush()
+        replaced = [document.id for document in plan.changed if document.id in plan.known]
+        self._collection.bm25.replace(replaced, plan.records)
+
+    def _count(self, plan: _Plan) -> None:
+        """Keep the manifest in memory right while the ingest runs; the end writes it."""
+        manifest = self._collection.manifest
+        ids = {document.id for document in plan.changed}
+        old = [(document_id, known) for document_id, known in plan.known.items() if document_id in ids]
+        new = [(document.id, document.content_hash) for document in plan.changed]
+        content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
+        self._collection.manifest = manifest.with_fields(self._fields).model_copy(
+            update={
+                "content_hash": content_hash,
+                "documents": manifest.documents + len(new) - len(old),
+                "passages": self._collection.bm25.count_passages(),
+            }
+        )
+
+    def _delete(self, document_id: str, stored: Sequence[Record]) -> None:
+        self._collection.bm25.replace([document_id], [])
+        self._collection.dense.delete([record.passage.passage_id for record in stored])
+        self._collection.dense.flush()
+
+    async def _finish(self) -> None:
+        if self._mend:
+            await self._repair()
+        elif not self._began:
+            return
+        await self._collection.save(await anyio.to_thread.run_sync(self._completed))
+        await anyio.to_thread.run_sync(self._collection.dense.optimize)
+
+    def _completed(self) -> Manifest:
+        bm25, manifest = self._collection.bm25, self._collection.manifest
+        return manifest.with_fields(self._fields).model_copy(
+            update={
+                "state": "complete",
+                "documents": bm25.count_documents(),
+                "passages": bm25.count_passages(),
+            }
+        )
+
+    async def _repair(self) -> None:
+        """Make the dense store hold tantivy's passages and no others; recount the manifest."""
+        self._began = True
+        lacking, surplus = await anyio.to_thread.run_sync(self._compare)
+        if lacking:
+            self._check_model()
+            await self._embed(lacking)
+        await anyio.to_thread.run_sync(self._collection.dense.delete, surplus)
+        await anyio.to_thread.run_sync(self._collection.dense.flush)
+
+    def _compare(self) -> tuple[list[Record], list[str]]:
+        vectors = self._collection.dense.all_hashes()
+        lacking: list[Record] = []
+        fields: set[str] = set()
+        content_hash = EMPTY_HASH
+        for record in self._collection.bm25.records():
+            if vectors.pop(record.passage.passage_id, None) != record.content_hash:
+                lacking.append(record)
+            if record.part == 0:
+                pair = (record.document_id, record.content_hash)
+                content_hash = add_to_hash(content_hash, [pair])
+                fields.update(record.passage.metadata)
+        self._fields |= fields
+        self._collection.manifest = self._collection.manifest.model_copy(
+            update={"content_hash": content_hash}
+        )
+        return lacking, sorted(vectors)
+
+
+def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """32 passages each, similar in length, so that little of a forward pass is padding."""
+    ordered = sorted(records, key=lambda record: len(record.passage.text))
+    for start in range(0, len(ordered), BATCH):
+        yield ordered[start : start + BATCH]
