@@ -18,12 +18,25 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from service.domain import RouteName
 from service.errors import ConfigurationError
 
 PREFIX = "REVELATOR_"
-OWN_VARIABLES = {"REVELATOR_REAL", "REVELATOR_CONFIG"}  # read elsewhere, not settings
+OWN_VARIABLES = {
+    "REVELATOR_REAL",
+    "REVELATOR_SHARED",
+    "REVELATOR_CONFIG",
+    "REVELATOR_CI_CACHE",
+}  # read elsewhere, not settings
 
 
 def _split(value: Any) -> Any:
@@ -42,7 +55,7 @@ class ServerSettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     insecure: bool = Field(False, description="Serve on another host than loopback without keys.")
-    keys: Annotated[list[SecretStr], CommaList] = Field(
+    keys: Annotated[list[SecretStr], NoDecode, CommaList] = Field(
         [], description="API keys; sent as `Authorization: Bearer`."
     )
     max_running: int = Field(64, ge=1, description="Questions answered at once.")
@@ -66,7 +79,7 @@ class RetrievalSettings(Section):
 
 class EngineSettings(Section):
     kind: Literal["local", "openai", "vllm"] = "local"
-    urls: Annotated[list[str], CommaList] = Field(
+    urls: Annotated[list[str], NoDecode, CommaList] = Field(
         [], description="Base URLs of OpenAI-compatible servers, with /v1."
     )
     model: str | None = Field(None, description="Model name at the server, or a local path.")
@@ -106,7 +119,12 @@ class RolesSettings(Section):
 
 
 class RoutesSettings(Section):
-    allowed: Annotated[list[RouteName], CommaList] = ["direct", "single", "compound", "complex"]
+    allowed: Annotated[list[RouteName], NoDecode, CommaList] = [
+        "direct",
+        "single",
+        "compound",
+        "complex",
+    ]
 
 
 class HanragSettings(Section):
@@ -162,27 +180,40 @@ class Settings(Section):
     answers: AnswerSettings = AnswerSettings()
 
 
-def load_settings(
-    config: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> Settings:
+def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:
+    """Flags over environment over file. `Settings` itself reads nothing from outside."""
+
+    class Sources(Settings, BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__")
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, file)
+
+    return Settings.model_validate(dict(Sources(**flags)))
+
+
+def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
     """Read file, then environment, then `flags` (dotted names), each over the one before.
 
     Without `config`, `revelator.toml` of the working directory is read where there is one. Raises
-    ConfigurationError naming the file or variable, the setting and what is wrong with it.
+    ConfigurationError naming the file, the variable or the setting, and what is wrong with it.
     """
-    values = _read_file(config)
-    for name, value in environment.items():
-        if name.startswith(PREFIX) and name not in OWN_VARIABLES:
-            _assign(values, name.removeprefix(PREFIX).lower().split("__"), value, name)
-    for name, value in (flags or {}).items():
-        if value is not None:
-            _assign(values, name.split("."), value, name)
+    _refuse_unknown_variables()
+    file = _read_file(config)
     try:
-        return Settings.model_validate(values)
+        return _gather(file, _nested(flags or {}))
     except ValidationError as error:
         raise ConfigurationError(_explain(error)) from None
+    except SettingsError as error:
+        raise ConfigurationError(f"settings: {error}") from None
 
 
 def _read_file(config: Path | None) -> dict[str, Any]:
@@ -197,16 +228,26 @@ def _read_file(config: Path | None) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is no valid TOML: {error}") from None
 
 
-def _assign(values: dict[str, Any], path: list[str], value: Any, source: str) -> None:
-    *parents, leaf = path
-    node = values
-    if source.startswith(PREFIX) and path == ["data", "dir"]:
-        parents, leaf = [], "data_dir"
-    for parent in parents:
-        node = node.setdefault(parent, {})
-        if not isinstance(node, dict):
-            raise ConfigurationError(f"{source} sets something below {parent!r}, which is a value")
-    node[leaf] = value
+def _refuse_unknown_variables() -> None:
+    """A misspelt variable must not pass in silence, as pydantic-settings lets it."""
+    known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OWN_VARIABLES
+    for name in os.environ:
+        if name.startswith(PREFIX) and name.split("__")[0].upper() not in known:
+            names = ", ".join(sorted(known - OWN_VARIABLES))
+            raise ConfigurationError(f"{name} is no setting; they begin with {names}")
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted names to nested dictionaries; None is a flag that was not given."""
+    values: dict[str, Any] = {}
+    for name, value in flags.items():
+        if value is not None:
+            *parents, leaf = name.split(".")
+            node = values
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[leaf] = value
+    return values
 
 
 def _explain(error: ValidationError) -> str:

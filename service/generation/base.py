@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from service.concurrency import closing
 
 ChatRole = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length"]
@@ -112,7 +113,7 @@ async def complete(generator: Generator, request: GenerationRequest) -> Completi
     logprobs: list[float] = []
     finish: FinishReason = "stop"
     usage = TokenUsage(0, 0)
-    async with aclosing(generator.stream(request)) as deltas:  # type: ignore[type-var]
+    async with closing(generator.stream(request)) as deltas:
         async for delta in deltas:
             pieces.append(delta.text)
             if delta.logprob is not None:

@@ -56,8 +56,8 @@ async def retrieve_and_answer(
     else:
         yield step.passages_event(result, [None] * count, [None] * count)
         choices = await _judge(step, question, result, top_k)
-        for event in _judgements(step, result, choices):
-            yield event
+        for judgement in _judgements(step, result, choices):
+            yield judgement
     async with closing(_answer(step, question, result, choices, as_role)) as events:
         async for event in events:
             yield event
