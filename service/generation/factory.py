@@ -1,0 +1,25 @@
+"""From the settings of one engine to the engine; nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+from service.errors import ConfigurationError
+from service.generation.base import Generator
+from service.settings import EngineSettings
+
+
+def open_generator(name: str, settings: EngineSettings) -> Generator:
+    """Make the engine `name`. It connects or loads at its first call or `check`.
+
+    Raises ConfigurationError when the settings cannot work whatever the server says.
+    """
+    if settings.kind == "local":
+        from service.generation.local import LocalGenerator  # noqa: PLC0415
+
+        return LocalGenerator(name, settings)
+    if not settings.urls:
+        raise ConfigurationError(
+            f"engines.{name}: kind {settings.kind!r} needs urls, the base URLs of its servers"
+        )
+    from service.generation.openai import OpenAIGenerator  # noqa: PLC0415
+
+    return OpenAIGenerator(name, settings)

@@ -1,0 +1,95 @@
+"""The key-value cache of a batch whose rows come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+ROOM = 64  # positions written in place before a buffer grows; growing copies it
+
+
+class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """A layer that appends in place. `keys` and `values` (rows, heads, length, size) are views."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._key_room: Tensor | None = None
+        self._value_room: Tensor | None = None
+
+    def fill(self, keys: Tensor, values: Tensor, length: int) -> None:
+        """Take over buffers of which `length` positions are filled."""
+        self.dtype, self.device = keys.dtype, keys.device
+        self.is_initialized = True
+        self._key_room, self._value_room = keys, values
+        self.keys, self.values = keys[:, :, :length], values[:, :, :length]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        start = self.get_seq_length() if self.is_initialized else 0
+        length = start + key_states.shape[2]
+        self._key_room = _roomy(self._key_room, key_states, start, length)
+        self._value_room = _roomy(self._value_room, value_states, start, length)
+        self.fill(self._key_room, self._value_room, length)
+        return self._key_room[:, :, :length], self._value_room[:, :, :length]
+
+
+def _roomy(room: Tensor | None, states: Tensor, start: int, length: int) -> Tensor:
+    if room is None or room.shape[2] < length:
+        rows, heads, _, size = states.shape
+        larger = states.new_zeros(rows, heads, length + ROOM, size)
+        if room is not None:
+            larger[:, :, :start] = room[:, :, :start]
+        room = larger
+    room[:, :, start:length] = states
+    return room
+
+
+def new_cache() -> DynamicCache:
+    """An empty cache that grows in place."""
+    cache = DynamicCache()
+    cache.layer_class_to_replicate = RoomyLayer
+    return cache
+
+
+class CachedRow(NamedTuple):
+    """Where one row's states lie: in row `row` of `cache`, positions `start` to `end`."""
+
+    cache: DynamicCache
+    row: int
+    start: int
+    end: int
+
+
+def merge(rows: Sequence[CachedRow]) -> DynamicCache:
+    """One cache of all `rows`, right-aligned: row i begins at longest − its own length."""
+    longest = max(row.end - row.start for row in rows)
+    merged = new_cache()
+    layers: list[Any] = rows[0].cache.layers
+    for number, layer in enumerate(layers):
+        _, heads, _, size = layer.keys.shape
+        _, _, _, value_size = layer.values.shape
+        keys = layer.keys.new_zeros(len(rows), heads, longest + ROOM, size)
+        values = layer.values.new_zeros(len(rows), heads, longest + ROOM, value_size)
+        for index, (cache, row, start, end) in enumerate(rows):
+            source: Any = cache.layers[number]
+            begin = longest - (end - start)
+            keys[index, :, begin:longest] = source.keys[row, :, start:end]
+            values[index, :, begin:longest] = source.values[row, :, start:end]
+        roomy = RoomyLayer()
+        roomy.fill(keys, values, longest)
+        merged.layers.append(roomy)
+    return merged
+
+
+def padding_mask(lengths: Sequence[int], width: int, device: torch.device) -> Tensor | None:
+    """1 where a right-aligned row has states, 0 before: (rows, width); None without any padding."""
+    if all(length == width for length in lengths):
+        return None
+    begins = width - torch.tensor(lengths, device=device)
+    return (torch.arange(width, device=device) >= begins[:, None]).long()

@@ -1,0 +1,176 @@
+"""From messages to ids and back, such that no content of a message becomes a special token."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from service.generation.base import GenerationRequest, Message
+
+_MARK = "\ue0d7{}\ue0d8"  # private use: stands for a content while the template is rendered
+_MARKS = re.compile("\ue0d7([0-9]+)\ue0d8")
+
+
+class PromptEncoder:
+    """Encodes prompts for one fast tokenizer.
+
+    A chat template is rendered around place holders. Its own text is read with the tokenizer's
+    added tokens (`<s>`, `<|im_start|>`, …); contents are read by a copy of the tokenizer that has
+    none. Stretches without an added token are encoded in one go, so a prompt whose contents hold
+    no such token gets exactly the ids that the tokenizer itself gives to the rendered template.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.backend = tokenizer.backend_tokenizer
+        self._added = {
+            added.content: (token, added)
+            for token, added in self.backend.get_added_tokens_decoder().items()
+        }
+        self.forbidden = frozenset(token for token, _ in self._added.values())
+        names = sorted(map(re.escape, self._added), key=len, reverse=True)
+        self._structure = re.compile("|".join(names) or r"(?!)")
+        self._first = _without_added_tokens(self.backend, at_start=True)
+        self._later = _without_added_tokens(self.backend, at_start=False)
+        start = list(self.backend.encode("", add_special_tokens=True).ids)
+        bos = tokenizer.bos_token_id
+        self._start = start or ([] if bos is None else [bos])
+
+    def encode(self, request: GenerationRequest) -> list[int]:
+        """Ids of a request's messages or prompt; never empty. ValueError: a template refuses."""
+        if request.prompt is not None:
+            return [*self._start, *self.encode_text(request.prompt)] or [0]
+        return self.encode_messages(request.messages)
+
+    def encode_text(self, text: str, *, at_start: bool = True) -> list[int]:
+        """Ids of plain text; special tokens in it are letters like all others."""
+        tokenizer = self._first if at_start else self._later
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
+        if self.forbidden.isdisjoint(ids):
+            return ids
+        # A model whose own vocabulary spells a special token out: letter by letter it cannot.
+        single = (tokenizer.encode(letter, add_special_tokens=False).ids for letter in text)
+        return [token for ids in single for token in ids if token not in self.forbidden]
+
+    def encode_messages(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a chat up to where the model begins to write."""
+        ids: list[int] = []
+        plain, at_start = "", True
+        for piece, is_content in self._rendered(messages):
+            if is_content:
+                plain += piece
+                continue
+            position = 0
+            for match in self._structure.finditer(piece):
+                token, added = self._added[match.group()]
+                plain += piece[position : match.start()]
+                if added.lstrip:
+                    plain = plain.rstrip()
+                ids += self.encode_text(plain, at_start=at_start) if plain else []
+                ids.append(token)
+                plain, at_start, position = "", False, match.end()
+                if added.rstrip:
+                    position += len(piece[position:]) - len(piece[position:].lstrip())
+            plain += piece[position:]
+        ids += self.encode_text(plain, at_start=at_start) if plain else []
+        return ids or [0]
+
+    def _rendered(self, messages: Sequence[Message]) -> list[tuple[str, bool]]:
+        """The rendered template in pieces: structure (False) and contents (True)."""
+        text, contents = self._render(messages)
+        pieces: list[tuple[str, bool]] = []
+        for number, part in enumerate(_MARKS.split(text)):
+            pieces.append((contents[int(part)], True) if number % 2 else (part, False))
+        return pieces
+
+    def _render(self, messages: Sequence[Message]) -> tuple[str, list[str]]:
+        if not self.tokenizer.chat_template:
+            contents = [message.content for message in messages]
+            return "\n".join(_MARK.format(n) for n in range(len(contents))) + "\n", contents
+        try:
+            return self._apply(messages)
+        except Exception as error:  # templates raise what they like, some for system messages
+            folded = _fold_system(messages)
+            if len(folded) == len(messages):
+                reason = str(error).splitlines()[0][:200]
+                raise ValueError(f"the model's chat template refuses: {reason}") from None
+            return self._render(folded)
+
+    def _apply(self, messages: Sequence[Message]) -> tuple[str, list[str]]:
+        marked = [{"role": m.role, "content": _MARK.format(n)} for n, m in enumerate(messages)]
+        text = self.tokenizer.apply_chat_template(
+            marked, tokenize=False, add_generation_prompt=True
+        )
+        return str(text), [message.content for message in messages]
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message]:
+    """Put the system messages before the first user message, for templates without them."""
+    system = "".join(f"{m.content}\n" for m in messages if m.role == "system")
+    rest = [m for m in messages if m.role != "system"]
+    for number, message in enumerate(rest):
+        if message.role == "user":
+            rest[number] = Message("user", system + message.content)
+            return rest
+    return list(messages)
+
+
+def _without_added_tokens(backend: Any, *, at_start: bool) -> Any:
+    """A copy of a `tokenizers.Tokenizer` that knows no added tokens.
+
+    Away from the start, the word mark that some write before the first word only is not written.
+    """
+    config = json.loads(backend.to_str())
+    config["added_tokens"] = []
+    config["post_processor"] = config["truncation"] = config["padding"] = None
+    if not at_start:
+        _edit_metaspace(config.get("pre_tokenizer"))
+    return type(backend).from_str(json.dumps(config))
+
+
+def _edit_metaspace(part: Any) -> None:
+    if isinstance(part, dict):
+        if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
+            part["prepend_scheme"] = "never"
+        for inner in part.get("pretokenizers") or ():
+            _edit_metaspace(inner)
+
+
+class Detokenizer:
+    """Turns the ids of one output into text, piece by piece.
+
+    Bytes of an unfinished character are held back; a decoder that drops a first space does so only
+    at the start of the output (`context`, the end of a raw prompt, keeps that one too).
+    """
+
+    def __init__(self, backend: Any, context: Sequence[int] = ()) -> None:
+        self._backend = backend
+        self._ids = list(context)
+        self._begin = 0
+        self._read = len(self._ids)
+
+    def feed(self, token: int) -> str:
+        """Take the next id, return the text that is now certain."""
+        self._ids.append(token)
+        new = self._new_text()
+        if new.endswith("\ufffd") and len(self._ids) - self._read < 4:
+            return ""
+        if new:
+            self._begin, self._read = self._read, len(self._ids)
+        return new
+
+    def flush(self) -> str:
+        """Return what was held back, without a character that never became whole."""
+        new = self._new_text()
+        self._begin = self._read = len(self._ids)
+        return new.rstrip("\ufffd")
+
+    def _new_text(self) -> str:
+        known = self._decode(self._ids[self._begin : self._read])
+        return self._decode(self._ids[self._begin :])[len(known) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._backend.decode(ids, skip_special_tokens=True))

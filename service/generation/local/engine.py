@@ -1,0 +1,213 @@
+"""Continuous batching: rows join and leave between any two forward passes.
+
+Newcomers are prefilled on their own, padded on the right (causal attention never looks there), in
+groups of like length; their states then join the running batch, right-aligned, so that a decoding
+step is one forward pass for all rows. In float32 a row's tokens do not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from service.errors import EngineFailure
+from service.generation.base import Delta, GenerationRequest
+from service.generation.local.cache import CachedRow, merge, new_cache, padding_mask
+from service.generation.local.constraints import (
+    ChoiceConstraint,
+    Constraint,
+    SchemaCompiler,
+    TrieNode,
+    build_trie,
+)
+from service.generation.local.encoding import Detokenizer, PromptEncoder
+from service.generation.local.jobs import Item, Job, deliver
+from service.generation.local.rows import Row
+
+PREFILL_TOKENS = 4096  # of one prefill pass, padding included
+WASTE = 1.25  # longest over shortest prompt of one prefill pass
+CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
+
+
+class Engine:
+    """One model and its running batch; used by one thread only."""
+
+    def __init__(
+        self, name: str, network: Any, encoder: PromptEncoder, *, constrained: bool = True
+    ) -> None:
+        self.forward_passes = 0
+        self._name = name
+        self._network = network
+        self._encoder = encoder
+        self._constrained = constrained
+        self._device: torch.device = network.device
+        config = network.config.get_text_config(decoder=True)
+        self._context: int = getattr(config, "max_position_embeddings", None) or 4096
+        self._ends = _end_tokens(network, encoder.tokenizer)
+        self._schemas = SchemaCompiler(encoder.tokenizer, config.vocab_size, sorted(self._ends))
+        self._trie: Callable[[tuple[str, ...]], TrieNode] = lru_cache(maxsize=256)(
+            lambda choices: build_trie(choices, self._spellings)
+        )
+        self._rows: list[Row] = []
+        self._cache: Any = None
+        self._width = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._rows)
+
+    @torch.inference_mode()
+    def step(self, newcomers: list[Job]) -> None:
+        """Prefill the newcomers (their first token), decode one token of the other rows."""
+        kept = [n for n, row in enumerate(self._rows) if not row.job.cancelled]
+        joining: list[tuple[Row, CachedRow]] = []
+        for group in _groups(self._accept(newcomers)):
+            joining += self._prefill([row for row in group if not row.job.cancelled])
+        if joining or len(kept) < len(self._rows):
+            self._rebuild(kept, joining)
+        if self._rows:
+            self._decode()
+
+    def fail(self, error: BaseException) -> None:
+        rows, self._rows, self._cache, self._width = self._rows, [], None, 0
+        deliver((row.job, error) for row in rows)
+
+    def _accept(self, jobs: Iterable[Job]) -> list[Row]:
+        rows: list[Row] = []
+        for job in jobs:
+            try:
+                rows.append(self._row(job))
+            except Exception as error:  # this call's own fault: a schema, a template
+                failure = EngineFailure(f"engine {self._name!r} cannot run the call: {error}")
+                deliver([(job, failure)])
+        return rows
+
+    def _row(self, job: Job) -> Row:
+        request = job.request
+        prompt = self._encoder.encode(request)
+        limit = max(1, min(request.max_tokens, self._context // 2))
+        prompt = _shorten(prompt, self._context - limit)
+        context = prompt[-CONTEXT_TAIL:] if request.prompt is not None else ()
+        choice = bool(request.choices) and self._constrained
+        return Row(
+            job,
+            prompt,
+            Detokenizer(self._encoder.backend, context),
+            limit=self._context - len(prompt) if choice else limit,
+            end_tokens=self._ends,
+            constraint=self._constraint(request) if self._constrained else None,
+        )
+
+    def _constraint(self, request: GenerationRequest) -> Constraint | None:
+        if request.choices:
+            trie = self._trie(request.choices)
+            return ChoiceConstraint(trie, self._ends, to_the_end=request.logprobs)
+        if request.json_schema is not None:
+            return self._schemas.compile(request.json_schema)
+        return None
+
+    def _spellings(self, choice: str) -> set[tuple[int, ...]]:
+        """A choice's ids at the start of a turn, after other text, and after a space."""
+        encode = self._encoder.encode_text
+        return {
+            tuple(ids)
+            for ids in (encode(choice), encode(choice, at_start=False), encode(" " + choice))
+            if ids
+        }
+
+    def _prefill(self, rows: list[Row]) -> list[tuple[Row, CachedRow]]:
+        """First tokens of `rows`; those that go on, with where their states lie."""
+        if not rows:
+            return []
+        lengths = [len(row.prompt) for row in rows]
+        ids = torch.zeros(len(rows), max(lengths), dtype=torch.long)
+        for number, row in enumerate(rows):
+            ids[number, : lengths[number]] = torch.tensor(row.prompt)
+        ends = sorted(set(lengths))
+        cache = new_cache()
+        logits = self._forward(
+            ids, cache, logits_to_keep=torch.tensor(ends, device=self._device) - 1
+        )
+        places = torch.tensor([ends.index(length) for length in lengths], device=self._device)
+        last = logits[torch.arange(len(rows), device=self._device), places]
+        places_of = [CachedRow(cache, n, 0, length) for n, length in enumerate(lengths)]
+        goes_on = self._advance(rows, last)
+        return [(rows[n], places_of[n]) for n in goes_on]
+
+    def _decode(self) -> None:
+        ids = torch.tensor([[row.token] for row in self._rows])
+        positions = torch.tensor([[row.length - 1] for row in self._rows], device=self._device)
+        width = self._width + 1
+        mask = padding_mask([row.length for row in self._rows], width, self._device)
+        logits = self._forward(ids, self._cache, position_ids=positions, attention_mask=mask)
+        self._width = width
+        goes_on = self._advance(self._rows, logits[:, -1])
+        if len(goes_on) < len(self._rows):
+            self._rebuild(goes_on, [])
+
+    def _forward(self, ids: Tensor, cache: Any, **options: Any) -> Tensor:
+        self.forward_passes += 1
+        output = self._network(
+            input_ids=ids.to(self._device), past_key_values=cache, use_cache=True, **options
+        )
+        return output.logits.float()  # type: ignore[no-any-return]
+
+    def _advance(self, rows: list[Row], logits: Tensor) -> list[int]:
+        """Choose and take a token per row, deliver; the numbers of the rows that go on."""
+        best = logits.argmax(dim=-1).tolist()
+        items: list[tuple[Job, Item]] = []
+        goes_on: list[int] = []
+        for number, row in enumerate(rows):
+            item = self._take(row, best[number], logits[number])
+            if item is not None:
+                items.append((row.job, item))
+            if item is None or (isinstance(item, Delta) and item.finish is None):
+                goes_on.append(number)
+        deliver(items)
+        return goes_on
+
+    def _take(self, row: Row, best: int, logits: Tensor) -> Item | None:
+        try:
+            return row.take(best if row.is_plain else row.choose(logits))
+        except Exception as error:
+            return EngineFailure(f"engine {self._name!r} cannot go on with the call: {error}")
+
+    def _rebuild(self, kept: list[int], joining: list[tuple[Row, CachedRow]]) -> None:
+        """Make the batch of the rows `kept` and those `joining`."""
+        places = []
+        for number in kept:
+            start = self._width - (self._rows[number].length - 1)
+            places.append(CachedRow(self._cache, number, start, self._width))
+        rows = [self._rows[number] for number in kept] + [row for row, _ in joining]
+        places += [place for _, place in joining]
+        self._rows = rows
+        self._cache = merge(places) if places else None
+        self._width = max((place.end - place.start for place in places), default=0)
+
+
+def _groups(rows: list[Row]) -> Iterator[list[Row]]:
+    """Rows by like length, so that padding costs little; each group is one prefill pass."""
+    rows = sorted(rows, key=lambda row: len(row.prompt), reverse=True)
+    while rows:
+        longest = len(rows[0].prompt)
+        fitting = sum(len(row.prompt) * WASTE >= longest for row in rows)
+        size = min(fitting, max(1, PREFILL_TOKENS // longest))
+        yield rows[:size]
+        rows = rows[size:]
+
+
+def _shorten(prompt: list[int], room: int) -> list[int]:
+    """Drop the oldest ids but the first."""
+    if len(prompt) <= room:
+        return prompt
+    return [prompt[0], *prompt[len(prompt) - room + 1 :]]
+
+
+def _end_tokens(network: Any, tokenizer: Any) -> frozenset[int]:
+    ends = network.generation_config.eos_token_id if network.can_generate() else None
+    ends = ends if isinstance(ends, list) else [ends]
+    return frozenset(token for token in [*ends, tokenizer.eos_token_id] if token is not None)

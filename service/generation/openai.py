@@ -1,0 +1,279 @@
+"""Any OpenAI-compatible server (vLLM, llama.cpp, SGLang, OpenAI) over aiohttp, streamed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from service.errors import EngineFailure, EngineTimeout
+from service.generation.base import Capabilities, Delta, GenerationRequest
+from service.generation.openai_wire import (
+    BadReply,
+    Mode,
+    ReplyReader,
+    body_error,
+    encode_body,
+    is_constrained,
+    path_of,
+)
+from service.generation.text_stream import EventLines, WholeBody
+from service.settings import EngineSettings
+
+CONNECT_S = 5.0  # a host that is up accepts at once; the rest of a call's silence is its engine's
+_ADVICE = {
+    400: "the server refuses this call",
+    401: "check engines.{name}.key",
+    403: "check engines.{name}.key",
+    404: "check engines.{name}.urls (with /v1) and the model's name",
+    429: "the server is over its limit: wait, or lower engines.{name}.max_concurrency",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """What `/models` tells: the names served, and whether it is a vLLM."""
+
+    models: tuple[str, ...]
+    is_vllm: bool
+
+
+class OpenAIGenerator:
+    """Chat and raw completion at the servers of `settings.urls`.
+
+    Choices and schemas are asked for as `settings.constrained` says. `auto` takes vLLM's fields
+    where `/models` says `owned_by: vllm`, else `response_format`; a server that refuses them
+    (400, 422) but answers without is not asked again, and the caller reads free text. The model
+    is the request's, else the setting's, else the first of `/models`.
+
+    A call that cannot reach its server before any answer is tried once more, at the next URL
+    where there are several. One connection pool per generator, made in the loop of the first call.
+    """
+
+    def __init__(self, name: str, settings: EngineSettings) -> None:
+        self._name = name
+        self._settings = settings
+        self._urls = [URL(url) for url in settings.urls]
+        self._current = 0
+        self._slots = asyncio.Semaphore(settings.max_concurrency)
+        self._learning = asyncio.Lock()
+        self._server: _Server | None = None
+        self._refused: set[tuple[str, bool]] = set()
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What calls may ask for; with `auto`, what is hoped for until a server has refused."""
+        if self._settings.constrained == "none":
+            return Capabilities(logprobs=True)
+        choices = ("/chat/completions", True) not in self._refused
+        schema = ("/chat/completions", False) not in self._refused
+        return Capabilities(choices=choices, json_schema=schema, logprobs=True)
+
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        async with self._slots:
+            response, reader = await self._open(request)
+            lines = WholeBody() if response.content_type == "application/json" else EventLines()
+            try:
+                with self._boundary(response.url):
+                    while not reader.done and (chunk := await response.content.readany()):
+                        for data in lines.feed(chunk):
+                            if (delta := reader.read(data)) is not None:
+                                yield delta
+                    for data in lines.flush():
+                        if (delta := reader.read(data)) is not None:
+                            yield delta
+                    yield reader.end()
+                await _drain(response)
+            finally:
+                response.close()
+
+    async def check(self) -> None:
+        """Ask `/models`. Raises EngineFailure for no server, a wrong key, an unknown model."""
+        self._server = None
+        server = await self._learn()
+        wanted = self._settings.model
+        if wanted is None and not server.models:
+            raise self._failure(self._base, f"names no models; set engines.{self._name}.model")
+        if wanted and server.is_vllm and wanted not in server.models:
+            served = ", ".join(server.models)
+            what = f"does not serve {wanted!r} but {served}; set engines.{self._name}.model"
+            raise self._failure(self._base, what)
+
+    async def aclose(self) -> None:
+        """Close all connections; running calls fail. A second call does nothing."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @property
+    def _base(self) -> URL:
+        return self._urls[self._current]
+
+    async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+        mode = await self._mode(request) if is_constrained(request) else "none"
+        model = request.model or self._settings.model or await self._first_model()
+        path = path_of(request)
+        response = await self._send(path, encode_body(request, model, mode))
+        if response.status == 200:
+            return response, ReplyReader(request, mode)
+        failure = await self._refusal(response)
+        may_retry = self._settings.constrained == "auto" and response.status in (400, 422)
+        if mode == "none" or not may_retry:
+            raise failure
+        response = await self._send(path, encode_body(request, model, "none"))
+        if response.status != 200:
+            await self._refusal(response)
+            raise failure
+        self._refused.add((path, bool(request.choices)))
+        return response, ReplyReader(request, "none")
+
+    async def _mode(self, request: GenerationRequest) -> Mode:
+        setting = self._settings.constrained
+        if setting != "auto":
+            return setting
+        if (path_of(request), bool(request.choices)) in self._refused:
+            return "none"
+        return "vllm" if (await self._learn()).is_vllm else "json_schema"
+
+    async def _first_model(self) -> str:
+        server = await self._learn()
+        if not server.models:
+            raise self._failure(self._base, f"names no models; set engines.{self._name}.model")
+        return server.models[0]
+
+    async def _learn(self) -> _Server:
+        async with self._learning:
+            if self._server is None:
+                self._server = await self._ask_models()
+            return self._server
+
+    async def _ask_models(self) -> _Server:
+        response = await self._send("/models", None)
+        with self._boundary(response.url):
+            if response.status == 404 and self._settings.model:
+                response.close()
+                return _Server((), False)
+            if response.status != 200:
+                raise await self._refusal(response)
+            try:
+                rows = orjson.loads(await response.read())["data"]
+                return _Server(
+                    tuple(row["id"] for row in rows),
+                    any(row.get("owned_by") == "vllm" for row in rows),
+                )
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise BadReply("did not list its models in JSON") from None
+
+    async def _send(self, path: str, body: bytes | None) -> aiohttp.ClientResponse:
+        """Send a call; where no answer begins because no connection holds, once more."""
+        base = self._base
+        with self._boundary(base):
+            try:
+                return await self._request(base, path, body)
+            except aiohttp.ClientConnectionError as error:
+                silent = isinstance(error, aiohttp.ServerTimeoutError)
+                unreached = isinstance(error, aiohttp.ConnectionTimeoutError)
+                if silent and not (unreached and len(self._urls) > 1):
+                    raise
+        if base == self._base:
+            self._current = (self._current + 1) % len(self._urls)
+        base = self._base
+        with self._boundary(base):
+            return await self._request(base, path, body)
+
+    async def _request(self, base: URL, path: str, body: bytes | None) -> aiohttp.ClientResponse:
+        session = self._session or self._connect()
+        method = "GET" if body is None else "POST"
+        url = base.with_path(base.path + path)
+        return await session.request(method, url, data=body, allow_redirects=False)
+
+    def _connect(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
+        headers = {"Content-Type": "application/json"}
+        if self._settings.key is not None:
+            headers["Authorization"] = f"Bearer {self._settings.key.get_secret_value()}"
+        silence = self._settings.timeout_s
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=min(CONNECT_S, silence), sock_read=silence
+            ),
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self._session
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> EngineFailure:
+        """Read the error of a response that is not 200, and close it."""
+        try:
+            with self._boundary(response.url):
+                said = body_error(await response.content.read(20_000))
+        finally:
+            response.close()
+        status = response.status
+        kind = "look at the server's log" if status >= 500 else "check engines.{name}.urls"
+        advice = _ADVICE.get(status, kind).format(name=self._name)
+        return self._failure(response.url, f"answered {status}: {said}; {advice}")
+
+    @contextmanager
+    def _boundary(self, url: URL) -> Iterator[None]:
+        """Turn what goes wrong at the server into EngineFailure or EngineTimeout."""
+        try:
+            yield
+        except TimeoutError as error:
+            connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
+            what = "took no connection" if connecting else "was silent"
+            limit = self._settings.timeout_s
+            seconds = min(CONNECT_S, limit) if connecting else limit
+            advice = f"look at its load, or raise engines.{self._name}.timeout_s"
+            raise self._failure(url, f"{what} for {seconds:g} s; {advice}", EngineTimeout) from None
+        except aiohttp.ClientConnectorError as error:
+            advice = f"start the server, or correct engines.{self._name}.urls"
+            raise self._failure(url, f"takes no connection ({_reason(error)}); {advice}") from None
+        except aiohttp.ClientResponseError as error:
+            what = f"does not speak HTTP as expected ({_reason(error)})"
+            raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None
+        except aiohttp.ClientError as error:
+            what = f"broke the connection off ({_reason(error)})"
+            raise self._failure(url, f"{what}; look at the server's log") from None
+        except ValueError as error:  # BadReply, and lines or headers without end
+            raise self._failure(url, f"{error}; look at the server's log") from None
+
+    def _failure(
+        self, url: URL, what: str, kind: type[EngineFailure] = EngineFailure
+    ) -> EngineFailure:
+        key = self._settings.key.get_secret_value() if self._settings.key is not None else ""
+        if key:
+            what = what.replace(key, "***")
+        shown = url.with_user(None).with_query(None)
+        return kind(f"engine {self._name!r} at {shown} {what}")
+
+
+def _reason(error: Any) -> str:
+    text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    return str(text).splitlines()[0][:100] if str(text) else type(error).__name__
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read a finished answer to its end, so that the connection can serve the next call."""
+    if response.content.at_eof():
+        return
+    try:
+        async with asyncio.timeout(1.0):
+            await response.content.read()
+    except (aiohttp.ClientError, TimeoutError):
+        return

@@ -1,0 +1,204 @@
+"""What goes to an OpenAI-compatible server and comes back, without I/O.
+
+Sources: the OpenAI API reference (chat/completions, completions, streaming) and vLLM's
+"Structured Outputs" page (`structured_outputs`; the older `guided_*` fields are gone since 0.12).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import orjson
+
+from service.generation.base import Delta, FinishReason, GenerationRequest, TokenUsage
+
+Mode = Literal["vllm", "json_schema", "none"]
+_WRAPPER_TOKENS = 24  # of `{"choice": "…"}` around a label, in any tokenizer
+
+
+class BadReply(ValueError):
+    """The server's words make no completion; the text says why."""
+
+
+def is_constrained(request: GenerationRequest) -> bool:
+    return bool(request.choices) or request.json_schema is not None
+
+
+def path_of(request: GenerationRequest) -> str:
+    return "/chat/completions" if request.messages else "/completions"
+
+
+def encode_body(request: GenerationRequest, model: str, mode: Mode) -> bytes:
+    """The JSON body of a call. Half surrogates, which no UTF-8 can hold, become `?`."""
+    body = build_body(request, model, mode)
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, Any]:
+    """The body of a call; decoding is explicit in each (methods §6 #3)."""
+    body: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+    }
+    if request.messages:
+        body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+    else:
+        body["prompt"] = request.prompt
+    if request.stop:
+        body["stop"] = list(request.stop)
+    if request.logprobs:
+        body["logprobs"] = True if request.messages else 1
+    if is_constrained(request):
+        _constrain(body, request, mode)
+    return body
+
+
+def _constrain(body: dict[str, Any], request: GenerationRequest, mode: Mode) -> None:
+    schema = request.json_schema
+    if mode == "vllm":
+        choices = {"choice": list(request.choices)}
+        body["structured_outputs"] = choices if request.choices else {"json": schema}
+    elif mode == "json_schema":
+        if request.choices:
+            body["max_tokens"] += _WRAPPER_TOKENS
+            schema = {
+                "type": "object",
+                "properties": {"choice": {"type": "string", "enum": list(request.choices)}},
+                "required": ["choice"],
+                "additionalProperties": False,
+            }
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema, "strict": True},
+        }
+
+
+class ReplyReader:
+    """Reads the events of one streamed answer into deltas.
+
+    A label that the server wrapped into `{"choice": …}` (mode `json_schema`) comes unwrapped, as
+    one delta. Reasoning in a field of its own is dropped. `done` after `[DONE]`.
+    """
+
+    def __init__(self, request: GenerationRequest, mode: Mode) -> None:
+        self.done = False
+        self.events = 0
+        self._logprobs = request.logprobs
+        self._wrapped = mode == "json_schema" and bool(request.choices)
+        self._wrapped_text = ""
+        self._finish: FinishReason | None = None
+        self._usage: TokenUsage | None = None
+        self._logprob: float | None = None
+        self._deltas = 0
+        self._answered = False
+
+    def read(self, data: bytes) -> Delta | None:
+        """Take one event's data. Raises BadReply."""
+        self.events += 1
+        if data == b"[DONE]":
+            self.done = True
+            return None
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise BadReply(f"sent what is no JSON: {_cut(data)}") from None
+        try:
+            return self._read(event)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            raise BadReply(f"sent JSON that is no completion: {_cut(data)}") from None
+
+    def end(self) -> Delta:
+        """The last delta, after the last event. Raises BadReply where the answer is not whole.
+
+        A server that counts no tokens gets its deltas counted as completion tokens and no prompt
+        tokens: a budget must not stand still, and a guess at a prompt would be wrong anyway.
+        """
+        if not self._answered:
+            raise BadReply("sent no choices" if self.events else "sent no server-sent events")
+        if self._finish is None and not self.done:
+            raise BadReply("cut its answer short: neither a finish reason nor [DONE] came")
+        usage = self._usage or TokenUsage(0, self._deltas)
+        return Delta(self._label(), self._logprob, self._finish or "stop", usage)
+
+    def _read(self, event: dict[str, Any]) -> Delta | None:
+        if error := event.get("error"):
+            raise BadReply(f"failed while answering: {error_text(error)}")
+        if usage := event.get("usage"):
+            prompt, completion = usage["prompt_tokens"], usage.get("completion_tokens") or 0
+            self._usage = TokenUsage(int(prompt), int(completion))
+        choices = event.get("choices")
+        if not choices:
+            return None
+        choice = choices[0]
+        self._answered = True
+        if reason := choice.get("finish_reason"):
+            if reason in ("abort", "error"):
+                raise BadReply(f"gave the call up (finish reason {reason!r})")
+            self._finish = "length" if reason == "length" else "stop"
+        return self._delta(choice)
+
+    def _delta(self, choice: dict[str, Any]) -> Delta | None:
+        part = choice.get("delta") or choice.get("message") or choice
+        if part.get("reasoning_content") or part.get("reasoning"):
+            self._deltas += 1
+            return None
+        text = part.get("content") or part.get("text") or ""
+        if not isinstance(text, str):
+            raise TypeError
+        if self._logprobs and (logprobs := choice.get("logprobs")):
+            self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
+        if not text:
+            return None
+        self._deltas += 1
+        if self._wrapped:
+            self._wrapped_text += text
+            return None
+        logprob, self._logprob = self._logprob, None
+        return Delta(text, logprob)
+
+    def _label(self) -> str:
+        if not self._wrapped:
+            return ""
+        try:
+            label = orjson.loads(self._wrapped_text)["choice"]
+        except (ValueError, KeyError, TypeError):
+            return self._wrapped_text
+        return label if isinstance(label, str) else self._wrapped_text
+
+
+def _sum_logprobs(logprobs: dict[str, Any]) -> float:
+    if (content := logprobs.get("content")) is not None:
+        return float(sum(token["logprob"] for token in content))
+    return float(sum(value for value in logprobs.get("token_logprobs") or () if value is not None))
+
+
+def error_text(error: Any) -> str:
+    """The message inside an error object of any of the usual shapes, cut to 200 characters."""
+    if isinstance(error, dict):
+        error = error.get("error") or error
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or error
+    return _cut(error if isinstance(error, str) else json.dumps(error, default=str))
+
+
+def body_error(body: bytes) -> str:
+    """What an HTTP error's body says, cut to 200 characters."""
+    try:
+        return error_text(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return _cut(body)
+
+
+def _cut(text: str | bytes, limit: int = 200) -> str:
+    if isinstance(text, bytes):
+        text = text[: 4 * limit].decode("utf-8", "replace")
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
