@@ -1,6 +1,6 @@
 """What the command line costs to import, against its own framework.
 
-    python tests/benchmarks/imports.py
+    python -m tests.benchmarks.imports
 
 Target: `import service` with the CLI and the app ≤ 1.6 × (fastapi + uvicorn + pydantic-settings +
 prometheus-client), CPU time of fresh processes, interleaved; nothing heavy imported.

@@ -1,6 +1,6 @@
 """Whether what can run at once does, on an engine that serves 64 calls at once, 50 ms each.
 
-    python tests/benchmarks/parallel.py
+    python -m tests.benchmarks.parallel
 
 Targets: 10 judgements ≤ 1.2 × one call; compound of 4: its parts together ≤ 1.15 × one part alone,
 the whole ≤ 1.1 × (3 calls + one part). Wall times, median of several rounds.
@@ -11,12 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from service.answering import answer_stream
 from service.concurrency import closing
