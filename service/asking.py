@@ -45,12 +45,12 @@ async def ask_in_terminal(
 
 async def in_process(settings: Settings, fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
     """Open everything here, ask, close everything."""
-    from service.api.schemas import AnswerRequest, prepare  # noqa: PLC0415
+    from service.api.schemas import parse_request  # noqa: PLC0415
     from service.runtime import open_runtime  # noqa: PLC0415
 
-    request = AnswerRequest.parse(fields)
+    request = parse_request(dict(fields))
     async with open_runtime(settings) as runtime:
-        prepared = await prepare(runtime, request)
+        prepared = await runtime.prepare(**request.arguments())
         async with closing(runtime.ask(prepared)) as events:
             async for event in events:
                 yield event

@@ -1,0 +1,70 @@
+"""What a person sees of the events."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from service.answering import problem_of
+from service.domain import CallUsage
+from service.errors import EngineFailure
+from service.events import (
+    Decomposition,
+    Failed,
+    Judgement,
+    PassagesFound,
+    QueryIssued,
+    RetrievedPassage,
+    RouteChosen,
+    StepEnd,
+    StepStart,
+    Token,
+)
+from service.terminal import EventPrinter
+
+
+def shown(*events: object) -> str:
+    out = io.StringIO()
+    printer = EventPrinter(Console(file=out, width=200))
+    for event in events:
+        printer.show(event)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_a_step_reads_from_top_to_bottom() -> None:
+    passage = RetrievedPassage(passage_id="p", title="Norma", text="…", rank=1, score=1.0)
+    text = shown(
+        RouteChosen(route="single", loop="anrag", by="model", confidence=0.93),
+        StepStart(step="2", kind="retrieve", question="Who composed Norma?"),
+        QueryIssued(step="2", query="Who composed Norma?", retriever="hybrid"),
+        PassagesFound(step="2", passages=[passage], missing=["dense"]),
+        Judgement(step="2", passage_id="p", relevant=True, kept=True),
+        Token(step="2", role="answer", text="Vincenzo"),
+        Token(step="2", role="answer", text=" Bellini"),
+        StepEnd(step="2", answer="Vincenzo Bellini", usage=CallUsage(llm_calls=2)),
+        Judgement(step="2", ending=True),
+    )
+    assert text.splitlines() == [
+        "route single, loop anrag, by model (93% sure)",
+        "step 2 retrieve: Who composed Norma?",
+        "  2 search (hybrid): Who composed Norma?",
+        "  2 1 passages (without dense)",
+        "  2 keeps Norma",
+        "  2 answer: Vincenzo Bellini",
+        "  2 enough to answer: yes",
+    ]
+
+
+def test_markup_in_data_is_text() -> None:
+    text = shown(
+        Decomposition(step="2", questions=["[red]a?[/]", "b?"]),
+        Token(step="2", role="draft", text="[bold]x"),
+    )
+    assert "[red]a?[/]" in text
+    assert "[bold]x" in text
+
+
+def test_a_failure_says_what_and_why() -> None:
+    problem = problem_of(EngineFailure("engine 'default' refused the connection"), "r1")
+    assert "refused the connection (503)" in shown(Failed(problem=problem))
