@@ -247,7 +247,7 @@ class OpenAIGenerator:
         except aiohttp.ClientResponseError as error:
             what = f"does not speak HTTP as expected ({_reason(error)})"
             raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: `aclose` meanwhile
             what = f"broke the connection off ({_reason(error)})"
             raise self._failure(url, f"{what}; look at the server's log") from None
         except ValueError as error:  # BadReply, and lines or headers without end

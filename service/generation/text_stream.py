@@ -7,7 +7,7 @@ class StopCutter:
     """Cuts text that arrives in pieces at the first stop string, which is not part of the output.
 
     An end of the text that may still become a stop string is held back, so that no part of one is
-    ever shown.
+    ever shown. Of several, the one that is whole first counts, however the text is cut.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -23,10 +23,10 @@ class StopCutter:
         if self.stopped:
             return ""
         held = self._held + text
-        found = min((at for stop in self._stops if (at := held.find(stop)) >= 0), default=-1)
-        if found >= 0:
+        found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
+        if found:
             self.stopped, self._held = True, ""
-            return held[:found]
+            return held[: min(found)[1]]
         keep = self._partial_stop(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

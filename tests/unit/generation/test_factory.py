@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from service.errors import ConfigurationError
+from service.generation.factory import open_generator
+from service.generation.local import LocalGenerator
+from service.generation.openai import OpenAIGenerator
+from service.settings import EngineSettings
+
+
+def test_each_kind_opens_its_engine() -> None:
+    url = "http://127.0.0.1:9/v1"
+
+    assert isinstance(open_generator("default", EngineSettings()), LocalGenerator)
+    for kind in ("openai", "vllm"):
+        settings = EngineSettings.model_validate({"kind": kind, "urls": [url]})
+        assert isinstance(open_generator("remote", settings), OpenAIGenerator)
+
+
+def test_a_server_needs_a_url() -> None:
+    with pytest.raises(ConfigurationError, match=r"engines\.remote.*urls"):
+        open_generator("remote", EngineSettings(kind="openai"))
+
+
+def test_importing_the_factory_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, service.generation.base, service.generation.factory, service.generation.local;"
+        "print([m for m in ('torch', 'transformers', 'aiohttp', 'llguidance') if m in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
