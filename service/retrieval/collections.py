@@ -18,9 +18,8 @@ from service.retrieval.base import OpenCollection
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Record
 from service.retrieval.embedding import Embedder
-from service.retrieval.manifest import FILE, Manifest, check_name, read_manifest
+from service.retrieval.manifest import FILE, Analysis, Manifest, check_name, read_manifest
 from service.retrieval.sample import SAMPLE, Sample
-from service.retrieval.tantivy_store import Analysis
 from service.retrieval.writer import CollectionWriter
 
 DEFAULT = "default"

@@ -121,7 +121,9 @@ class MiniLMEmbedder:
         vectors: list[Vector] = [[]] * len(texts)
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
-            for index, vector in zip(part, await self._embed([texts[i] for i in part]), strict=True):
+            for index, vector in zip(
+                part, await self._embed([texts[i] for i in part]), strict=True
+            ):
                 vectors[index] = vector
         return vectors
 
@@ -152,7 +154,10 @@ class MiniLMEmbedder:
                 _settle(batch, failure)
             else:
                 for entry in batch:
-                    entry.vectors, vectors = vectors[: len(entry.texts)], vectors[len(entry.texts) :]
+                    entry.vectors, vectors = (
+                        vectors[: len(entry.texts)],
+                        vectors[len(entry.texts) :],
+                    )
 
     def _take(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
@@ -195,15 +200,16 @@ def _model_folder() -> Path:
 def _load_minilm(folder: Path) -> Callable[[list[str]], list[Vector]]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
-    import torch
-    from safetensors.torch import load_file
-    from tokenizers import Tokenizer
-    from transformers import AutoConfig, AutoModel
+    import torch  # noqa: PLC0415
+    from safetensors.torch import load_file  # noqa: PLC0415
+    from tokenizers import Tokenizer  # noqa: PLC0415
+    from transformers import AutoConfig, AutoModel  # noqa: PLC0415
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(MAX_LENGTH)
     tokenizer.enable_padding()
-    model: Any = AutoModel.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+    auto: Any = AutoModel
+    model = auto.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
     # Not from_pretrained for the weights: it draws a progress bar over the command line's own.
     loaded = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     if loaded.missing_keys:
@@ -216,7 +222,10 @@ def _load_minilm(folder: Path) -> Callable[[list[str]], list[Vector]]:
         encoded = tokenizer.encode_batch(texts)
         ids = torch.tensor([item.ids for item in encoded])  # (texts, tokens)
         mask = torch.tensor([item.attention_mask for item in encoded])
-        with _threads(torch, 1 if ids.numel() <= ONE_THREAD_PIECES else None), torch.inference_mode():
+        with (
+            _threads(torch, 1 if ids.numel() <= ONE_THREAD_PIECES else None),
+            torch.inference_mode(),
+        ):
             hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
             weights = mask.unsqueeze(-1).to(hidden.dtype)  # (texts, tokens, 1)
             mean = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1e-9)

@@ -6,13 +6,15 @@ asked for: RetrievalFailure (methods §6 #5).
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
+import structlog
 
+from service.concurrency import gather
 from service.domain import ScoredPassage
 from service.errors import InvalidRequest, RetrievalFailure, RevelatorError
 from service.retrieval.base import (
@@ -39,11 +41,11 @@ INCOMPLETE = "index-incomplete"
 # (backend, seconds, failed), for metrics
 Observe = Callable[[str, float, bool], None]
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 
 
-def _nothing(backend: str, seconds: float, failed: bool) -> None:
-    pass
+def ignore(backend: str, seconds: float, failed: bool) -> None:
+    """Observes nothing."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class HybridRetriever:
         catalog: Catalog,
         embedder: Embedder,
         settings: RetrievalSettings,
-        observe: Observe = _nothing,
+        observe: Observe = ignore,
     ) -> None:
         self._catalog = catalog
         self._embedder = embedder
@@ -91,23 +93,7 @@ class HybridRetriever:
 
     async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
         """All at once, results in order. The first that fails cancels the others."""
-        results: list[SearchResult | None] = [None] * len(requests)
-        failure: RevelatorError | None = None
-
-        async def run(index: int, request: SearchRequest) -> None:
-            nonlocal failure
-            try:
-                results[index] = await self.search(request)
-            except RevelatorError as error:
-                failure = failure or error
-                group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for index, request in enumerate(requests):
-                group.start_soon(run, index, request)
-        if failure is not None:
-            raise failure
-        return [result for result in results if result is not None]
+        return await gather([partial(self.search, request) for request in requests])
 
     async def warm(self, collection: str | None = None) -> None:
         """Open the collection and load the embedding model, so that no question waits for it."""
@@ -131,15 +117,20 @@ class HybridRetriever:
     async def _both(self, request: SearchRequest, stores: OpenCollection) -> SearchResult:
         bm25, dense = _Side(), _Side()
         depth = max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH)
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._ask_bm25, request, stores, depth, bm25)
-            group.start_soon(self._ask_dense, request, stores, depth, dense)
+        await gather(
+            [
+                partial(self._ask_bm25, request, stores, depth, bm25),
+                partial(self._ask_dense, request, stores, depth, dense),
+            ]
+        )
         sides = {"bm25": bm25, "dense": dense}
         failures = {name: side.failure for name, side in sides.items() if side.failure}
         for name, why in failures.items():
-            _log.warning("retrieval without %s: %s", name, why)
+            _log.warning("retriever_out", retriever=name, why=why)
         if len(failures) == len(sides):
-            raise RetrievalFailure("; ".join(f"{name} is out: {why}" for name, why in failures.items()))
+            raise RetrievalFailure(
+                "; ".join(f"{name} is out: {why}" for name, why in failures.items())
+            )
         passages = reciprocal_rank_fusion(
             [side.hits for side in sides.values()], self._settings.rrf_k, request.top_k
         )
@@ -158,9 +149,7 @@ class HybridRetriever:
         if vector is not None:
             await self._ask(stores.dense, _store_query(request, top_k, vector), side)
 
-    async def _embed(
-        self, query: str, stores: OpenCollection, side: _Side
-    ) -> Vector | None:
+    async def _embed(self, query: str, stores: OpenCollection, side: _Side) -> Vector | None:
         if stores.embedding_model != self._embedder.name:
             side.failure = (
                 f"its vectors are from {stores.embedding_model}, the settings say "

@@ -12,10 +12,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.errors import InvalidRequest, StoreError
-from service.retrieval.tantivy_store import Analysis
+
+Analysis = Literal["english", "simple"]
 
 FILE = "manifest.json"
-SCHEMA = 1  # of the stores' contents; another one is not read
 EMPTY_HASH = "0" * 64
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
@@ -31,7 +31,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[1] = 1  # of the stores' contents; no other is read
     name: str
     description: str = ""
     analysis: Analysis = "english"

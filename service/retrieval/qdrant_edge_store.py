@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import qdrant_edge as edge
+
 from service.domain import Passage, ScoredPassage
 from service.errors import StoreError
 from service.retrieval.base import StoreQuery
@@ -35,8 +37,6 @@ class QdrantEdgeStore:
     @classmethod
     def open(cls, folder: Path, dimension: int) -> Self:
         """Open or create the shard in `folder`. Raises StoreError."""
-        import qdrant_edge as edge
-
         folder.mkdir(parents=True, exist_ok=True)
         size = edge.EdgeVectorParams(size=dimension, distance=edge.Distance.Cosine)
         try:
@@ -58,15 +58,13 @@ class QdrantEdgeStore:
         return await self._threads.run(self._search, query)
 
     def _search(self, query: StoreQuery) -> list[ScoredPassage]:
-        import qdrant_edge as edge
-
         if query.top_k < 1:
             return []
         points = self._shard.query(
             edge.QueryRequest(
                 limit=query.top_k,
                 query=edge.Query.Nearest(list(query.vector)),
-                filter=_filter(edge, query),
+                filter=_filter(query),
                 with_payload=_PAYLOAD,
             )
         )
@@ -77,8 +75,6 @@ class QdrantEdgeStore:
         ]
 
     def count_passages(self) -> int:
-        import qdrant_edge as edge
-
         return int(self._shard.count(edge.CountRequest()))
 
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
@@ -92,8 +88,6 @@ class QdrantEdgeStore:
 
     def all_hashes(self) -> dict[str, str]:
         """Content hash of every passage, by passage id."""
-        import qdrant_edge as edge
-
         found: dict[str, str] = {}
         offset: Any = None
         while True:
@@ -111,8 +105,6 @@ class QdrantEdgeStore:
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points; they survive the death of the process once this returns."""
-        import qdrant_edge as edge
-
         points = [
             edge.Point(point_id(record.passage.passage_id), list(vector), _payload(record))
             for record, vector in zip(records, vectors, strict=True)
@@ -121,11 +113,10 @@ class QdrantEdgeStore:
             self._shard.update(edge.UpdateOperation.upsert_points(points))
 
     def delete(self, passage_ids: Sequence[str]) -> None:
-        import qdrant_edge as edge
-
         with self._write_lock:
             for start in range(0, len(passage_ids), DELETE):
-                ids = [point_id(passage_id) for passage_id in passage_ids[start : start + DELETE]]
+                part = passage_ids[start : start + DELETE]
+                ids: list[int | uuid.UUID | str] = [point_id(passage_id) for passage_id in part]
                 self._shard.update(edge.UpdateOperation.delete_points(ids))
 
     def flush(self) -> None:
@@ -148,13 +139,13 @@ def point_id(passage_id: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, passage_id))
 
 
-def _filter(edge: Any, query: StoreQuery) -> Any:
-    must = [
+def _filter(query: StoreQuery) -> Any:
+    must: list[Any] = [
         edge.FieldCondition("filter", match=edge.MatchAny(tokens))
         for tokens in filter_tokens(query.filter)
     ]
-    shut = {point_id(passage_id) for passage_id in query.exclude}
-    must_not = [edge.HasIdCondition(shut)] if shut else []
+    shut: set[Any] = {point_id(passage_id) for passage_id in query.exclude}
+    must_not: list[Any] = [edge.HasIdCondition(shut)] if shut else []
     return edge.Filter(must=must, must_not=must_not) if must or must_not else None
 
 

@@ -128,9 +128,7 @@ class ShippedVectors:
 
 def _inputs(documents: Sequence[Document]) -> list[str]:
     return [
-        passage_input(record.passage)
-        for document in documents
-        for record in passages_of(document)
+        passage_input(record.passage) for document in documents for record in passages_of(document)
     ]
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import orjson
+import tantivy
+from tantivy import Occur, Query
 
 from service.domain import Passage, ScoredPassage
 from service.errors import StoreError
 from service.retrieval.base import StoreQuery
 from service.retrieval.documents import Record
 from service.retrieval.filters import filter_tokens, metadata_tokens
+from service.retrieval.manifest import Analysis
 from service.retrieval.threads import Threads
-
-Analysis = Literal["english", "simple"]
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000
@@ -44,10 +45,8 @@ class TantivyStore:
     @classmethod
     def open(cls, folder: Path, analysis: Analysis = "english") -> Self:
         """Open or create the index in `folder`. Raises StoreError."""
-        import tantivy
-
         folder.mkdir(parents=True, exist_ok=True)
-        schema, analyzer = _schema(tantivy), _analyzer(tantivy, analysis)
+        schema, analyzer = _schema(), _analyzer(analysis)
         try:
             index = tantivy.Index(schema, path=str(folder))
         except Exception as error:
@@ -74,9 +73,6 @@ class TantivyStore:
         ]
 
     def _query(self, words: list[str], query: StoreQuery) -> Any:
-        import tantivy
-        from tantivy import Occur, Query
-
         either = [
             (Occur.Should, Query.term_query(self._schema, field, word, "freq"))
             for field in ("title", "text")
@@ -84,7 +80,7 @@ class TantivyStore:
         ]
         clauses = [(Occur.Must, Query.boolean_query(either))]
         for tokens in filter_tokens(query.filter):
-            allowed = tantivy.Query.term_set_query(self._schema, "filter", tokens)
+            allowed = Query.term_set_query(self._schema, "filter", tokens)
             # Scored nothing: a filter leaves the BM25 scores as they are.
             clauses.append((Occur.Must, Query.const_score_query(allowed, 0.0)))
         if query.exclude:
@@ -96,15 +92,11 @@ class TantivyStore:
         return int(self._index.searcher().num_docs)
 
     def count_documents(self) -> int:
-        from tantivy import Query
-
         first = Query.term_query(self._schema, "part", "0", "basic")
         return int(self._index.searcher().search(first, 1, count=True).count)
 
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Content hash of each of these documents that is stored."""
-        from tantivy import Query
-
         if not document_ids:
             return {}
         searcher = self._index.searcher()
@@ -115,8 +107,6 @@ class TantivyStore:
 
     def document(self, document_id: str) -> list[Record]:
         """Its passages in order; empty when there is no such document."""
-        from tantivy import Query
-
         searcher = self._index.searcher()
         query = Query.term_query(self._schema, "document_id", document_id, "basic")
         most = max(1, searcher.num_docs)
@@ -126,8 +116,6 @@ class TantivyStore:
 
     def records(self) -> Iterator[Record]:
         """Every passage, of one moment's state."""
-        from tantivy import Query
-
         searcher = self._index.searcher()
         for offset in range(0, searcher.num_docs, SCAN):
             found = searcher.search(Query.all_query(), SCAN, count=False, offset=offset).hits
@@ -163,7 +151,7 @@ class TantivyStore:
                 writer.wait_merging_threads()
 
 
-def _schema(tantivy: Any) -> Any:
+def _schema() -> Any:
     builder = tantivy.SchemaBuilder()
     for field in ("passage_id", "document_id", "head", "part", "filter"):
         builder.add_text_field(field, tokenizer_name="raw", index_option="basic")
@@ -173,7 +161,7 @@ def _schema(tantivy: Any) -> Any:
     return builder.build()
 
 
-def _analyzer(tantivy: Any, analysis: Analysis) -> Any:
+def _analyzer(analysis: Analysis) -> Any:
     filters = tantivy.Filter
     chain = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     chain = chain.filter(filters.remove_long(LONGEST_WORD))
@@ -184,8 +172,6 @@ def _analyzer(tantivy: Any, analysis: Analysis) -> Any:
 
 
 def _document(record: Record) -> Any:
-    import tantivy
-
     passage = record.passage
     document = tantivy.Document()
     document.add_text("passage_id", passage.passage_id)

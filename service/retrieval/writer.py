@@ -178,7 +178,9 @@ class CollectionWriter:
         """Keep the manifest in memory right while the ingest runs; the end writes it."""
         manifest = self._collection.manifest
         ids = {document.id for document in plan.changed}
-        old = [(document_id, known) for document_id, known in plan.known.items() if document_id in ids]
+        old = [
+            (document_id, known) for document_id, known in plan.known.items() if document_id in ids
+        ]
         new = [(document.id, document.content_hash) for document in plan.changed]
         content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
         self._collection.manifest = manifest.with_fields(self._fields).model_copy(

@@ -1,0 +1,55 @@
+"""Everything embedded that a runtime needs, opened and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from service.locking import DataDirectory, acquire
+from service.retrieval.collections import Collections
+from service.retrieval.embedding import Embedder, open_embedder
+from service.retrieval.hybrid import HybridRetriever, Observe, ignore
+from service.retrieval.ingest import ingest_documents
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedStores:
+    """An owned data directory and what is in it. Made by `open_embedded`."""
+
+    directory: DataDirectory
+    embedder: Embedder
+    collections: Collections
+    retriever: HybridRetriever
+
+    async def add_documents(self, collection: str, documents: Sequence[Any]) -> dict[str, Any]:
+        """`{indexed, unchanged, failed: [{index, id, problem}]}`."""
+        return await ingest_documents(documents, collection, self.collections)
+
+
+@asynccontextmanager
+async def open_embedded(
+    settings: Settings, observe: Observe = ignore
+) -> AsyncIterator[EmbeddedStores]:
+    """Own `settings.data_dir`, open its collections as they are used, flush and close at the end.
+
+    Raises DirectoryOwned when another process holds the directory, ConfigurationError for an
+    unknown embedding model. Loads no model: `retriever.warm()` does, before the first question.
+    """
+    embedder = open_embedder(settings.retrieval)
+    directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
+    try:
+        collections = Collections(settings.data_dir, embedder)
+        retriever = HybridRetriever(collections, embedder, settings.retrieval, observe)
+        try:
+            yield EmbeddedStores(directory, embedder, collections, retriever)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await retriever.aclose()
+    finally:
+        directory.release()

@@ -1,0 +1,129 @@
+"""Ingest through a running server: documents in bounded batches to its HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import orjson
+
+from service.errors import ConfigurationError, InvalidRequest, StoreError
+from service.retrieval.documents import Document
+from service.retrieval.ingest import IngestReport, Listener, Progress
+from service.retrieval.sources import Entry, Problem, read_files, total_bytes
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    import aiohttp
+
+BATCH_DOCUMENTS = 64  # a request's work stays short beside the questions the server answers
+SHARE_OF_BODY = 0.5  # of the server's largest body (server.max_body_bytes)
+TIMEOUT_S = 300.0  # of one request: embedding 64 documents on a busy machine
+
+
+async def ingest_through(
+    url: str, files: Sequence[Path], collection: str, settings: Settings, listener: Listener
+) -> IngestReport:
+    """Make the collection at `url` and post the files' documents to it.
+
+    `embedded` stays 0: the server does not say. Raises StoreError when it cannot be reached,
+    InvalidRequest or ConfigurationError with its own words when it refuses.
+    """
+    import aiohttp  # noqa: PLC0415
+
+    headers = {"content-type": "application/json"}
+    if settings.server.keys:
+        headers["authorization"] = f"Bearer {settings.server.keys[0].get_secret_value()}"
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    base = f"{url.rstrip('/')}/collections/{collection}"
+    total = await anyio.to_thread.run_sync(total_bytes, files)
+    report, done = IngestReport(), 0
+    batches = _batches(read_files(files), int(SHARE_OF_BODY * settings.server.max_body_bytes))
+    try:
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+            await _send(session, "PUT", base, {})
+            while batch := await anyio.to_thread.run_sync(next, batches, None):
+                await _post(session, f"{base}/documents", batch, report, listener)
+                done += sum(isinstance(entry.found, Document) for entry in batch)
+                listener.progress(Progress(batch[-1].position, total, done))
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise StoreError(
+            f"the server at {url} does not answer: {error or type(error).__name__}; run the same "
+            "command again, what is in stays in"
+        ) from error
+    return report
+
+
+def _batches(entries: Iterator[Entry], most_bytes: int) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        weight = len(_encoded(entry.found)) if isinstance(entry.found, Document) else 0
+        if batch and (len(batch) == BATCH_DOCUMENTS or size + weight > most_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += weight
+    if batch:
+        yield batch
+
+
+async def _post(
+    session: aiohttp.ClientSession,
+    url: str,
+    batch: Sequence[Entry],
+    report: IngestReport,
+    listener: Listener,
+) -> None:
+    for entry in batch:
+        if isinstance(entry.found, Problem):
+            report.fail(entry.found)
+            listener.problem(entry.found)
+    sent = [entry for entry in batch if isinstance(entry.found, Document)]
+    if not sent:
+        return
+    documents = [_fields(entry.found) for entry in sent if isinstance(entry.found, Document)]
+    answer = await _send(session, "POST", url, {"documents": documents})
+    report.indexed += answer["indexed"]
+    report.unchanged += answer["unchanged"]
+    for failure in answer["failed"]:
+        entry = sent[failure["index"]]
+        problem = Problem(entry.file, entry.line, failure["problem"])
+        report.fail(problem)
+        listener.problem(problem)
+
+
+async def _send(session: aiohttp.ClientSession, method: str, url: str, body: Any) -> Any:
+    async with session.request(method, url, data=orjson.dumps(body)) as response:
+        content = await response.read()
+        if response.status < 400:
+            return orjson.loads(content) if content else None
+        detail = _detail(content)
+        said = f"{method} {url}: {response.status}: {detail}"
+        if response.status in {401, 403}:
+            raise ConfigurationError(f"{said}; set server.keys to a key of that server")
+        if response.status < 500:
+            raise InvalidRequest(said)
+        raise StoreError(f"{said}; run the same command again, what is in stays in")
+
+
+def _detail(content: bytes) -> str:
+    try:
+        return str(orjson.loads(content)["detail"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return content[:200].decode(errors="replace")
+
+
+def _fields(document: Document) -> dict[str, Any]:
+    return {
+        **document.metadata,
+        "id": document.id,
+        "title": document.title,
+        "text": document.text,
+    }
+
+
+def _encoded(document: Document) -> bytes:
+    return orjson.dumps(_fields(document))
