@@ -1,0 +1,90 @@
+"""The application: settings in, a FastAPI app out. Routes live in modules of their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from service import __version__
+from service.api import answer, documents, health
+from service.api.draining import Drain
+from service.api.health import Readiness
+from service.api.limits import Admission
+from service.api.openapi import build_schema
+from service.api.problems import add_handlers
+from service.api.request_ids import RequestIds
+from service.api.security import check_exposure
+from service.runtime import Runtime, open_runtime
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.generation.base import Generator
+    from service.retrieval.base import Retriever
+
+DESCRIPTION = "Answers questions that one search cannot answer, with its steps and citations."
+
+
+def create_app(
+    settings: Settings,
+    *,
+    engines: Mapping[str, Generator] | None = None,
+    retriever: Retriever | None = None,
+    runtime: Runtime | None = None,
+) -> FastAPI:
+    """The app of one deployment; its lifespan opens and closes the runtime.
+
+    `engines` and `retriever` stand in for what the settings name; a `runtime` given is used and
+    left open. `app.state` holds settings, drain and, while it runs, runtime, admission and
+    readiness. Raises ConfigurationError where the settings would let strangers ask.
+    """
+    check_exposure(settings.server)
+    app = FastAPI(
+        title="Revelator",
+        version=__version__,
+        description=DESCRIPTION,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        lifespan=_lifespan,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.settings = settings
+    app.state.drain = Drain()
+    app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
+    app.add_middleware(RequestIds)
+    add_handlers(app)
+    for router in (answer.router, documents.router, health.router):
+        app.include_router(router)
+    app.openapi = partial(build_schema, app)  # type: ignore[method-assign]
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    state = app.state
+    async with AsyncExitStack() as stack:
+        runtime = await _open(state, stack)
+        state.runtime = runtime
+        state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
+        state.readiness = Readiness(runtime)
+        yield
+        state.drain.begin()
+        state.drain.expire()
+
+
+async def _open(state: Any, stack: AsyncExitStack) -> Runtime:
+    given: dict[str, Any] = state.given
+    if given["runtime"] is not None:
+        runtime: Runtime = given["runtime"]
+        return runtime
+    opening = open_runtime(state.settings, engines=given["engines"], retriever=given["retriever"])
+    return await stack.enter_async_context(opening)

@@ -1,0 +1,142 @@
+"""One question under way at the HTTP edge.
+
+The answering runs in one producer task, in a task group that the request owns; whoever serves the
+response only receives from a bounded stream. So both ways in which a client can leave end the
+answering at once: a request cancelled while it waits, and one that hangs in a send or at a yield.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from fastapi import Request
+
+from service.answering import problem_of
+from service.api.draining import DETAIL, Drain
+from service.api.limits import Admission, Place
+from service.api.problems import request_id
+from service.concurrency import closing, first_of
+from service.errors import Draining, RevelatorError
+from service.events import BaseEvent, Done, Failed
+from service.inquiry import QuestionRequest
+from service.runtime import Runtime, new_id
+from service.telemetry.logs import QuestionLog
+
+BUFFERED_EVENTS: Final = 64
+STALLED_S: Final = 60.0  # so long an event may wait for a client that does not read
+
+
+class ClientStalled(RevelatorError):
+    slug, title, status = "client-stalled", "The client does not read its events", 408
+
+
+class Answering:
+    """A running question: `events` are what its client gets."""
+
+    def __init__(self, runtime: Runtime, question: QuestionRequest, request: Request) -> None:
+        self._runtime = runtime
+        self._question = question
+        self._request_id = request_id(request)
+        own = getattr(request.state, "own_id", False)
+        self.id = self._request_id if own else new_id()
+        self._scope = anyio.CancelScope()
+        self._cut: RevelatorError | None = None
+        self._send: MemoryObjectSendStream[BaseEvent]
+        self._receive: MemoryObjectReceiveStream[BaseEvent]
+        self._send, self._receive = anyio.create_memory_object_stream(BUFFERED_EVENTS)
+
+    async def events(self) -> AsyncIterator[BaseEvent]:
+        """From `start` to `done`. A question that is cut off ends by `error`, then `done`."""
+        last: BaseEvent | None = None
+        with self._receive:
+            async for event in self._receive:
+                last = self._named(event)
+                yield last
+        if isinstance(last, Done):
+            return
+        problem = problem_of(self._cut or RevelatorError("the answering ended"), self._request_id)
+        seq, ms = (last.seq, last.ms) if last else (-1, 0.0)
+        yield Failed(seq=seq + 1, ms=ms, step=last and last.step, problem=problem)
+        yield Done(seq=seq + 2, ms=ms, step=last and last.step)
+
+    def close(self) -> None:
+        """Forget what nobody will read."""
+        self._send.close()
+        self._receive.close()
+
+    def cut_off(self, why: RevelatorError) -> None:
+        """End the answering now; its stream ends by `error` with this reason."""
+        self._cut = self._cut or why
+        self._scope.cancel()
+
+    async def produce(self, place: Place, drain: Drain) -> None:
+        """The one task that answers. Gives the place back when the answering ends."""
+        log = QuestionLog(self.id)
+        try:
+            with self._send, self._scope, drain.work(self._expire):
+                events = self._runtime.ask(
+                    self._question, answer_id=self.id, queued_s=place.waited_s
+                )
+                async with closing(events) as stream:
+                    async for event in stream:
+                        log.see(event)
+                        await self._put(event)
+        except Draining as error:
+            self._cut = error
+        finally:
+            place.release()
+            log.write()
+
+    async def _put(self, event: BaseEvent) -> None:
+        try:
+            self._send.send_nowait(event)
+        except anyio.WouldBlock:
+            with anyio.move_on_after(STALLED_S) as waiting:
+                await self._send.send(event)
+            if waiting.cancelled_caught:
+                self.cut_off(ClientStalled(f"no event was read for {STALLED_S:.0f} s"))
+                await anyio.lowlevel.checkpoint()
+
+    def _expire(self) -> None:
+        self.cut_off(Draining(DETAIL))
+
+    def _named(self, event: BaseEvent) -> BaseEvent:
+        """A problem on the stream carries the request's id, as everywhere."""
+        if not isinstance(event, Failed):
+            return event
+        update = {"request_id": self._request_id}
+        return event.model_copy(update={"problem": event.problem.model_copy(update=update)})
+
+
+@asynccontextmanager
+async def open_answering(request: Request, question: QuestionRequest) -> AsyncIterator[Answering]:
+    """Admit a prepared question and start answering it; leaving ends it, whatever it is doing.
+
+    Raises Overloaded, Draining, ClientGone before anything has started.
+    """
+    state = request.app.state
+    admission: Admission = state.admission
+    place = await admission.enter(lambda: disconnected(request))
+    answering = Answering(state.runtime, question, request)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(answering.produce, place, state.drain)
+            try:
+                yield answering
+            finally:
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        raise first_of(failures) from None
+    finally:
+        answering.close()
+        place.release()
+
+
+async def disconnected(request: Request) -> None:
+    """Return when the client has left. Read the body first; no one else may receive meanwhile."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,304 @@
+"""`/collections` and the documents in them, in the embedded stores of this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import anyio
+import orjson
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from service.api.bodies import JSON, NDJSON, content_type, read_json, read_lines
+from service.api.draining import DETAIL, Drain
+from service.api.problems import documented, explain_model
+from service.api.security import require_key
+from service.errors import Draining, InvalidRequest, NotFound
+from service.retrieval.documents import BadDocument, Document, parse_document
+from service.runtime import Runtime
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.retrieval.collections import Collections
+    from service.retrieval.manifest import Manifest
+    from service.retrieval.writer import CollectionWriter
+
+LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
+BATCH: Final = 256  # documents written at once
+MOST_FAILED: Final = 10_000  # bad documents after which reading stops
+REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
+READ_REFUSALS: Final = (401, 403, 404, 422, 500, 503)
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class CollectionRequest(Closed):
+    """What a collection is to be; of an existing one, what changes."""
+
+    description: str | None = Field(None, max_length=2_000)
+    metadata_fields: Annotated[list[str], Field(max_length=256)] = Field(
+        [], description="Fields that a filter may name; documents add theirs."
+    )
+    analysis: Literal["english", "simple"] | None = Field(
+        None, description="Of words for BM25: English stemming and stop words, or plain words."
+    )
+
+
+class DocumentBatch(Closed):
+    """Documents: `text`, and where there are `id`, `title` and metadata fields of any name."""
+
+    documents: list[Any]
+
+
+class CollectionInfo(BaseModel):
+    """`state` is `building` while an ingest runs or after one was cut short."""
+
+    name: str
+    description: str
+    analysis: Literal["english", "simple"]
+    metadata_fields: list[str]
+    embedding_model: str
+    documents: int
+    passages: int
+    content_hash: str
+    state: Literal["building", "complete"]
+
+
+class CollectionList(BaseModel):
+    collections: list[CollectionInfo]
+
+
+class FailedDocument(BaseModel):
+    """`index` counts documents, or lines, from 0."""
+
+    index: int
+    id: str | None
+    problem: str
+
+
+class IngestReport(BaseModel):
+    indexed: int = 0
+    unchanged: int = 0
+    failed: list[FailedDocument] = []
+
+
+class StoredPassage(BaseModel):
+    passage_id: str
+    text: str
+
+
+class StoredDocument(BaseModel):
+    id: str
+    title: str
+    metadata: dict[str, Any]
+    passages: list[StoredPassage]
+
+
+async def collections_of(request: Request) -> Collections:
+    """Dependency. Raises NotFound where the retriever is none of this process's own."""
+    runtime: Runtime = request.app.state.runtime
+    if runtime.stores is None:
+        raise NotFound("this deployment manages no collections")
+    return runtime.stores.collections
+
+
+async def collection_body(request: Request) -> CollectionRequest:
+    """Dependency: the body of a PUT; an empty one changes nothing."""
+    if request.headers.get("content-length", "") == "0":
+        return CollectionRequest()
+    settings: Settings = request.app.state.settings
+    body = await read_json(request, settings.server.max_body_bytes)
+    try:
+        return CollectionRequest.model_validate(body)
+    except ValidationError as error:
+        raise InvalidRequest(explain_model(error)) from None
+
+
+def _body(*kinds: tuple[str, str]) -> dict[str, Any]:
+    content = {
+        kind: {"schema": {"$ref": f"#/components/schemas/{model}"} if model else {"type": "string"}}
+        for kind, model in kinds
+    }
+    return {"requestBody": {"required": True, "content": content}}
+
+
+Stores = Annotated[Any, Depends(collections_of)]
+
+router = APIRouter(tags=["collections"], dependencies=[Depends(require_key)])
+
+
+@router.get("/collections", responses=documented(*READ_REFUSALS))
+async def list_collections(stores: Stores) -> CollectionList:
+    """Every collection with its counts, the shipped sample too."""
+    return CollectionList(collections=[_info(manifest) for manifest in await stores.manifests()])
+
+
+@router.put(
+    "/collections/{name}",
+    responses=documented(*REFUSALS),
+    openapi_extra=_body((JSON, "CollectionRequest")),
+)
+async def put_collection(
+    name: str, stores: Stores, wanted: Annotated[CollectionRequest, Depends(collection_body)]
+) -> CollectionInfo:
+    """Make a collection, or change one's description and add metadata fields."""
+    manifest = await stores.create(
+        name,
+        description=wanted.description,
+        metadata_fields=wanted.metadata_fields,
+        analysis=wanted.analysis,
+    )
+    return _info(manifest)
+
+
+@router.get("/collections/{name}", responses=documented(*READ_REFUSALS))
+async def get_collection(name: str, stores: Stores) -> CollectionInfo:
+    """One collection with its counts."""
+    return _info(await stores.manifest(name))
+
+
+@router.delete(
+    "/collections/{name}", status_code=204, responses=documented(*READ_REFUSALS),
+    response_class=Response,
+)  # fmt: skip
+async def delete_collection(name: str, stores: Stores) -> None:
+    """Delete a collection with all its documents."""
+    await stores.delete(name)
+
+
+@router.post(
+    "/collections/{name}/documents",
+    responses=documented(*REFUSALS),
+    openapi_extra=_body((JSON, "DocumentBatch"), (NDJSON, "")),
+)
+async def add_documents(request: Request, name: str, stores: Stores) -> IngestReport:
+    """Add or replace documents by their ids; an unchanged one costs nothing. Bad ones are named,
+    the rest goes in. As NDJSON, one document a line, there may be any number of them."""
+    items = await _items(request)
+    drain: Drain = request.app.state.drain
+    drain.check()
+    await stores.resolve(name)
+    async with stores.writing(name) as writer:
+        ingest = _Ingest(writer)
+        with anyio.CancelScope() as scope, drain.work(scope.cancel):
+            await ingest.run(items)
+        if scope.cancelled_caught:
+            raise Draining(DETAIL)
+    return ingest.report
+
+
+@router.get(
+    "/collections/{name}/documents/{document_id:path}", responses=documented(*READ_REFUSALS)
+)
+async def get_document(name: str, document_id: str, stores: Stores) -> StoredDocument:
+    """A document as it is stored: its passages in order."""
+    records = await stores.document(name, document_id)
+    first = records[0].passage
+    passages = [
+        StoredPassage(passage_id=record.passage.passage_id, text=record.passage.text)
+        for record in records
+    ]
+    return StoredDocument(
+        id=document_id, title=first.title, metadata=dict(first.metadata), passages=passages
+    )
+
+
+@router.delete(
+    "/collections/{name}/documents/{document_id:path}", status_code=204,
+    responses=documented(*READ_REFUSALS), response_class=Response,
+)  # fmt: skip
+async def delete_document(name: str, document_id: str, stores: Stores) -> None:
+    """Delete a document with all its passages."""
+    await stores.delete_document(name, document_id)
+
+
+Item = tuple[int, bytes | object | None]
+
+
+async def _items(request: Request) -> AsyncIterator[Item]:
+    """Index and value of each document to come: decoded JSON, a raw line, None for a long line."""
+    kind = content_type(request, JSON, NDJSON)
+    if kind == NDJSON:
+        return _numbered_lines(request)
+    settings: Settings = request.app.state.settings
+    body = await read_json(request, settings.server.max_body_bytes)
+    try:
+        batch = DocumentBatch.model_validate(body)
+    except ValidationError as error:
+        raise InvalidRequest(explain_model(error)) from None
+    return _numbered(batch.documents)
+
+
+async def _numbered(documents: list[Any]) -> AsyncIterator[Item]:
+    for pair in enumerate(documents):
+        yield pair
+
+
+async def _numbered_lines(request: Request) -> AsyncIterator[Item]:
+    """Lines until the body ends or the client leaves: what came whole is kept."""
+    index = 0
+    try:
+        async for line in read_lines(request, LONGEST_LINE):
+            if line is None or line.strip():
+                yield index, line
+            index += 1
+    except ClientDisconnect:
+        return
+
+
+class _Ingest:
+    """Parses items, writes them in batches of distinct ids, and keeps the report."""
+
+    def __init__(self, writer: CollectionWriter) -> None:
+        self.report = IngestReport()
+        self._writer = writer
+        self._batch: dict[str, Document] = {}
+
+    async def run(self, items: AsyncIterator[Item]) -> None:
+        async for index, item in items:
+            document = self._parse(index, item)
+            if document is None:
+                if len(self.report.failed) < MOST_FAILED:
+                    continue
+                self._fail(index + 1, None, "too many are bad; from here on nothing was read")
+                break
+            if document.id in self._batch or len(self._batch) >= BATCH:
+                await self._flush()
+            self._batch[document.id] = document
+        await self._flush()
+
+    def _parse(self, index: int, item: bytes | object | None) -> Document | None:
+        value: object = item
+        try:
+            if item is None:
+                raise BadDocument(f"the line is longer than {LONGEST_LINE:,} bytes")
+            if isinstance(item, bytes):
+                value = orjson.loads(item)
+            return parse_document(value)
+        except orjson.JSONDecodeError as error:
+            self._fail(index, None, f"no JSON in UTF-8: {error.msg}")
+        except BadDocument as error:
+            given = value.get("id") if isinstance(value, dict) else None
+            self._fail(index, given, str(error))
+        return None
+
+    def _fail(self, index: int, given: object, problem: str) -> None:
+        name = str(given)[:200] if isinstance(given, str | int) else None
+        self.report.failed.append(FailedDocument(index=index, id=name, problem=problem))
+
+    async def _flush(self) -> None:
+        if self._batch:
+            written = await self._writer.write(list(self._batch.values()))
+            self.report.indexed += written.indexed
+            self.report.unchanged += written.unchanged
+            self._batch.clear()
+
+
+def _info(manifest: Manifest) -> CollectionInfo:
+    fields = manifest.model_dump(include=set(CollectionInfo.model_fields))
+    return CollectionInfo.model_validate(fields)

@@ -1,0 +1,136 @@
+"""The app's own OpenAPI document, with the request body and every event of the stream.
+
+`python -m service.api.openapi > openapi.yaml` writes the one at the top level.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import UnionType
+from typing import Any, Final, get_args
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.api.bodies import JSON
+from service.api.documents import CollectionRequest, DocumentBatch
+from service.api.schemas import AnswerRequest
+from service.domain import Problem
+from service.events import BaseEvent, Event, Judgement
+
+REF: Final = "#/components/schemas/{model}"
+STREAM: Final = "text/event-stream"
+
+
+def build_schema(app: FastAPI) -> dict[str, Any]:
+    """What FastAPI finds, plus bodies read by dependencies, problems and events; made once."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            license_info=app.license_info,
+            routes=app.routes,
+        )
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(_models())
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        schema["components"]["schemas"] = dict(sorted(schemas.items()))
+        schema["components"]["securitySchemes"] = _security_schemes()
+        _secure(schema["paths"])
+        for operation in schema["paths"]["/answer/stream"].values():
+            _describe_stream(operation)
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def event_models() -> dict[str, type[BaseEvent]]:
+    """Every event of the union by its tag."""
+    union: UnionType = get_args(Event)[0]
+    return {model.model_fields["event"].default: model for model in get_args(union)}
+
+
+def _models() -> dict[str, Any]:
+    """Component schemas of what no route's signature names."""
+    inputs: list[type[BaseModel]] = [AnswerRequest, DocumentBatch, CollectionRequest]
+    outputs: list[type[BaseModel]] = [Problem, *event_models().values()]
+    _, found = models_json_schema(
+        [
+            *((model, "validation") for model in inputs),
+            *((model, "serialization") for model in outputs),
+        ],
+        ref_template=REF,
+    )
+    schemas: dict[str, Any] = found["$defs"]
+    for model in event_models().values():
+        _as_data(schemas[model.__name__], model)
+    return schemas
+
+
+def _as_data(schema: dict[str, Any], model: type[BaseEvent]) -> None:
+    """From the model's schema to that of `data`: the tag is the SSE field `event`."""
+    schema["properties"].pop("event")
+    optional = set(schema["properties"]) if model is Judgement else set()
+    optional.add("step")
+    schema["required"] = [
+        name for name in schema["properties"] if name not in optional - {"seq", "ms"}
+    ]
+
+
+def _describe_stream(operation: dict[str, Any]) -> None:
+    """One schema per event: its name, and what its `data` holds as JSON."""
+    items = [
+        {
+            "type": "object",
+            "title": name,
+            "properties": {
+                "event": {"const": name},
+                "id": {"type": "string", "description": "`<answer id>-<seq>`"},
+                "data": {
+                    "type": "string",
+                    "contentMediaType": JSON,
+                    "contentSchema": {"$ref": REF.format(model=model.__name__)},
+                },
+            },
+            "required": ["event", "id", "data"],
+        }
+        for name, model in event_models().items()
+    ]
+    operation["responses"]["200"] = {
+        "description": "Events as they happen; a comment line every 15 s keeps it open.",
+        "content": {STREAM: {"itemSchema": {"oneOf": items}}},
+    }
+
+
+def _secure(paths: dict[str, Any]) -> None:
+    """Keys, where the deployment has some: for questions and collections, not for operation."""
+    for operations in paths.values():
+        for operation in operations.values():
+            if operation.get("tags") != ["operation"]:
+                operation["security"] = [{}, {"bearer": []}, {"header": []}]
+
+
+def _security_schemes() -> dict[str, Any]:
+    return {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+
+
+def render() -> str:
+    """The document as YAML."""
+    import yaml  # noqa: PLC0415 (a tool of development, not of the service)
+
+    from service.api.app import create_app  # noqa: PLC0415 (app imports this module)
+    from service.settings import Settings  # noqa: PLC0415
+
+    schema = create_app(Settings()).openapi()
+    text: str = yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, width=100)
+    return "# Made by `python -m service.api.openapi > openapi.yaml`; a test compares.\n" + text
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,175 @@
+"""One error body everywhere: RFC 9457 problems with the request's id.
+
+To the tree of `service.errors` this edge adds what only HTTP knows:
+
+RevelatorError
+├── MalformedRequest      400 malformed-request       no JSON, or bytes that are no UTF-8
+├── KeyMissing            401 key-missing             the server wants a key
+├── KeyRefused            403 key-refused             the key is not one of the server's
+├── RequestTimeout        408 request-timeout         the body did not come in time
+├── BodyTooLarge          413 body-too-large          more bytes than the server takes
+├── UnsupportedMediaType  415 unsupported-media-type  a content type this path does not read
+├── NotReady              503 not-ready               `/readyz`, `/startupz`: something is missing
+└── ClientGone            499 client-gone             nobody is left to read this
+"""
+
+from __future__ import annotations
+
+import secrets
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from service.answering import problem_of
+from service.domain import Problem
+from service.errors import InvalidRequest, NotFound, RevelatorError
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+REQUEST_ID: Final = "X-Request-ID"
+SHOWN_ERRORS: Final = 5
+RETRY_AFTER_S: Final = 5
+
+
+class MalformedRequest(RevelatorError):
+    slug, title, status = "malformed-request", "The request cannot be read", 400
+
+
+class KeyMissing(RevelatorError):
+    slug, title, status = "key-missing", "A key is needed", 401
+
+
+class KeyRefused(RevelatorError):
+    slug, title, status = "key-refused", "The key is not valid", 403
+
+
+class RequestTimeout(RevelatorError):
+    slug, title, status = "request-timeout", "The body did not come in time", 408
+
+
+class BodyTooLarge(RevelatorError):
+    slug, title, status = "body-too-large", "The body is too large", 413
+
+
+class UnsupportedMediaType(RevelatorError):
+    slug, title, status = "unsupported-media-type", "The content type is not read here", 415
+
+
+class NotReady(RevelatorError):
+    slug, title, status = "not-ready", "The service cannot answer now", 503
+    retry_after = 1
+
+
+class ClientGone(RevelatorError):
+    slug, title, status = "client-gone", "The client has left", 499
+
+
+class ReconnectRefused(Exception):
+    """An EventSource came back by itself after its stream had ended: 204 makes it stay away."""
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Make every failure of `app`, the framework's own too, a problem."""
+    app.add_exception_handler(RevelatorError, answer_error)
+    app.add_exception_handler(RequestValidationError, answer_validation)
+    app.add_exception_handler(HTTPException, answer_framework)
+    app.add_exception_handler(ClientDisconnect, answer_gone)
+    app.add_exception_handler(ReconnectRefused, answer_reconnect)
+    app.add_exception_handler(Exception, answer_unexpected)
+
+
+def request_id(request: Request) -> str:
+    """The id that `RequestIds` gave the request."""
+    return getattr(request.state, "request_id", None) or secrets.token_hex(8)
+
+
+def problem_response(
+    problem: Problem, retry_after: int | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    """The problem as a response; a 503 or 429 always says when to come back (seconds)."""
+    headers = dict(headers or {})
+    headers[REQUEST_ID] = problem.request_id
+    if problem.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        headers["Retry-After"] = str(retry_after or RETRY_AFTER_S)
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(problem.model_dump_json(), problem.status, headers, MEDIA_TYPE)
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RevelatorError)
+    return problem_response(problem_of(error, request_id(request)), error.retry_after)
+
+
+async def answer_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return await answer_error(request, InvalidRequest(explain(list(error.errors()))))
+
+
+async def answer_framework(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, 400 of the body parser."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    if status == HTTPStatus.NOT_FOUND:
+        return await answer_error(request, NotFound(f"nothing is served at {request.url.path}"))
+    problem = Problem(
+        type=f"urn:revelator:problem:{status.phrase.lower().replace(' ', '-')}",
+        title=status.phrase,
+        status=status,
+        detail=str(error.detail),
+        request_id=request_id(request),
+    )
+    return problem_response(problem, headers=dict(error.headers or {}))
+
+
+async def answer_unexpected(request: Request, error: Exception) -> Response:
+    log.error("request failed", request_id=request_id(request), exc_info=error)
+    internal = RevelatorError("an unexpected failure, logged under this request_id")
+    return await answer_error(request, internal)
+
+
+async def answer_gone(request: Request, _: Exception) -> Response:
+    return await answer_error(request, ClientGone("the client left before its body had come"))
+
+
+async def answer_reconnect(_: Request, __: Exception) -> Response:
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def explain(errors: list[Any]) -> str:
+    """Pydantic's errors as one sentence; values sent by the client are not repeated."""
+    lines = [f"{_place(error['loc'])}{error['msg']}" for error in errors[:SHOWN_ERRORS]]
+    if len(errors) > SHOWN_ERRORS:
+        lines.append(f"and {len(errors) - SHOWN_ERRORS} more")
+    return "; ".join(lines)
+
+
+def explain_model(error: ValidationError) -> str:
+    """As `explain`, of a model's own validation."""
+    return explain(error.errors(include_url=False, include_context=False, include_input=False))
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    parts = [str(part)[:80] for part in location if part not in ("body", "query", "path")]
+    return f"{'.'.join(parts)}: " if parts else ""
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route for OpenAPI: a Problem under each status."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": _phrase(status), "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status in statuses
+    }
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase
