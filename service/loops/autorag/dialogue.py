@@ -1,0 +1,115 @@
+"""Auto-RAG's prompts (methods §2.3): the dialogue, its trimming, and the calls beside it.
+
+Roles, markers, white space and turn order are those of the published checkpoints, down to the
+label that the knowledge prompt misspells; the sentences in the templates are ours. A set without
+`autorag_system` (the embedded model's) talks without a system message, one without
+`autorag_naive` answers closed-book questions by its `closed` prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from service.generation.base import GenerationRequest, Message
+from service.loops.autorag.decisions import DIRECT_TOKENS, KNOWLEDGE_TOKENS
+from service.prompting.quoting import quote
+from service.prompting.templates import TemplateSet
+
+Mode = Literal["tuned", "few_shot"]
+KNOWLEDGE_STOPS: Final = ("<|eot_id|>", "\n")
+# An untuned model imitates the demonstrations to the end, the retriever's turns too.
+FEW_SHOT_STOPS: Final = ("\nRetrieved Document_", "\nQuestion:", "###")
+TOKENS_PER_BYTE: Final = 0.25
+_MESSAGE_OVERHEAD: Final = 4  # tokens of a chat format around each message
+_TELLING_BYTES: Final = 2_000  # of a shorter prompt the format is too large a part
+
+
+def opening(templates: TemplateSet, mode: Mode, question: str) -> list[Message]:
+    """The messages before the first turn."""
+    name = "autorag_few_shot" if mode == "few_shot" else "autorag_system"
+    source = _with(templates, name) if mode == "few_shot" else templates
+    system = [Message("system", source.render(name))] if source.has(name) else []
+    return [*system, _question(question)]
+
+
+def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:
+    """NAIVE: an answer from the model's own knowledge and nothing else."""
+    if templates.has("autorag_naive"):
+        system = Message("system", templates.render("autorag_naive"))
+        messages = [system, _question(question)]
+    else:
+        messages = [Message("user", templates.closed(question))]
+    return GenerationRequest(messages=tuple(messages), max_tokens=DIRECT_TOKENS)
+
+
+def knowledge_request(templates: TemplateSet, question: str, query: str) -> GenerationRequest:
+    """COMPLETE: a document for `query` out of the model's own knowledge, by raw completion."""
+    prompt = _with(templates, "autorag_knowledge").render(
+        "autorag_knowledge", question=quote(question), query=quote(query)
+    )
+    return GenerationRequest(prompt=prompt, max_tokens=KNOWLEDGE_TOKENS, stop=KNOWLEDGE_STOPS)
+
+
+def document_text(texts: Iterable[str]) -> str:
+    """The user turn's document: texts alone, in rank order, joined by one space."""
+    return " ".join(quote(text) for text in texts)
+
+
+def _question(question: str) -> Message:
+    return Message("user", f"Question: {quote(question)}")
+
+
+def _with(templates: TemplateSet, name: str) -> TemplateSet:
+    """The set, or the shipped full one where it lacks the template."""
+    return templates if templates.has(name) else TemplateSet("full")
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """The messages so far, and what the engine's counts say of their length."""
+
+    messages: list[Message]
+    tokens_per_byte: float = TOKENS_PER_BYTE
+    _documents: list[int] = field(default_factory=list)
+
+    def reply(self, text: str) -> None:
+        """The assistant's turn."""
+        self.messages.append(Message("assistant", text))
+
+    def document(self, number: int, text: str) -> None:
+        """The retriever's turn; `text` is empty when it found nothing new."""
+        self._documents.append(len(self.messages))
+        self.messages.append(Message("user", f"Retrieved Document_{number}: {text}"))
+
+    def learn(self, messages: Iterable[Message], prompt_tokens: int) -> None:
+        """Take the engine's own count of a prompt; the estimate only ever becomes more careful."""
+        size = sum(len(message.content.encode()) for message in messages)
+        if size >= _TELLING_BYTES:
+            self.tokens_per_byte = max(self.tokens_per_byte, prompt_tokens / size)
+
+    def fitted(self, limit: int) -> list[Message]:
+        """The messages in at most about `limit` tokens: the oldest documents' text goes first, the
+        reasoning stays; the newest document is cut where it alone is too long (§2.2)."""
+        messages = list(self.messages)
+        for index in self._documents[:-1]:
+            if self._tokens(messages) <= limit:
+                break
+            messages[index] = Message("user", _label(messages[index]))
+        excess = self._tokens(messages) - limit
+        if excess > 0 and self._documents:
+            newest = self._documents[-1]
+            label, content = _label(messages[newest]), messages[newest].content
+            room = len(content.encode()) - int(excess / self.tokens_per_byte) - 1
+            cut = content.encode()[: max(room, 0)].decode(errors="ignore")
+            messages[newest] = Message("user", cut if len(cut) > len(label) else label)
+        return messages
+
+    def _tokens(self, messages: list[Message]) -> float:
+        size = sum(len(message.content.encode()) for message in messages)
+        return size * self.tokens_per_byte + _MESSAGE_OVERHEAD * len(messages)
+
+
+def _label(message: Message) -> str:
+    return message.content[: message.content.index(": ") + 2]

@@ -1,0 +1,82 @@
+"""Run one golden Auto-RAG case: its file says what the engine and the retriever answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from service.budget import Limits
+from service.events import BaseEvent, StepEnd, Stop, Token, Withdraw
+from service.generation.base import GenerationRequest
+from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.inquiry import Inquiry, Roles, Scope
+from service.loops.autorag import Autorag
+from service.prompting.templates import TemplateSet
+from service.settings import AutoragSettings, Settings
+from tests.support.asking import ScriptedRetriever, inquiry, passage
+
+GOLDEN = Path(__file__).parent / "autorag"
+
+
+def load(name: str) -> dict[str, Any]:
+    case: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    return case
+
+
+def inquiry_of(case: dict[str, Any], engine: ScriptedGenerator) -> Inquiry:
+    hits = {
+        query: [passage(f"{query}#{n}", text, "A title") for n, text in enumerate(texts, 1)]
+        for query, texts in case["hits"].items()
+    }
+    settings = Settings(autorag=AutoragSettings(**case.get("settings", {})))
+    asked = inquiry(
+        engine,
+        ScriptedRetriever(hits),
+        case["question"],
+        settings,
+        Limits(**case.get("limits", {})),
+        loop="autorag",
+        **case.get("request", {}),
+    )
+    role = replace(asked.roles.reader, templates=TemplateSet(case.get("templates", "full")))
+    asked.roles = Roles(role, role, role)
+    return asked
+
+
+async def run_case(case: dict[str, Any]) -> dict[str, Any]:
+    """What the loop asked the engine, and what came out."""
+    with ScriptedGenerator(map(ScriptStep, case["outputs"]), ordered=True) as engine:
+        asked = inquiry_of(case, engine)
+        loop = Autorag().run(Scope(asked), case["question"], "answer")
+        events = [event async for event in loop]
+    ends = [event for event in events if isinstance(event, StepEnd)]
+    stop = next(event for event in events if isinstance(event, Stop))
+    return {
+        "calls": [_call(request) for request in engine.requests],
+        "queries": [request.query for request in asked.retriever.requests],  # type: ignore[attr-defined]
+        "answer": ends[-1].answer,
+        "tokens": _answer_tokens(events),
+        "flags": [end.flags for end in ends],
+        "answered": stop.answered,
+        "stopped_by": stop.stopped_by,
+    }
+
+
+def _call(request: GenerationRequest) -> dict[str, Any]:
+    call: dict[str, Any] = {"max_tokens": request.max_tokens, "stop": list(request.stop)}
+    if request.prompt is not None:
+        return call | {"prompt": request.prompt}
+    return call | {"messages": [[m.role, m.content] for m in request.messages]}
+
+
+def _answer_tokens(events: list[BaseEvent]) -> str:
+    """What stands of the answer's tokens."""
+    text = ""
+    for event in events:
+        if isinstance(event, Token) and event.role == "answer":
+            text += event.text
+        elif isinstance(event, Withdraw) and event.role == "answer":
+            text = ""
+    return text

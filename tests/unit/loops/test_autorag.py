@@ -1,0 +1,296 @@
+"""Auto-RAG's events, step by step (methods §2.2; design, Answer and Events)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from service.budget import Limits
+from service.domain import Passage
+from service.errors import DeadlineExceeded, EngineFailure, RetrievalFailure
+from service.events import (
+    BaseEvent,
+    PassagesFound,
+    QueryIssued,
+    StepEnd,
+    StepStart,
+    Stop,
+    ThoughtWritten,
+    Token,
+    TokenRole,
+    Withdraw,
+)
+from service.folding import Fold
+from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.inquiry import Scope
+from service.loops.autorag import Autorag
+from service.settings import Settings
+from tests.support.asking import ScriptedRetriever, inquiry, passage
+
+QUESTION = "In which city was the composer of Norma born?"
+ASKS = "Analysis: The composer comes first.\n\nInitial Query: composer of Norma"
+ASKS_ON = "Intermediate Answer_1: It is Bellini.\n\nRefined Query: birthplace of Bellini"
+ANSWERS = "Intermediate Answer_2: Bellini was born in Catania.\n\nFinal Answer: Catania, Sicily"
+HITS: dict[str, list[Passage]] = {
+    "composer": [passage("norma", "Norma is by Bellini."), passage("milan", "It is from 1831.")],
+    "birthplace": [passage("bellini", "Bellini was born in Catania.")],
+}
+
+
+async def run(
+    outputs: Sequence[Any],
+    hits: Mapping[str, Sequence[Passage] | Exception] = HITS,
+    as_role: TokenRole = "answer",
+    scope_of: str = "",
+    **options: Any,
+) -> list[BaseEvent]:
+    steps = [o if isinstance(o, ScriptStep) else ScriptStep(o) for o in outputs]
+    with ScriptedGenerator(steps, ordered=True) as engine:
+        asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="autorag", **options)
+        loop = Autorag().run(Scope(asked, scope_of), QUESTION, as_role)
+        return [event async for event in loop]
+
+
+def stop(events: list[BaseEvent]) -> Stop:
+    assert isinstance(events[-1], Stop)
+    return events[-1]
+
+
+def ends(events: list[BaseEvent]) -> list[StepEnd]:
+    return [event for event in events if isinstance(event, StepEnd)]
+
+
+def standing(events: list[BaseEvent], role: TokenRole, step: str | None = None) -> str:
+    text = ""
+    for event in events:
+        if step and event.step != step:
+            continue
+        if isinstance(event, Token) and event.role == role:
+            text += event.text
+        elif isinstance(event, Withdraw) and event.role == role:
+            text = ""
+    return text
+
+
+@pytest.mark.anyio
+async def test_the_worked_example_as_events() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS])
+    told = [e for e in events if not isinstance(e, Token)]
+    assert [(type(e).__name__, e.step) for e in told] == [
+        ("StepStart", "1"), ("ThoughtWritten", "1"), ("QueryIssued", "1"), ("PassagesFound", "1"),
+        ("StepEnd", "1"),
+        ("StepStart", "2"), ("ThoughtWritten", "2"), ("QueryIssued", "2"), ("PassagesFound", "2"),
+        ("StepEnd", "2"),
+        ("StepStart", "3"), ("ThoughtWritten", "3"), ("StepEnd", "3"),
+        ("Stop", None),
+    ]  # fmt: skip
+    assert [e.kind for e in events if isinstance(e, StepStart)] == ["retrieve"] * 2 + ["answer"]
+    assert [e.query for e in events if isinstance(e, QueryIssued)] == [
+        "composer of Norma",
+        "birthplace of Bellini",
+    ]
+    assert [e.answer for e in ends(events)] == [
+        "It is Bellini.",
+        "Bellini was born in Catania.",
+        "Catania, Sicily",
+    ]
+    thoughts = [e.text for e in events if isinstance(e, ThoughtWritten)]
+    assert thoughts == [
+        "The composer comes first.",
+        "It is Bellini.",
+        "Bellini was born in Catania.",
+    ]
+    assert stop(events) == Stop(stopped_by="answer", answered=True)
+
+
+@pytest.mark.anyio
+async def test_each_call_is_charged_to_the_step_it_opened() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS])
+    assert [e.usage.llm_calls for e in ends(events)] == [1, 1, 1]
+
+
+@pytest.mark.anyio
+async def test_reasoning_streams_as_draft_and_only_the_answer_as_answer() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS])
+    assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
+    assert standing(events, "draft", "2") == "Intermediate Answer_2: Bellini was born in Catania."
+    answer = [e.text for e in events if isinstance(e, Token) and e.role == "answer"]
+    assert answer == ["Catania,", " Sicily"]
+
+
+@pytest.mark.anyio
+async def test_as_a_part_of_a_compound_question() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS], as_role="draft", scope_of="3.1")
+    assert [e.step for e in ends(events)] == ["3.1.1", "3.1.2", "3.1.3"]
+    assert standing(events, "answer") == ""
+    assert standing(events, "draft", "3.1.3") == ends(events)[-1].answer == "Catania, Sicily"
+
+
+@pytest.mark.anyio
+async def test_all_shown_passages_are_kept_and_none_is_shown_twice() -> None:
+    hits = {"": [passage(f"p{n}", f"Text {n}.") for n in range(5)]}
+    events = await run([ASKS, ASKS_ON, ANSWERS], hits, top_k=3)
+    found = [e for e in events if isinstance(e, PassagesFound)]
+    assert [[p.passage_id for p in e.passages] for e in found] == [["p0", "p1", "p2"], ["p3", "p4"]]
+    assert all(p.kept for e in found for p in e.passages)
+
+
+@pytest.mark.anyio
+async def test_a_written_document_is_no_retrieval() -> None:
+    events = await run([ASKS, ASKS_ON, " Bellini came from Catania.", ANSWERS], max_steps=1)
+    starts = [e for e in events if isinstance(e, StepStart)]
+    assert [(e.kind, e.question) for e in starts] == [
+        ("retrieve", QUESTION),
+        ("retrieve", "birthplace of Bellini"),
+        ("answer", QUESTION),
+    ]
+    assert len([e for e in events if isinstance(e, QueryIssued)]) == 1
+    assert [e.flags for e in ends(events)] == [[], ["closed_book"], []]
+    assert standing(events, "draft", "2").startswith("Bellini came from Catania.")
+    assert [e.usage.llm_calls for e in ends(events)] == [1, 2, 1]
+
+
+@pytest.mark.anyio
+async def test_the_request_bounds_both_phases() -> None:
+    events = await run([ASKS, ASKS_ON, "Written.", ASKS_ON, "Catania"], max_steps=1)
+    assert stop(events).stopped_by == "max_steps"
+    assert ends(events)[-1].flags == ["fallback_direct"]
+
+
+@pytest.mark.anyio
+async def test_an_answer_voided_by_a_query_leaves_no_answer() -> None:
+    both = (
+        "Intermediate Answer_1: B.\n\nFinal Answer: Milan\n\nRefined Query: birthplace of Bellini"
+    )
+    events = await run([ASKS, both, ANSWERS])
+    assert [e.answer for e in ends(events)][1] is None
+    assert any(isinstance(e, Withdraw) and e.step == "2" for e in events)
+    assert standing(events, "answer") == "Catania, Sicily"
+
+
+@pytest.mark.anyio
+async def test_a_looping_answer_is_withdrawn_and_replaced_in_the_same_step() -> None:
+    events = await run([ASKS, "Intermediate Answer_1: B.\n\nFinal Answer: 1.1.1.1.1.1", "Catania"])
+    assert standing(events, "answer", "2") == ends(events)[-1].answer == "Catania"
+    assert ends(events)[-1].flags == ["fallback_direct"]
+    assert stop(events).stopped_by == "answer"
+
+
+@pytest.mark.anyio
+async def test_without_any_passage_the_service_abstains() -> None:
+    events = await run([ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"], {})
+    assert stop(events) == Stop(stopped_by="answer", answered=False)
+    assert standing(events, "answer") == ""
+    assert ends(events)[-1].answer is None
+
+
+@pytest.mark.anyio
+async def test_without_any_passage_but_closed_book_allowed() -> None:
+    settings = Settings.model_validate({"hanrag": {"on_no_evidence": "closed_book"}})
+    outputs = [ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"]
+    events = await run(outputs, {}, settings=settings)
+    assert [e.flags for e in ends(events)] == [["no_evidence"], ["closed_book"]]
+    assert stop(events).answered
+
+
+@pytest.mark.anyio
+async def test_an_empty_direct_answer_is_no_answer() -> None:
+    settings = Settings.model_validate({"autorag": {"parametric": False}})
+    events = await run([ASKS, ASKS_ON, ""], max_steps=1, settings=settings)
+    assert stop(events) == Stop(stopped_by="max_steps", answered=False)
+
+
+SLOW = ScriptStep("Intermediate Answer_1: It is Bellini.", delay=0.3)
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_while_reading_the_reserve_reads_again() -> None:
+    last = "Intermediate Answer_1: It is Bellini.\n\nFinal Answer: Catania"
+    events = await run([ASKS, SLOW, last], limits=Limits(timeout_s=0.5))
+    assert stop(events) == Stop(stopped_by="deadline", answered=True)
+    assert standing(events, "answer") == ends(events)[-1].answer == "Catania"
+    assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_twice_the_last_reasoning_is_the_answer() -> None:
+    outputs = [ASKS, ASKS_ON, SLOW, SLOW]
+    events = await run(outputs, limits=Limits(timeout_s=0.5))
+    assert stop(events) == Stop(stopped_by="deadline", answered=True)
+    assert standing(events, "answer") == "It is Bellini."
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_in_a_part_the_reserve_is_left_to_the_merge() -> None:
+    events = await run([ASKS, ASKS_ON, SLOW], as_role="draft", limits=Limits(timeout_s=0.5))
+    assert ends(events)[-1].answer == "It is Bellini."
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
+    never = ScriptStep("late", gate=asyncio.Event())
+    words = ScriptStep("Final Answer: Catania" + " or so" * 100, delay=0.02)
+    events = await run([ASKS, never, words], limits=Limits(timeout_s=1.5))
+    assert stop(events) == Stop(stopped_by="deadline", answered=True)
+    assert standing(events, "answer").startswith("Catania")
+    assert standing(events, "answer") == ends(events)[-1].answer
+
+
+@pytest.mark.anyio
+async def test_a_plan_is_no_answer() -> None:
+    """Time runs out with passages unread and only turn 0's reasoning: NAIVE, not the analysis."""
+    never = ScriptStep("late", gate=asyncio.Event())
+    with pytest.raises(DeadlineExceeded):
+        await run([ASKS, never, never, never], limits=Limits(timeout_s=0.3))
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_with_nothing_at_all() -> None:
+    never = ScriptStep("late", gate=asyncio.Event())
+    with pytest.raises(DeadlineExceeded):
+        await run([never, never], limits=Limits(timeout_s=0.2))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("outputs", "hits", "error"),
+    [
+        ([EngineFailure("gone")], HITS, EngineFailure),
+        ([ASKS, ["Intermediate", EngineFailure("gone")]], HITS, EngineFailure),
+        ([ASKS], {"": RetrievalFailure("all out")}, RetrievalFailure),
+    ],
+)
+async def test_failures_go_up(outputs: list[Any], hits: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await run(outputs, hits)
+
+
+@pytest.mark.anyio
+async def test_the_budget_names_itself() -> None:
+    events = await run([ASKS, ASKS_ON], limits=Limits(max_llm_calls=2))
+    assert stop(events) == Stop(stopped_by="budget", answered=True)
+
+
+@pytest.mark.anyio
+async def test_the_fold_counts_cycles_passages_and_standing_tokens() -> None:
+    fold = Fold()
+    for event in await run([ASKS, ASKS_ON, " Written.", ANSWERS], max_steps=1):
+        fold.add(event)
+    usage = fold.usage()
+    assert (usage.steps, usage.retrievals, usage.passages, usage.llm_calls) == (1, 1, 2, 4)
+    assert fold.answer_text == "Catania, Sicily"
+
+
+@pytest.mark.anyio
+async def test_closing_the_loop_aborts_the_call() -> None:
+    engine = ScriptedGenerator([ScriptStep(ASKS), ScriptStep(ANSWERS, delay=0.01)])
+    asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, loop="autorag")
+    loop = Autorag().run(Scope(asked), QUESTION, "answer")
+    async for event in loop:
+        if isinstance(event, Token):
+            break
+    await loop.aclose()  # type: ignore[attr-defined]
+    assert (engine.running, engine.aborted) == (0, 1)
