@@ -150,16 +150,19 @@ class Fold:
         return answers[-1] if answers else None
 
     def citations(self) -> list[Citation]:
-        """Of every passage shown in a step whose answer reached the final one (design, Answer)."""
-        if self.route == "direct" or any(
-            "fallback_direct" in step.flags for step in self._steps.values()
-        ):
-            return []
-        answer = self.answer_text
+        """Of every passage shown in a step whose answer reached the final one (design, Answer).
+
+        A loop that fell back to answering directly (`fallback_direct`) used none of its passages.
+        """
+        steps = self._steps.values()
+        fell_back = {_parent(step.id) for step in steps if "fallback_direct" in step.flags}
+        reads_later = self.loop not in (None, "anrag")
         evidence = [
-            Evidence(step.id, step.answer or answer, step.question or "", step.shown())
-            for step in self._steps.values()
-            if step.kind == "retrieve" and (step.answer or self.loop not in (None, "anrag"))
+            Evidence(step.id, step.answer or self.answer_text, step.question or "", step.shown())
+            for step in steps
+            if step.kind == "retrieve"
+            and _parent(step.id) not in fell_back
+            and (step.answer or reads_later)
         ]
         return cite(evidence)
 
@@ -192,6 +195,10 @@ class Fold:
             passages=sum(len(step.shown()) for step in self._steps.values()),
             steps=_cycles([step.id for step in self._steps.values() if step.queries]),
         )
+
+
+def _parent(step_id: str) -> str:
+    return step_id.rpartition(".")[0]
 
 
 def _cycles(step_ids: list[str]) -> int:

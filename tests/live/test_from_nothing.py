@@ -1,0 +1,127 @@
+"""The main job with nothing configured: `revelator serve`, and the other commands beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.banner import sample_questions
+
+START_S = 90
+ASK_S = 60
+
+
+def environment(data: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("REVELATOR_")}
+    return kept | {"REVELATOR_DATA_DIR": str(data), "COLUMNS": "200"}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "service", *words]
+
+
+class Server:
+    """A `revelator serve` process; `banner` is what it printed once it answered."""
+
+    def __init__(self, data: Path) -> None:
+        self.environment = environment(data)
+        self.process = subprocess.Popen(
+            command("serve", "--port", "0"),
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.banner = ""
+        self.url = self._wait()
+
+    def _wait(self) -> str:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.banner += line
+            found = re.search(r"answers at (http://\S+)", line)
+            if found:
+                return found.group(1)
+        raise AssertionError(f"serve ended: {self.banner}")
+
+    def ask(self, **body: object) -> dict[str, object]:
+        request = urllib.request.Request(
+            f"{self.url}/answer",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=ASK_S) as response:
+            answer: dict[str, object] = json.load(response)
+        return answer
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*words),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("data"))
+    yield running
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(timeout=30) is not None
+
+
+def sample(route: str) -> str:
+    return str(next(row["question"] for row in sample_questions() if row["route"] == route))
+
+
+@pytest.mark.timeout(180)
+def test_a_sample_complex_question_is_answered_with_route_steps_and_citations(
+    server: Server,
+) -> None:
+    body = server.ask(question=sample("complex"))
+    assert body["route"] == "complex"
+    assert body["answered"]
+    kinds = [step["kind"] for step in body["steps"]]  # type: ignore[attr-defined]
+    assert kinds[:2] == ["route", "ending"]
+    assert "retrieve" in kinds
+    assert body["citations"]
+
+
+@pytest.mark.timeout(180)
+def test_ingest_and_ask_go_through_the_running_server(server: Server, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.jsonl"
+    rows = [
+        {"id": "1", "title": "Zorblax", "text": "Zorblax is a film directed by Ina Bergmann."},
+        {"id": "2", "title": "Quillfeather", "text": "Quillfeather is a village in Norway."},
+    ]
+    notes.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    done = server.run("ingest", str(notes), "--collection", "notes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert server.url in done.stdout
+    asked = server.run(
+        "ask", "Who directed the film Zorblax?", "--collection", "notes", "--route", "single",
+        "--json",
+    )  # fmt: skip
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    body = json.loads(asked.stdout)
+    assert body["steps"][0]["passages"][0]["passage_id"] == "1"
+
+
+@pytest.mark.timeout(180)
+def test_what_is_asked_for_and_is_not_there_is_said_in_one_line(server: Server) -> None:
+    asked = server.run("ask", "Who?", "--collection", "nowhere")
+    assert asked.returncode == 2
+    assert "nowhere" in asked.stderr
+    assert "Traceback" not in asked.stderr
