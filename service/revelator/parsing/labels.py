@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from service.domain import RouteName
 from service.revelator.parsing.salvage import has_word, unwrap
 
+# A label stands at the beginning or, concluded, at the end of whatever else was written.
+_READ = 1000
 _MARKUP = re.compile(r"[*~#`]+")
 _FIELD = r"(?:query|question|doc(?:ument)?s?|passage|thought|task|context|user|human)"
 _NEXT_EXAMPLE = re.compile(rf"\n\s*{_FIELD}\s*\d*\s*:")
@@ -18,21 +20,24 @@ _CONCLUSION = re.compile(
     r"\W{0,3}(?:is\b|would be\b|must be\b|ist\b|est\b|es\b|[:=]|->)"
     r"|\b(?:class|category|type|route|output|result|relevant|relevance|ending|done)\b\W{0,3}[:=]"
     r"|\b(?:so|therefore|thus|hence|overall),?\s+(?:it|this|that|the|i|we|my)\b"
+    r"(?:\s+(?:is|must be)\b)?"
     r"|\b(?:therefore|thus|hence|finally|in conclusion|in short|daher|donc)\b\W"
     r"|(?:答案|结论)\s*(?:是|为|:)|所以|因此"
 )
-_CLAUSE = re.compile(r"[\s:,\"'{(\[]*[^.\n;!?。]*")
+_CLAUSE = re.compile(r"[\s:,\"'{(\[]*[^.\n;!?。]{0,300}")
 _NEGATION = re.compile(
     r"(?:\b(?:not|isnt|never|neither|nor|cannot|no|hardly|without|rather than|instead of|nicht"
     r"|kein\w*|pas|ni)|n't|不是|并非|不|没有|没|无|非)\W*"
-    r"(?:(?:a|an|the|really|very|at all|considered|directly|classified|be|been|is|as|one of|ein"
-    r"|eine|un|une)\b\W*){0,3}$"
+    r"(?:(?:a|an|the|really|very|at all|yet|fully|quite|still|necessarily|considered"
+    r"|directly|classified|be|been|is|as|one of|ein|eine|un|une)\b\W*){0,3}$"
 )
 
 
 def _label_text(text: str) -> str:
     """`text` as labels are looked for: folded, ASCII punctuation, no mark-up, first turn only."""
-    folded = unicodedata.normalize("NFKC", unwrap(text)).casefold()
+    if len(text := unwrap(text)) > 2 * _READ:
+        text = f"{text[:_READ]}\n{text[-_READ:]}"
+    folded = unicodedata.normalize("NFKC", text).casefold()
     folded = re.sub("[‘’ʼ`´]", "'", re.sub("[‐‑‒–—−]", "-", folded)).replace("_", " ")
     folded = _MARKUP.sub(" ", re.sub(r"```[a-z]*", "\n", folded)).strip()
     for cut in _NEXT_EXAMPLE.finditer(folded):
@@ -161,7 +166,7 @@ _ALONE_FALSE = frozenset(
 )
 _ALONE = re.compile(
     "(?:^|(?<=[^\\w\\s]))\\s*(" + "|".join(sorted(_ALONE_TRUE | _ALONE_FALSE, key=len)[::-1]) + ")"
-    "\ufe0f?(?=\\s*(?:[^\\w\\s']|\\n|$))",
+    "\ufe0f?(?=\\s*(?:[^\\w\\s'-]|['-](?!\\w)|\\n|$))",
     re.MULTILINE,
 )
 _QUALITY = re.compile(

@@ -38,13 +38,15 @@ _MOST_VALUES = 64
 _DEEPEST = 16
 _OPENING = re.compile(r"[\[{]")
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "„": "“”", "«": "»", "「": "」"}
+_WRAPPERS = {**_QUOTES, "*": "*", "_": "_", "`": "`"}
+_MOST_WRAPPERS = 4
 _SEPARATOR = frozenset(",，;")
 _BARE = re.compile(r"[^\s,，:：;\[\]{}\"'“”]+")
 _SPACE = re.compile(r"\s*")
 # A quote inside a string ("Who wrote "Emma"?") is not followed by what follows a string.
 _STRING_END = re.compile(
     r"[ \t]*(?:\r?\n|\Z|[\]}:：]"
-    r"|[,，;]\s*(?:\Z|[\[{\]}\"'“‘„«「\d-]|(?:true|false|null|none)\b))",
+    r"|[,，;]\s*(?:\Z|[\[{\]}\"'“‘„«「\d-]|(?:true|false|null|none)\b|\w+\s*[:：]))",
     re.IGNORECASE,
 )
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -61,7 +63,7 @@ def has_word(text: str) -> bool:
 def unwrap(text: str) -> str:
     """The first turn of `text`: no thinking, control tokens, tags, entities, zero widths."""
     text = _INVISIBLE.sub("", strip_thinking(_INVISIBLE.sub("", text)))
-    text = next((turn for turn in _END_OF_TURN.split(text) if has_word(turn)), "")
+    text = next((turn for turn in _END_OF_TURN.split(text) if turn.strip()), "")
     text = _TAG.sub("", _BLOCK_TAG.sub("\n", text))
     return _INVISIBLE.sub("", _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)).strip()
 
@@ -74,14 +76,25 @@ def unfence(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """White space squeezed to single spaces, and one pair of wrapping quotes or emphasis off."""
+    """White space squeezed to single spaces; wrapping quotes and emphasis off."""
     line = " ".join(_INVISIBLE.sub("", text).split())
-    for opening, closing in (*_QUOTES.items(), ("*", "*"), ("_", "_"), ("`", "`")):
-        inside = line[1:-1]
-        wrapped = len(line) > 2 and line[0] == opening and line[-1] in closing
-        if wrapped and not any(quote in inside for quote in {opening, *closing} - {"'", "’"}):
-            return one_line(inside)
+    for _ in range(_MOST_WRAPPERS):
+        inside = _unquoted(line)
+        if inside == line:
+            break
+        line = inside
     return line
+
+
+def _unquoted(line: str) -> str:
+    if len(line) > 4 and line[:2] == line[-2:] and line[:2] in {'""', '\\"', "''"}:
+        return line[2:-2].strip()
+    if len(line) < 3 or line[-1] not in _WRAPPERS.get(line[0], ""):
+        return line
+    inside = line[1:-1]
+    # '"A" and "B"' is not one quotation; an apostrophe inside says nothing.
+    quotes = {line[0], line[-1]} - {"'", "’"}
+    return line if any(quote in inside for quote in quotes) else inside.strip()
 
 
 def plain_key(key: object) -> str:

@@ -19,8 +19,8 @@ _LEAD = re.compile(
     r"\s*(?:[-–>#•]+\s+)?(?:"
     r"(?:sure|certainly|of course|okay|ok|absolutely|alright|no problem|got it)(?:\s+thing)?"
     r"(?:\s*[,.!:\-–—]+\s*|\s+(?=here|the |i\b))"
-    r"|(?:here(?:'s|’s| is| are)|below is|this is|i would ask|i'd ask|as requested)\b"
-    r"[^\n:：?？]{0,80}[:：]"
+    r"|(?:here(?:'s|’s| is| are| it is| you go)|below is|this is|i would ask|i'd ask"
+    r"|as requested)\b[^\n:：?？]{0,80}[:：]"
     r"|(?:based on|according to|from) [^\n,:]{1,80},\s*(?=the (?:\w+ )?answer)"
     r"|(?:so|therefore|thus|hence),?\s+(?=the (?:\w+ )?answer)"
     r"|assistant\s*(?:[:：]|\n)"
@@ -55,10 +55,11 @@ _NEXT_FIELD = re.compile(
     r"|output|explanation|reason|reasoning|analysis|note|source|evidence|sub-question|sub-answer"
     r"|user|human|assistant)\s*\d*\s*[:：])"
     r"|\s(?-i:Question|Query|Doc ?\d+|Sub-question \d+|Sub-answer \d+)\s*:"
-    r"|[\s(（]+(?:Explanation|Reasoning|Justification|Note|Erklärung|解释)\s*[:：]",
+    r"|[\s(（]{1,3}(?:Explanation|Reasoning|Justification|Note|Erklärung|解释)\s*[:：]",
     re.IGNORECASE,
 )
 _ANSWER_LINE = re.compile(r"\n\W*(?=(?:(?:the )?final )?answer\s*[:：])", re.IGNORECASE)
+_MOST_THOUGHTS = 4
 _CONCLUDED = re.compile(
     r"\b(?:so|therefore|thus|hence|finally)\b[^.\n]{0,20}?"
     r"\b(?:the|my) (?:final )?answer is:?\s*(.+)",
@@ -87,11 +88,14 @@ def _field(text: str, keys: frozenset[str]) -> str | None:
 
 
 def _without_lead(text: str, label: re.Pattern[str]) -> str:
-    """`text` without "Sure, here is …:" and labels before it, unless nothing else is there."""
-    while lead := _LEAD.match(text) or label.match(text):
-        if not lead.end() or not has_word(text[lead.end() :]):
+    """`text` without "Sure, here is …:" and labels before it; "OK" alone is text."""
+    while match := _LEAD.match(text) or label.match(text):
+        rest = text[match.end() :]
+        if not has_word(rest):
+            return "" if label.match(text) else text.strip()
+        if not match.end():
             break
-        text = text[lead.end() :]
+        text = rest
     return text.strip()
 
 
@@ -103,7 +107,7 @@ _ASKS = re.compile(rf"(?:{_ASKING})\b", re.IGNORECASE)
 _ASKS_LATER = re.compile(
     r"(?<=[.!:：]\s)(?=(?:who|whom|whose|what|which|when|where|why|how|in)\b)", re.I
 )
-_ASKED = re.compile(r"[?？][\"'”’»」]*(?=\s*$|\s+[^a-z\s]|\s*[(（*_\[]|[^\x00-\x7f])")
+_ASKED = re.compile(r"[?？](?:[\"'”’」]|\s?»)*(?=\s*$|\s+[^a-z\s]|\s*[(（*_\[]|[^\x00-\x7f])")
 _REMARK = re.compile(
     r"\s+[(\[]?(?:Explanation|Reason|Reasoning|Note|Because|Thought|This question)\b.*"
 )
@@ -202,9 +206,12 @@ def parse_answer(text: str) -> str | None:
 
 def _stated(body: str) -> str:
     """The answer in `body`, without what a model writes before it or runs on with after it."""
-    thinks = _ECHO.match(body) or _ALOUD.match(body)
-    if thinks and (label := _ANSWER_LINE.search(body)):
-        return _stated(_without_lead(body[label.end() :], _ANSWER_LABEL))
+    for _ in range(_MOST_THOUGHTS):
+        thinks = _ECHO.match(body) or _ALOUD.match(body)
+        label = _ANSWER_LINE.search(body) if thinks else None
+        if label is None:
+            break
+        body = _without_lead(body[label.end() :], _ANSWER_LABEL)
     own = _NEXT_FIELD.split(body, maxsplit=1)[0] if not _ECHO.match(body) else body
     if concluded := _CONCLUDED.search(own):
         return concluded[1].strip()
