@@ -48,13 +48,16 @@ class TemplateSet:
         if not self.folder.is_dir():
             known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
             raise FileNotFoundError(f"no template set {name!r}: name one of {known}, or a folder")
+        self._roles = {path.stem for path in self.folder.glob("*.txt")}
+        for role in self._roles:  # read now: no question may wait for a disk
+            load_template(self.folder, role)
 
     def render(self, role: str, **fields: str) -> str:
         """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
         return load_template(self.folder, role).substitute(fields)
 
     def has(self, role: str) -> bool:
-        return (self.folder / f"{role}.txt").is_file()
+        return role in self._roles
 
     def route(self, question: str) -> str:
         return self.render("route", question=quote(question))
