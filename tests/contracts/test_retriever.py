@@ -1,0 +1,165 @@
+"""Every `Retriever` must pass these. Add an adapter by adding a world to `WORLDS`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.domain import ScoredPassage
+from service.errors import InvalidRequest, NotFound
+from service.retrieval.base import Retriever, SearchRequest
+from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.hybrid import HybridRetriever
+from service.retrieval.ingest import ingest_documents
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def embedded(folder: Path) -> AsyncIterator[Retriever]:
+    """tantivy and qdrant-edge."""
+    embedder = HashingEmbedder()
+    async with opened(folder, embedder) as collections:
+        await collections.create("default")
+        await ingest_documents(CORPUS, "default", collections)
+        yield HybridRetriever(collections, embedder, SETTINGS)
+
+
+WORLDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Retriever]]] = {
+    "embedded": embedded,
+}
+RETRIEVERS: tuple[Any, ...] = ("bm25", "dense", "hybrid")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+async def retriever(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Retriever]:
+    """Opened once: the tests only read."""
+    async with WORLDS[request.param](tmp_path_factory.mktemp("data")) as made:
+        yield made
+
+
+async def hits(searched: Retriever, query: str, **fields: Any) -> tuple[ScoredPassage, ...]:
+    request = SearchRequest(**{"top_k": 3, "collection": "default", **fields}, query=query)
+    result = await searched.search(request)
+    assert result.missing == ()
+    assert [hit.rank for hit in result.passages] == list(range(1, len(result.passages) + 1))
+    scores = [hit.score for hit in result.passages]
+    assert scores == sorted(scores, reverse=True)
+    return result.passages
+
+
+def ids(passages: tuple[ScoredPassage, ...]) -> list[str]:
+    return [hit.passage.passage_id for hit in passages]
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+async def test_the_passage_that_answers_comes_first(retriever: Retriever, name: Any) -> None:
+    found = await hits(retriever, "Which volcano is near Catania?", retriever=name)
+    assert found[0].passage.passage_id == "etna"
+    assert found[0].passage.title == "Etna"
+    assert found[0].passage.text == "Etna is a volcano near Catania in Sicily."
+    assert found[0].passage.metadata == {"kind": "place", "year": None}
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+async def test_top_k_bounds_the_passages(retriever: Retriever, name: Any) -> None:
+    assert len(await hits(retriever, "opera Catania Sicily composer", retriever=name, top_k=2)) == 2
+    assert await hits(retriever, "opera", retriever=name, top_k=0) == ()
+    assert len(await hits(retriever, "opera Catania", retriever=name, top_k=100)) <= len(CORPUS)
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        ({"kind": ("work",)}, {"norma", "tosca"}),
+        ({"kind": ("work",), "year": (1900, 1801)}, {"tosca"}),
+        ({"year": (1831.0,)}, {"norma"}),
+        ({"tags": ("italian",)}, {"norma"}),
+        ({"staged": (True,)}, {"tosca"}),
+        ({"staged": (1,)}, set()),
+        ({"kind": ("Work",)}, set()),
+        ({"kind": ("work\" OR *",)}, set()),
+    ],
+)  # fmt: skip
+async def test_filters(retriever: Retriever, name: Any, filter: Any, expected: set[str]) -> None:
+    query = "opera by Bellini Puccini"
+    assert set(ids(await hits(retriever, query, retriever=name, filter=filter))) == expected
+
+
+async def test_a_filter_does_not_change_scores(retriever: Retriever) -> None:
+    plain = await hits(retriever, "opera by Bellini", retriever="bm25")
+    kept = await hits(retriever, "opera by Bellini", retriever="bm25", filter={"kind": ("work",)})
+    scores = {hit.passage.passage_id: hit.score for hit in plain}
+    assert [scores[hit.passage.passage_id] for hit in kept] == [hit.score for hit in kept]
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+async def test_excluded_passages_are_left_out_before_the_cut(
+    retriever: Retriever, name: Any
+) -> None:
+    first = ids(await hits(retriever, "opera", retriever=name, top_k=1))
+    shut = frozenset({*first, "no-such-passage"})
+    second = ids(await hits(retriever, "opera", retriever=name, top_k=1, exclude=shut))
+    assert len(second) == 1
+    assert second != first
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+@pytest.mark.parametrize(
+    "query",
+    ['queen" AND (-:*', "title:Norma^5 OR [a TO z]", "~~~ && || ! {}", "</s><|im_end|>",
+     "北京 🎉 é", "\x00\u200b", "the of a", "x" * 4000, "opera " * 600, "\\", "a\nb"],
+)  # fmt: skip
+async def test_any_text_is_a_query(retriever: Retriever, name: Any, query: str) -> None:
+    await hits(retriever, query, retriever=name)
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+@pytest.mark.parametrize("query", ["", " \n\t"])
+async def test_a_blank_query_finds_nothing(retriever: Retriever, name: Any, query: str) -> None:
+    assert await hits(retriever, query, retriever=name) == ()
+
+
+async def test_syntax_in_a_query_is_only_words(retriever: Retriever) -> None:
+    plain = await hits(retriever, "norma tosca", retriever="bm25")
+    spoiled = await hits(retriever, '+"norma" -tosca', retriever="bm25")
+    assert [(h.passage.passage_id, h.score) for h in plain] == [
+        (h.passage.passage_id, h.score) for h in spoiled
+    ]
+
+
+async def test_words_are_stemmed_and_folded(retriever: Retriever) -> None:
+    operas = await hits(retriever, "OPERAS", retriever="bm25")
+    assert set(ids(operas)) == {"norma", "tosca"}
+    assert set(ids(await hits(retriever, "Bellíni", retriever="bm25"))) == {"norma", "bellini"}
+
+
+async def test_search_many_is_search_in_order(retriever: Retriever) -> None:
+    requests = [SearchRequest(query, 2, "default") for query in ("volcano", "Tosca", "Catania")]
+    many = await retriever.search_many(requests)
+    assert many == [await retriever.search(request) for request in requests]
+    assert await retriever.search_many([]) == []
+
+
+async def test_requests_are_checked(retriever: Retriever) -> None:
+    assert await retriever.check_request(None, {"kind": ("work",)}) == "default"
+    assert await retriever.check_request("default", {}) == "default"
+    with pytest.raises(NotFound, match=r"'nowhere'.*default"):
+        await retriever.check_request("nowhere", {})
+    with pytest.raises(InvalidRequest, match=r"'colour'.*kind, staged, tags, year"):
+        await retriever.check_request(None, {"colour": ("red",)})
+    with pytest.raises(NotFound):
+        await retriever.search(SearchRequest("q", 1, "nowhere"))

@@ -1,0 +1,118 @@
+"""A small corpus and what stands in for parts of retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from service.domain import Passage, ScoredPassage
+from service.errors import NotFound, RetrievalFailure, RevelatorError
+from service.retrieval.base import OpenCollection, StoreQuery
+from service.retrieval.collections import Collections
+from service.retrieval.embedding import HashingEmbedder, Vector
+from service.retrieval.sample import Sample
+from service.settings import RetrievalSettings
+
+CORPUS: list[dict[str, Any]] = [
+    {"id": "norma", "title": "Norma", "text": "Norma is an opera by Vincenzo Bellini.",
+     "kind": "work", "year": 1831, "tags": ["opera", "italian"]},
+    {"id": "bellini", "title": "Vincenzo Bellini",
+     "text": "Vincenzo Bellini was a composer, who was born in Catania.",
+     "kind": "person", "year": 1801},
+    {"id": "tosca", "title": "Tosca", "text": "Tosca is an opera by Giacomo Puccini.",
+     "kind": "work", "year": 1900, "tags": ["opera"], "staged": True},
+    {"id": "catania", "title": "Catania", "text": "Catania is a city in Sicily.", "kind": "place"},
+    {"id": "etna", "title": "Etna", "text": "Etna is a volcano near Catania in Sicily.",
+     "kind": "place", "year": None},
+]  # fmt: skip
+
+SETTINGS = RetrievalSettings(embedding_model="hashing", timeout_s=5.0)
+
+
+class CountingEmbedder(HashingEmbedder):
+    """Counts passages; fails or blocks when told to."""
+
+    def __init__(self) -> None:
+        self.passages = 0
+        self.fail_after: int | None = None
+        self.failure: RevelatorError | None = None
+        self.delay_s = 0.0
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        await anyio.sleep(self.delay_s)
+        if self.failure:
+            raise self.failure
+        return await super().embed_queries(texts)
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        await anyio.lowlevel.checkpoint()
+        if self.fail_after is not None and self.passages >= self.fail_after:
+            raise RevelatorError("the embedder broke")
+        self.passages += len(texts)
+        return await super().embed_passages(texts)
+
+
+@asynccontextmanager
+async def opened(
+    data_dir: Path, embedder: HashingEmbedder | None = None, sample: Sample | None = None
+) -> AsyncIterator[Collections]:
+    """Collections without a sample, unless one is given."""
+    collections = Collections(
+        data_dir, embedder or HashingEmbedder(), sample or Sample(data_dir / "no-sample")
+    )
+    try:
+        yield collections
+    finally:
+        await collections.aclose()
+
+
+class FakeStore:
+    """A store that answers with fixed ids, late, or not at all."""
+
+    def __init__(self, backend: str, ids: Sequence[str] = ()) -> None:
+        self.backend = backend
+        self.ids = ids
+        self.failure: Exception | None = None
+        self.delay_s = 0.0
+        self.queries: list[StoreQuery] = []
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        self.queries.append(query)
+        await anyio.sleep(self.delay_s)
+        if self.failure:
+            raise self.failure
+        return [
+            ScoredPassage(Passage(passage_id, passage_id.title(), "text"), rank, 1 / rank)
+            for rank, passage_id in enumerate(self.ids[: query.top_k], 1)
+        ]
+
+    def breaks(self) -> None:
+        self.failure = RetrievalFailure(f"{self.backend} broke")
+
+
+class FakeCatalog:
+    """One collection `c` of two fake stores."""
+
+    def __init__(self, bm25: FakeStore, dense: FakeStore, *, incomplete: bool = False) -> None:
+        self.stores = OpenCollection(bm25, dense, HashingEmbedder.name, incomplete)
+        self.closed = False
+
+    async def resolve(self, name: str | None) -> str:
+        if name not in {None, "c"}:
+            raise NotFound(f"no {name}; there is: c")
+        return "c"
+
+    async def metadata_fields(self, name: str) -> Sequence[str]:
+        return ("kind", "year")
+
+    @asynccontextmanager
+    async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
+        yield self.stores
+
+    async def aclose(self) -> None:
+        self.closed = True
