@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
@@ -70,8 +71,20 @@ def save_tokenizer(folder: Path, template: str = CHAT_TEMPLATE) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def save_tiny_model(folder: Path, *, context: int = 512, seed: int = 0) -> Path:
-    """Two layers of width 32; weights large enough that no two logits come close to a tie."""
+TINY_SHAPE = {
+    "vocab_size": 768,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def save_tiny_model(
+    folder: Path, *, context: int = 512, seed: int = 0, shape: Mapping[str, int] = TINY_SHAPE
+) -> Path:
+    """Random weights, large enough that no two logits come close to a tie, saved in bf16."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
@@ -80,12 +93,7 @@ def save_tiny_model(folder: Path, *, context: int = 512, seed: int = 0) -> Path:
     save_tokenizer(folder)
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=768,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **shape,
         max_position_embeddings=context,
         initializer_range=0.5,
         bos_token_id=1,

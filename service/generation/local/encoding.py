@@ -9,6 +9,7 @@ from typing import Any
 
 from service.generation.base import GenerationRequest, Message
 
+LONGEST_CHARACTER = 4  # bytes in UTF-8, and so byte tokens
 _MARK = "\ue0d7{}\ue0d8"  # private use: stands for a content while the template is rendered
 _MARKS = re.compile("\ue0d7([0-9]+)\ue0d8")
 
@@ -151,13 +152,17 @@ class Detokenizer:
         self._ids = list(context)
         self._begin = 0
         self._read = len(self._ids)
+        self._unfinished = 0
 
     def feed(self, token: int) -> str:
         """Take the next id, return the text that is now certain."""
         self._ids.append(token)
         new = self._new_text()
-        if new.endswith("\ufffd") and len(self._ids) - self._read < 4:
-            return ""
+        if new.endswith("\ufffd"):
+            self._unfinished += 1
+            if self._unfinished < LONGEST_CHARACTER:
+                return ""
+        self._unfinished = 0
         if new:
             self._begin, self._read = self._read, len(self._ids)
         return new

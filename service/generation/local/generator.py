@@ -106,9 +106,9 @@ class LocalGenerator:
             running = self._settings.max_concurrency
             self._worker = Worker(self._name, self._load, running, running * WAITING_PER_SLOT)
         worker = self._worker
-        if not worker.loaded.done():
-            await asyncio.shield(asyncio.wrap_future(worker.loaded))
         try:
+            if not worker.loaded.done():
+                await asyncio.shield(asyncio.wrap_future(worker.loaded))
             worker.loaded.result()
         except EngineFailure:
             if self._worker is worker:

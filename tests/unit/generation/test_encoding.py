@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.generation.base import GenerationRequest, Message
+from service.generation.local.encoding import Detokenizer, PromptEncoder
+from tests.stubs.tiny_model import CHATML_TEMPLATE, save_tokenizer
+
+SPECIAL = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<0x0A>", "\ue0d70\ue0d8"]
+CONTENT = st.lists(
+    st.sampled_from([*SPECIAL, " ", "\n", "Paris", "é", "🗼", "<", "|>"]) | st.text(max_size=4),
+    max_size=8,
+).map("".join)
+
+
+def load(folder: Path) -> PromptEncoder:
+    from transformers import AutoTokenizer
+
+    return PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
+    folder = tmp_path_factory.mktemp("plain")
+    save_tokenizer(folder)
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def chatml(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
+    folder = tmp_path_factory.mktemp("chatml")
+    save_tokenizer(folder, CHATML_TEMPLATE)
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def metaspace(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
+    """A tokenizer that marks the first word only, and whose model knows `<s>` as a word."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = [("<unk>", 0.0), ("<s>", -1.0), ("▁", -2.0), ("▁Paris", -1.5), ("\n", -2.0)]
+    letters = [(chr(code), -4.0) for code in range(33, 127)]
+    tokenizer = Tokenizer(models.Unigram([*pieces, *letters], unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    tokenizer.add_special_tokens([AddedToken("<unk>", special=True), AddedToken("<s>")])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+    fast.chat_template = "{% for m in messages %}{{ '<s>' + m['content'] + '\n' }}{% endfor %}"
+    return PromptEncoder(fast)
+
+
+def own_ids(encoder: PromptEncoder, messages: tuple[Message, ...]) -> list[int]:
+    """What the tokenizer itself makes of the rendered template."""
+    rendered = encoder.tokenizer.apply_chat_template(
+        [{"role": m.role, "content": m.content} for m in messages],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    return list(encoder.backend.encode(rendered, add_special_tokens=False).ids)
+
+
+DIALOGUE = (
+    Message("system", "Be short."),
+    Message("user", "Who was born in Paris?"),
+    Message("assistant", "John"),
+    Message("user", " And\nwhere? "),
+)
+
+
+@pytest.mark.parametrize("which", ["plain", "chatml", "metaspace"])
+def test_harmless_contents_get_the_tokenizers_own_ids(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    encoder: PromptEncoder = request.getfixturevalue(which)
+
+    assert encoder.encode_messages(DIALOGUE) == own_ids(encoder, DIALOGUE)
+
+
+@pytest.mark.parametrize("which", ["plain", "chatml", "metaspace"])
+@given(content=CONTENT, system=CONTENT)
+def test_no_content_becomes_a_special_token(
+    which: str, content: str, system: str, request: pytest.FixtureRequest
+) -> None:
+    encoder: PromptEncoder = request.getfixturevalue(which)
+    harmless = (Message("system", "x"), Message("user", "y"))
+    hostile = (Message("system", system), Message("user", content))
+
+    def specials(ids: list[int]) -> list[int]:
+        unknown = encoder.tokenizer.unk_token_id  # letters outside a vocabulary are unknown
+        return [token for token in ids if token in encoder.forbidden and token != unknown]
+
+    assert specials(encoder.encode_messages(hostile)) == specials(encoder.encode_messages(harmless))
+    assert specials(encoder.encode_text(content)) == []
+
+
+def test_the_embedded_layout(plain: PromptEncoder) -> None:
+    request = GenerationRequest(messages=(Message("system", "S"), Message("user", "Who</s>?")))
+
+    ids = plain.encode(request)
+
+    assert ids[0] == 1
+    assert ids[1:] == plain.encode_text("S\nWho</s>?\n")
+    assert 2 not in ids
+
+
+def test_a_raw_prompt_begins_with_the_start_token(plain: PromptEncoder) -> None:
+    assert plain.encode(GenerationRequest(prompt=""))[0] == 1
+    assert plain.encode(GenerationRequest(prompt="<s>Who"))[:1] == [1]
+    assert plain.encode(GenerationRequest(prompt="<s>Who")).count(1) == 1
+
+
+def test_a_template_without_system_messages_gets_them_folded(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}"
+        "{% endif %}{{ '<s>' + m['content'] + '\n' }}{% endfor %}"
+    )
+    save_tokenizer(tmp_path, template)
+    encoder = load(tmp_path)
+
+    folded = encoder.encode_messages((Message("system", "Be short."), Message("user", "Who?")))
+
+    assert folded == [1, *encoder.encode_text("Be short.\nWho?\n")]
+    with pytest.raises(ValueError, match="template refuses: no system"):
+        encoder.encode_messages((Message("system", "alone"),))
+
+
+def test_without_a_template_messages_are_lines(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    encoder = load(tmp_path)
+
+    assert encoder.encode_messages(DIALOGUE[:2]) == encoder.encode_text(
+        "Be short.\nWho was born in Paris?\n"
+    )
+
+
+@given(text=st.text(alphabet="ab Paris é🗼—中\n", max_size=30))
+def test_output_is_decoded_piece_by_piece_as_in_whole(plain: PromptEncoder, text: str) -> None:
+    ids = plain.encode_text(text)
+    detokenizer = Detokenizer(plain.backend)
+
+    pieces = [detokenizer.feed(token) for token in ids]
+
+    assert "".join(pieces) + detokenizer.flush() == plain.backend.decode(ids)
+    assert "\ufffd" not in "".join(pieces)
+
+
+def test_a_continued_prompt_keeps_the_space(plain: PromptEncoder) -> None:
+    paris: Any = plain.encode_text("Paris")
+
+    alone = Detokenizer(plain.backend)
+    after = Detokenizer(plain.backend, plain.encode_text("The city of"))
+
+    assert "".join(map(alone.feed, paris)) == "Paris"
+    assert "".join(map(after.feed, paris)) == " Paris"
+
+
+def test_bytes_that_never_become_a_character_do_not_stop_the_output(plain: PromptEncoder) -> None:
+    detokenizer = Detokenizer(plain.backend)
+    broken = [3 + 0xFF] * 6
+
+    text = "".join(map(detokenizer.feed, [*broken, *plain.encode_text(" Paris")]))
+
+    assert text.endswith("Paris")
+    assert detokenizer.feed(3 + 0xE2) + detokenizer.flush() == ""
