@@ -1,0 +1,288 @@
+"""The second stage of the curriculum: all roles, mixed example by example."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from service.prompting.templates import Pair, PassageText
+from service.training import roles
+from service.training.copying import Example, copying_examples
+from service.training.corpora import Passage, RealQuestion, load_passages, load_questions
+from service.training.facts import all_facts
+from service.training.nearest import Nearest
+from service.training.questions import join_questions, vary_surface
+from service.training.splits import is_held_out
+from service.training.substitution import Names, alike, rename
+from service.training.synthesis import Hop, Maker, Synthesised, hop_of
+from service.training.tokenizer import Turn, encode_dialogue
+
+SHARES = {
+    "reader": 40.0, "relevance": 15.0, "route": 10.0, "autorag": 9.0, "refine": 8.0,
+    "ending": 6.0, "final": 6.0, "decompose": 5.0, "merge": 3.0, "closed": 0.7,
+}  # fmt: skip
+# While copying is still being learnt: short prompts whose answers are copied, few labels.
+EARLY_SHARES = {
+    "copying": 14.0, "reader": 32.0, "relevance": 6.0, "route": 6.0, "autorag": 4.0,
+    "refine": 11.0, "ending": 3.0, "final": 8.0, "decompose": 8.0, "merge": 8.0,
+}  # fmt: skip
+EARLY = 0.24
+LONGEST = 900
+
+
+class Tasks:
+    """Draws one dialogue of a role; everything comes from outside the held-out part."""
+
+    def __init__(self, data: Path, rng: random.Random) -> None:
+        self.rng = rng
+        self.passages = load_passages(data)
+        facts = all_facts(self.passages)
+        self.names = Names(facts)
+        self.maker = Maker(facts, self.names, rng)
+        self.nearest = Nearest(self.passages)
+        self.by_id = {passage.id: passage for passage in self.passages}
+        self.real = {
+            name: load_questions(data, name)
+            for name in ("nq_open", "webquestions", "commonsenseqa", "strategyqa", "musique")
+        }
+        self.squad = [q for q in load_questions(data, "squad") if self._passage_of(q)]
+        self.hops = [
+            (question, answer, self.by_id[passage_id])
+            for real in self.real["musique"]
+            for question, answer, passage_id in roles.resolved_hops(real.row)
+            if passage_id in self.by_id and not is_held_out(question)
+            and answer in self.by_id[passage_id].text
+        ]  # fmt: skip
+        self.share: Callable[[], float] = lambda: 1.0
+
+    def _passage_of(self, real: RealQuestion) -> Passage | None:
+        return self.by_id.get(real.row["supporting_passage_ids"][0])
+
+    def _words(self) -> int:
+        """How long a passage may be: mostly short, so that a minute holds many examples."""
+        if self.share() < EARLY:
+            return self.rng.randint(12, 40)
+        return self.rng.randint(18, 45) if self.rng.random() < 0.65 else self.rng.randint(60, 150)
+
+    def _distractors(self, question: str, gold: Passage, answer: str, size: int) -> list[Passage]:
+        """Passages that do not answer: close by BM25, of the same kind, or of a similar name."""
+        close = self.nearest.search(question + " " + gold.text[:80], 12)
+        others: list[Passage] = []
+        while len(others) < size:
+            draw = self.rng.random()
+            if draw < 0.55 and close:
+                other = close.pop(self.rng.randrange(len(close)))
+            else:
+                other = self.maker.renamed(self.maker.fact(), 0.5).passage
+            if draw > 0.8:
+                name = alike(gold.title, self.names, self.rng)
+                other = _retitled(self.maker.fact().passage, name)
+            if other.title != gold.title and other.id != gold.id and answer not in other.text:
+                others.append(other)
+        return others
+
+    def _reading(self) -> tuple[str, str, Passage]:
+        """(question, answer, passage) for reading; most of it with other names."""
+        draw = self.rng.random()
+        if draw < 0.10 and self.squad:
+            real = self.rng.choice(self.squad)
+            passage = self._passage_of(real)
+            assert passage is not None
+            return real.question, min(real.row["answers"], key=len), passage
+        if draw < 0.13 and self.hops:
+            return self.rng.choice(self.hops)
+        made = self.maker.single(0.75) if draw < 0.8 else self.maker.bridge(0.8)
+        hop = self.rng.choice(made.hops)
+        if draw >= 0.8:
+            hop = hop_of(hop.fact, self.rng)
+        return hop.question, hop.answer, hop.fact.passage
+
+    def reader(self) -> list[Turn]:
+        question, answer, gold = self._reading()
+        alone = 0.75 if self.share() < EARLY else 0.3
+        size = 0 if self.rng.random() < alone else self.rng.choices((1, 2, 3, 4), (4, 6, 1, 0.5))[0]
+        words = self._words()
+        texts = [roles.cut(gold, answer, words, self.rng)]
+        for other in self._distractors(question, gold, answer, size):
+            texts.append(roles.cut(other, "", words, self.rng))
+        self.rng.shuffle(texts)
+        return [roles.answer_turn(vary_surface(question, self.rng), texts, answer)]
+
+    def relevance(self) -> list[Turn]:
+        question, answer, gold = self._reading()
+        relevant = self.rng.random() < 0.5
+        passage = gold if relevant else self._distractors(question, gold, answer, 1)[0]
+        text = roles.cut(passage, answer if relevant else "", self._words(), self.rng)
+        return [roles.relevance_turn(vary_surface(question, self.rng), text, relevant)]
+
+    def _single(self) -> str:
+        draw = self.rng.random()
+        if draw < 0.35:
+            return self.rng.choice(self.real["nq_open"]).question
+        if draw < 0.65:
+            return self.rng.choice(self.real["webquestions"]).question
+        if draw < 0.75:
+            return self.rng.choice(self.squad).question
+        if draw < 0.8:
+            return self.rng.choice(self.hops)[0]
+        return self.maker.single().question
+
+    def _complex(self) -> str:
+        draw = self.rng.random()
+        if draw < 0.4:
+            return self.rng.choice(self.real["strategyqa"]).question
+        if draw < 0.5:
+            return self.rng.choice(self.real["musique"]).question
+        return self._chain().question
+
+    def _chain(self) -> Synthesised:
+        return self.maker.bridge() if self.rng.random() < 0.6 else self.maker.comparison()
+
+    def _compound(self) -> tuple[str, list[str]]:
+        """A compound question as typed, and its parts."""
+        if self.rng.random() < 0.35:
+            size = self.rng.choices((2, 3), (4, 1))[0]
+            heads = [f"{self._single().rstrip('? ')}?" for _ in range(size)]
+            question = vary_surface(join_questions(heads, self.rng), self.rng)
+            small = question == question.lower()
+            return question, [h.lower() if small else h[:1].upper() + h[1:] for h in heads]
+        made = self.maker.compound()
+        question = vary_surface(made.question, self.rng)
+        return question, roles.compound_parts(made, question)
+
+    def route(self) -> list[Turn]:
+        route = self.rng.choice(("direct", "single", "compound", "complex"))
+        if route == "compound":
+            return [roles.route_turn(self._compound()[0], route)]
+        if route == "direct":
+            question = self.rng.choice(self.real["commonsenseqa"]).question
+        else:
+            question = self._single() if route == "single" else self._complex()
+        if self.rng.random() < 0.5:
+            return [roles.route_turn(question.lower().rstrip("? "), route)]
+        return [roles.route_turn(vary_surface(question, self.rng), route)]
+
+    def decompose(self) -> list[Turn]:
+        if self.rng.random() < 0.2:
+            question = vary_surface(self._single(), self.rng)
+            return [roles.decompose_turn(question, [question])]
+        return [roles.decompose_turn(*self._compound())]
+
+    def refine(self) -> list[Turn]:
+        draw = self.rng.random()
+        if draw < 0.2:
+            question = vary_surface(self._single(), self.rng)
+            return [roles.refine_turn(question, [], question)]
+        if draw < 0.25:
+            real = self.rng.choice(self.real["musique"])
+            hops = roles.resolved_hops(real.row)
+            size = self.rng.randrange(len(hops))
+            return [roles.refine_turn(real.question, [Pair(q, a) for q, a, _ in hops[:size]],
+                                      hops[size][0])]  # fmt: skip
+        if draw < 0.30:
+            real = self.rng.choice(self.real["strategyqa"])
+            return [roles.refine_turn(real.question, [], real.row["decomposition"][0])]
+        question, hops = self._typed_chain()
+        size = self.rng.randrange(len(hops))
+        return [roles.refine_turn(question, roles.pairs_of(hops[:size]), hops[size].question)]
+
+    def _typed_chain(self) -> tuple[str, list[Hop]]:
+        made = self._chain()
+        question = vary_surface(made.question, self.rng)
+        return question, [roles.typed_like(hop, question) for hop in made.hops]
+
+    def ending(self) -> list[Turn]:
+        if self.rng.random() < 0.2:
+            hop = self.maker.single().hops[0]
+            done = self.rng.random() < 0.7
+            question = vary_surface(hop.question, self.rng)
+            return [roles.ending_turn(question, [Pair(question, hop.answer)] if done else [], done)]
+        question, hops = self._typed_chain()
+        done = self.rng.random() < 0.5
+        pairs = roles.pairs_of(hops if done else hops[: self.rng.randrange(len(hops))])
+        if done and self.rng.random() < 0.07:
+            pairs[-1] = Pair(pairs[-1].question, None)
+            done = False
+        return [roles.ending_turn(question, pairs, done)]
+
+    def merge(self) -> list[Turn]:
+        made = self.maker.compound()
+        question = vary_surface(made.question, self.rng)
+        parts = roles.compound_parts(made, question)
+        pairs = [Pair(part, hop.answer) for part, hop in zip(parts, made.hops, strict=True)]
+        if len(pairs) > 1 and self.rng.random() < 0.2:
+            missing = self.rng.randrange(len(pairs))
+            pairs[missing] = Pair(pairs[missing].question, None)
+        return [roles.merge_turn(question, pairs)]
+
+    def final(self) -> list[Turn]:
+        draw = self.rng.random()
+        if draw < 0.04:
+            real = self.rng.choice(self.real["strategyqa"])
+            return [roles.final_turn(real.question, [], "yes" if real.row["answer"] else "no")]
+        made = self.maker.bridge() if draw < 0.3 else self.maker.comparison()
+        if draw > 0.95:
+            made = self.maker.single()
+        question = vary_surface(made.question, self.rng)
+        hops = [roles.typed_like(hop, question) for hop in made.hops]
+        answer = made.answer
+        if answer not in question and answer.lower() in question:
+            answer = answer.lower()
+        return [roles.final_turn(question, roles.pairs_of(hops), answer)]
+
+    def closed(self) -> list[Turn]:
+        real = self.rng.choice(self.real["commonsenseqa"])
+        answer = real.row["choices"][real.row["answer"]]
+        question = vary_surface(real.question, self.rng)
+        return [Turn(roles.TEMPLATES.closed(question), answer)]
+
+    def autorag(self) -> list[Turn]:
+        while True:
+            made = self.maker.single() if self.rng.random() < 0.45 else self.maker.bridge()
+            if all(hop.fact.subject in hop.fact.passage.text for hop in made.hops):
+                break
+        question = vary_surface(made.question, self.rng)
+        documents: list[tuple[int, list[str]]] = []
+        repeats: list[str] = []
+        for number, hop in enumerate(made.hops):
+            if self.rng.random() < 0.15:
+                documents.append((-1, self._document(hop, self.rng.randint(1, 2), gold=False)))
+                repeats.append(hop_of(hop.fact, self.rng).question)
+            documents.append((number, self._document(hop, self.rng.randint(0, 1), gold=True)))
+        return roles.autorag_turns(made, question, documents, repeats)
+
+    def _document(self, hop: Hop, others: int, *, gold: bool) -> list[str]:
+        passage, words = hop.fact.passage, self._words()
+        close = self._distractors(hop.question, passage, hop.answer, others)
+        texts: list[PassageText] = [roles.cut(other, "", words, self.rng) for other in close]
+        if gold:
+            texts.append(roles.cut(passage, hop.answer, words, self.rng))
+        self.rng.shuffle(texts)
+        return [text.text for text in texts]
+
+
+def _retitled(passage: Passage, title: str) -> Passage:
+    text = rename(passage.text, [(passage.title, title)])
+    return Passage(passage.id, title, text, passage.source)
+
+
+def task_examples(
+    tokenizer: Tokenizer, data: Path, rng: random.Random, share: Callable[[], float]
+) -> Iterator[Example]:
+    """An endless stream over all roles; `share` says how much of the training is over."""
+    tasks = Tasks(data, rng)
+    tasks.share = share
+    copying = copying_examples(tokenizer, tasks.passages, rng)
+    while True:
+        shares = EARLY_SHARES if share() < EARLY else SHARES
+        role = rng.choices(list(shares), list(shares.values()))[0]
+        if role == "copying":
+            yield next(copying)
+            continue
+        turns: list[Turn] = getattr(tasks, role)()
+        example = Example(*encode_dialogue(tokenizer, turns))
+        if len(example.ids) <= LONGEST:
+            yield example
