@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import anyio
 import orjson
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.api.bodies import JSON, NDJSON, content_type, read_json, read_lines
 from service.api.draining import DETAIL, Drain
-from service.api.problems import documented, explain_model
+from service.api.problems import documented
+from service.api.schemas import parse
 from service.api.security import require_key
-from service.errors import Draining, InvalidRequest, NotFound
+from service.errors import Draining, NotFound
 from service.retrieval.documents import BadDocument, Document, parse_document
 from service.runtime import Runtime
 from service.settings import Settings
@@ -113,10 +114,7 @@ async def collection_body(request: Request) -> CollectionRequest:
         return CollectionRequest()
     settings: Settings = request.app.state.settings
     body = await read_json(request, settings.server.max_body_bytes)
-    try:
-        return CollectionRequest.model_validate(body)
-    except ValidationError as error:
-        raise InvalidRequest(explain_model(error)) from None
+    return parse(CollectionRequest, body)
 
 
 def _body(*kinds: tuple[str, str]) -> dict[str, Any]:
@@ -227,11 +225,7 @@ async def _items(request: Request) -> AsyncIterator[Item]:
         return _numbered_lines(request)
     settings: Settings = request.app.state.settings
     body = await read_json(request, settings.server.max_body_bytes)
-    try:
-        batch = DocumentBatch.model_validate(body)
-    except ValidationError as error:
-        raise InvalidRequest(explain_model(error)) from None
-    return _numbered(batch.documents)
+    return _numbered(parse(DocumentBatch, body).documents)
 
 
 async def _numbered(documents: list[Any]) -> AsyncIterator[Item]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -11,6 +11,8 @@ from service.api.problems import explain_model
 from service.domain import RequestLoop, RequestRoute, RetrieverName
 from service.errors import InvalidRequest
 from service.runtime import MAX_STEPS, MAX_TOP_K
+
+M = TypeVar("M", bound=BaseModel)
 
 LONGEST_QUESTION: Final = 4_000
 LONGEST_TIMEOUT_S: Final = 300
@@ -84,7 +86,14 @@ class AnswerQuery(BaseModel):
 
 def parse_request(body: object) -> AnswerRequest:
     """Raises InvalidRequest naming each wrong field; values are not repeated."""
+    return parse(AnswerRequest, body)
+
+
+def parse(model: type[M], body: object) -> M:
+    """A decoded JSON body as `model`. Raises InvalidRequest."""
+    if not isinstance(body, dict):
+        raise InvalidRequest("send a JSON object")
     try:
-        return AnswerRequest.model_validate(body)
+        return model.model_validate(body)
     except ValidationError as error:
         raise InvalidRequest(explain_model(error)) from None

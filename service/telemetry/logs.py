@@ -14,9 +14,10 @@ import orjson
 import structlog
 
 from service.domain import LoopName, RouteName
+from service.errors import ConfigurationError
 from service.events import AnswerReady, BaseEvent, Failed, QueryIssued, RouteChosen
 
-LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS: Final = ("debug", "info", "warning", "error")
 SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -27,11 +28,14 @@ SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
 log = structlog.get_logger("service.questions")
 
 
-def configure_logging(level: LogLevel = "info", stream: TextIO | None = None) -> None:
+def configure_logging(level: str = "info", stream: TextIO | None = None) -> None:
     """Send structlog and the standard library's loggers to `stream` (stderr) as JSON lines.
 
-    Libraries speak from `warning` on, the product from `level` on.
+    Libraries speak from `warning` on, the product from `level` on. Raises ConfigurationError for
+    a level that is none of debug, info, warning, error.
     """
+    if level not in LEVELS:
+        raise ConfigurationError(f"log level {level!r} is none of {', '.join(LEVELS)}")
     threshold = getattr(logging, level.upper())
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(

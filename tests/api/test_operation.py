@@ -1,0 +1,168 @@
+"""Health, readiness, metrics, documentation, exposure."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from service.api.app import create_app
+from service.api.openapi import event_models
+from service.errors import ConfigurationError, EngineFailure
+from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.settings import Settings
+from tests.api.test_bad_input import check_problem
+from tests.support.live import answering, config, live
+
+ROOT = Path(__file__).parents[2]
+FIXED_NAMES = {
+    "revelator_questions", "revelator_question_seconds", "revelator_retrievals_per_question",
+    "revelator_steps_per_question", "revelator_llm_calls_per_question",
+    "revelator_retrieval_seconds", "revelator_retrieval_failures", "revelator_generation_seconds",
+    "revelator_time_to_first_token_seconds", "revelator_tokens", "revelator_wasted_tokens",
+    "revelator_questions_in_flight", "revelator_questions_waiting", "revelator_rejected",
+    "revelator_degraded", "revelator_worker_up", "revelator_worker_in_flight",
+}  # fmt: skip
+
+
+class BrokenEngine(ScriptedGenerator):
+    def __init__(self) -> None:
+        super().__init__(answering())
+        self.broken = True
+        self.checked = 0
+
+    async def check(self) -> None:
+        self.checked += 1
+        if self.broken:
+            raise EngineFailure("nobody listens at its address")
+
+
+@pytest.mark.anyio
+async def test_readiness_names_what_is_missing_and_asks_at_most_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = BrokenEngine()
+    async with live(engine) as service:
+        for path in ("/readyz", "/startupz", "/readyz"):
+            async with service.http.get(path) as response:
+                problem = await check_problem(response, 503, "not-ready")
+                assert "engine default: nobody listens" in problem["detail"]
+                assert response.headers["retry-after"] == "1"
+        assert engine.checked == 1
+        assert await service.metric('revelator_worker_up{worker="scripted"}') == 0
+        async with service.http.get("/healthz") as response:
+            assert response.status == 200
+        engine.broken = False
+        monkeypatch.setattr(service.app.state.readiness, "_until", 0.0)
+        for path in ("/readyz", "/startupz"):
+            async with service.http.get(path) as response:
+                assert (response.status, await response.json()) == (200, {"status": "ok"})
+        assert engine.checked == 2
+        assert await service.metric('revelator_worker_up{worker="scripted"}') == 1
+        engine.broken = True
+        monkeypatch.setattr(service.app.state.readiness, "_until", 0.0)
+        async with service.http.get("/readyz") as response:
+            assert response.status == 503
+        async with service.http.get("/startupz") as response:
+            assert response.status == 200
+
+
+@pytest.mark.anyio
+async def test_every_fixed_metric_is_there_from_the_start() -> None:
+    async with live() as service, service.http.get("/metrics") as response:
+        text = await response.text()
+        assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    names = set(re.findall(r"^# TYPE (\S+?)(?:_total)? (?:counter|gauge|histogram)$", text, re.M))
+    assert names >= FIXED_NAMES
+
+
+@pytest.mark.anyio
+async def test_metrics_count_questions_calls_and_tokens() -> None:
+    async with live() as service:
+        _, body = await service.ask("Who composed Norma?")
+        await service.stream("Who composed Norma?")
+        label = '{loop="anrag",route="single"}'
+        counted = {
+            name: await service.metric(name)
+            for name in (
+                'revelator_questions_total{loop="anrag",outcome="answered",route="single"}',
+                f"revelator_question_seconds_count{label}",
+                f"revelator_retrievals_per_question_sum{label}",
+                f"revelator_steps_per_question_sum{label}",
+                f"revelator_llm_calls_per_question_sum{label}",
+                "revelator_questions_in_flight",
+                'revelator_tokens_total{kind="completion",role="reader"}',
+                'revelator_generation_seconds_count{role="judge",worker="scripted"}',
+            )
+        }
+    calls = 2.0 * body["usage"]["llm_calls"]
+    assert list(counted.values()) == [2, 2, 2, 2, calls, 0, 4, 6]
+
+
+@pytest.mark.anyio
+async def test_errors_are_counted_by_route() -> None:
+    failing = [ScriptStep(match=None, reply=EngineFailure("out"), times=None)]
+    async with live(failing) as service:
+        await service.ask(route="single")
+        name = 'revelator_questions_total{loop="anrag",outcome="error",route="single"}'
+        assert await service.metric(name) == 1
+
+
+@pytest.mark.anyio
+async def test_documentation_is_served() -> None:
+    async with live() as service:
+        async with service.http.get("/openapi.json") as response:
+            assert (await response.json())["info"]["title"] == "Revelator"
+        async with service.http.get("/docs") as response:
+            assert "swagger" in await response.text()
+
+
+def test_openapi_yaml_is_the_app_s_own_schema() -> None:
+    stored = yaml.safe_load((ROOT / "openapi.yaml").read_text(encoding="utf-8"))
+    made = create_app(Settings()).openapi()
+    assert stored == made, "run: python -m service.api.openapi > openapi.yaml"
+
+
+def test_the_schema_has_every_event_and_every_problem() -> None:
+    schema = create_app(Settings()).openapi()
+    schemas = schema["components"]["schemas"]
+    assert set(event_models()) == {
+        "start", "route", "decomposition", "step", "step_end", "query", "passages", "judgement",
+        "thought", "trigger", "token", "withdraw", "stop", "answer", "error", "done",
+    }  # fmt: skip
+    for model in event_models().values():
+        assert {"seq", "ms"} <= set(schemas[model.__name__]["required"])
+        assert "event" not in schemas[model.__name__]["properties"]
+    stated = schema["paths"]["/answer"]["post"]["responses"]
+    assert {"400", "401", "403", "404", "413", "415", "422", "429", "503", "504"} <= set(stated)
+    references = set(re.findall(r"#/components/schemas/(\w+)", str(schema)))
+    assert references <= set(schemas)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
+def test_another_host_than_loopback_needs_keys_or_insecure(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="--insecure"):
+        create_app(config(server={"host": host}))
+    create_app(config(server={"host": host, "keys": ["k"]}))
+    create_app(config(server={"host": host, "insecure": True}))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    create_app(config(server={"host": host}))
+
+
+def test_the_app_imports_nothing_heavy() -> None:
+    heavy = "torch transformers elasticsearch qdrant_client tantivy qdrant_edge numpy aiohttp yaml"
+    program = (
+        "import sys, service.serving; "
+        f"print([name for name in '{heavy}'.split() if name in sys.modules])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout.strip() == "[]"

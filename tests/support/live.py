@@ -1,0 +1,211 @@
+"""The real server on a real socket, in the test's own event loop; raw and aiohttp clients for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from blockbuster import blockbuster_ctx
+from fastapi import FastAPI
+from pydantic import TypeAdapter
+
+from service.api.app import create_app
+from service.events import BaseEvent, Event
+from service.generation.base import Generator
+from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.retrieval.base import Retriever
+from service.serving import Server, base_url, bind, make_server
+from service.settings import Settings
+from service.telemetry.logs import configure_logging
+from tests.stubs.fake_retriever import FakeRetriever
+
+EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
+
+
+@dataclass
+class Live:
+    """A running service and an HTTP client whose base URL is the service's."""
+
+    url: str
+    app: FastAPI
+    server: Server
+    http: aiohttp.ClientSession
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    async def ask(self, question: str = "Who?", **fields: Any) -> tuple[int, dict[str, Any]]:
+        """Status and body of `POST /answer`."""
+        async with self.http.post("/answer", json={"question": question, **fields}) as response:
+            return response.status, await response.json(content_type=None)
+
+    async def stream(self, question: str = "Who?", **fields: Any) -> list[tuple[str, Any]]:
+        """Every (event, data) of `POST /answer/stream`."""
+        body = {"question": question, **fields}
+        async with self.http.post("/answer/stream", json=body) as response:
+            assert response.status == 200, await response.text()
+            return parse_sse(await response.text())
+
+    async def metric(self, line: str) -> float:
+        """The value of one sample, by its name and labels as printed; 0 where there is none."""
+        async with self.http.get("/metrics") as response:
+            for text in (await response.text()).splitlines():
+                if text.startswith(line + " "):
+                    return float(text.rsplit(" ", 1)[1])
+        return 0.0
+
+
+def config(**sections: Any) -> Settings:
+    """Settings with a free port and a short drain, unless told otherwise."""
+    server = {"port": 0, "drain_s": 0.2} | sections.pop("server", {})
+    return Settings.model_validate({"server": server, **sections})
+
+
+@asynccontextmanager
+async def live(
+    engine: Generator | Sequence[ScriptStep] | None = None,
+    *,
+    settings: Settings | None = None,
+    retriever: Retriever | None = None,
+    own_stores: bool = False,
+) -> AsyncIterator[Live]:
+    """Serve with one scripted (or given) engine and a fake retriever; stop in an orderly way.
+
+    Service code that blocks the event loop between start and stop fails the test.
+    """
+    settings = settings or config()
+    if engine is None or isinstance(engine, Sequence):
+        engine = ScriptedGenerator(engine or answering())
+    engines: Mapping[str, Generator] = {"default": engine}
+    if not own_stores:
+        retriever = retriever or FakeRetriever()
+    app = create_app(settings, engines=engines, retriever=retriever)
+    async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
+        configure_logging("error")
+        with blockbuster_ctx("service") as detector:
+            for function in detector.functions.values():  # a traceback's source lines
+                function.can_block_in("linecache.py", {"checkcache", "updatecache"})
+            yield Live(url, app, server, http)
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[tuple[Server, str]]:
+    """The app on a socket; the signal handlers stay the test runner's."""
+    listener = bind(settings.server)
+    server = make_server(app, settings.server)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        async with asyncio.timeout(20):
+            while not server.started:
+                assert not task.done(), "the server did not start"
+                await asyncio.sleep(0.005)
+        yield server, base_url(listener)
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(task, 20)
+        listener.close()
+
+
+def answering(reply: str = "Vincenzo Bellini", **step: Any) -> list[ScriptStep]:
+    """A script for any number of questions that are routed `single` and answered."""
+    return [
+        ScriptStep(match="Task: route", reply="single-step question", times=None),
+        ScriptStep(match="Task: relevance", reply="true", times=None),
+        ScriptStep(match="Task: answer", reply=reply, times=None, **step),
+        ScriptStep(match="Task: closed", reply=reply, times=None, **step),
+    ]
+
+
+def parse_sse(text: str) -> list[tuple[str, Any]]:
+    """(event, data) of each whole event; comments are passed over."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        fields = dict(line.split(": ", 1) for line in lines)
+        if "data" in fields:
+            found.append((fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def typed(events: Sequence[tuple[str, Any]]) -> list[BaseEvent]:
+    """Events from the wire as the product's own models."""
+    return [EVENT.validate_python(data | {"event": name}) for name, data in events]
+
+
+class Raw:
+    """A bare socket: what arrives, when it arrives, and leaving as rudely as one likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def ask(
+        cls, port: int, path: str = "/answer/stream", *, limit: int = 2**16, **fields: Any
+    ) -> Raw:
+        """Connect and send the request; nothing is read yet."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
+        body = json.dumps({"question": "Who?", **fields}).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        return cls(reader, writer)
+
+    async def until(self, text: str, seconds: float = 5.0) -> str:
+        """Read until `text` has come; all that was read."""
+        got = b""
+        async with asyncio.timeout(seconds):
+            while text.encode() not in got:
+                chunk = await self.reader.read(2**16)
+                assert chunk, f"closed before {text!r}: {got.decode()!r}"
+                got += chunk
+        return got.decode()
+
+    async def rest(self, seconds: float = 10.0) -> str:
+        """Read until the end of a chunked body or of the connection."""
+        got = b""
+        async with asyncio.timeout(seconds):
+            while not got.endswith(b"0\r\n\r\n"):
+                chunk = await self.reader.read(2**16)
+                if not chunk:
+                    break
+                got += chunk
+        return got.decode()
+
+    async def token_times(self, seconds: float = 20.0) -> list[tuple[float, str]]:
+        """(monotonic time, text) of each `token` event, until `done`."""
+        found: list[tuple[float, str]] = []
+        name = ""
+        async with asyncio.timeout(seconds):
+            while name != "done":
+                line = (await self.reader.readline()).decode().strip()
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                elif line.startswith("data: ") and name == "token":
+                    found.append((time.monotonic(), json.loads(line[6:])["text"]))
+        return found
+
+    async def close(self, *, reset: bool = False) -> None:
+        if reset:
+            self.writer.transport.abort()
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+async def eventually(condition: Any, seconds: float = 1.0) -> float:
+    """Wait until `condition()` holds; the seconds it took. Fails after `seconds`."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds, "it did not happen in time"
+        await asyncio.sleep(0.005)
+    return time.monotonic() - started
