@@ -15,7 +15,7 @@ from typing import Final, Literal
 from service.generation.base import GenerationRequest, Message
 from service.loops.autorag.decisions import DIRECT_TOKENS, KNOWLEDGE_TOKENS
 from service.prompting.quoting import quote
-from service.prompting.templates import TemplateSet
+from service.prompting.templates import SHIPPED, TemplateSet, load_template
 
 Mode = Literal["tuned", "few_shot"]
 KNOWLEDGE_STOPS: Final = ("<|eot_id|>", "\n")
@@ -23,14 +23,20 @@ KNOWLEDGE_STOPS: Final = ("<|eot_id|>", "\n")
 FEW_SHOT_STOPS: Final = ("\nRetrieved Document_", "\nQuestion:", "###")
 TOKENS_PER_BYTE: Final = 0.25
 _MESSAGE_OVERHEAD: Final = 4  # tokens of a chat format around each message
+_SHIPPED: Final = {  # read now: no question may wait for a disk
+    name: load_template(SHIPPED / "full", name)
+    for name in ("autorag_few_shot", "autorag_knowledge")
+}
 _TELLING_BYTES: Final = 2_000  # of a shorter prompt the format is too large a part
 
 
 def opening(templates: TemplateSet, mode: Mode, question: str) -> list[Message]:
     """The messages before the first turn."""
-    name = "autorag_few_shot" if mode == "few_shot" else "autorag_system"
-    source = _with(templates, name) if mode == "few_shot" else templates
-    system = [Message("system", source.render(name))] if source.has(name) else []
+    system: list[Message] = []
+    if mode == "few_shot":
+        system.append(Message("system", _render(templates, "autorag_few_shot")))
+    elif templates.has("autorag_system"):
+        system.append(Message("system", templates.render("autorag_system")))
     return [*system, _question(question)]
 
 
@@ -46,9 +52,8 @@ def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:
 
 def knowledge_request(templates: TemplateSet, question: str, query: str) -> GenerationRequest:
     """COMPLETE: a document for `query` out of the model's own knowledge, by raw completion."""
-    prompt = _with(templates, "autorag_knowledge").render(
-        "autorag_knowledge", question=quote(question), query=quote(query)
-    )
+    fields = {"question": quote(question), "query": quote(query)}
+    prompt = _render(templates, "autorag_knowledge", **fields)
     return GenerationRequest(prompt=prompt, max_tokens=KNOWLEDGE_TOKENS, stop=KNOWLEDGE_STOPS)
 
 
@@ -61,9 +66,11 @@ def _question(question: str) -> Message:
     return Message("user", f"Question: {quote(question)}")
 
 
-def _with(templates: TemplateSet, name: str) -> TemplateSet:
-    """The set, or the shipped full one where it lacks the template."""
-    return templates if templates.has(name) else TemplateSet("full")
+def _render(templates: TemplateSet, name: str, **fields: str) -> str:
+    """The set's own template, or the shipped one where it has none."""
+    if templates.has(name):
+        return templates.render(name, **fields)
+    return _SHIPPED[name].substitute(fields)
 
 
 @dataclass(slots=True)

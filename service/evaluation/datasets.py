@@ -1,0 +1,183 @@
+"""Questions with gold answers, out of JSONL in the shapes that public sets come in.
+
+One object a line: `question`, and `answer` or `answers` (text, number, yes/no as a boolean, or a
+list of these; any of them is right) with `answer_aliases`. A compound gold is `parts` (each a text
+or a list of aliases) or an `answer` whose parts are joined by ` && `. With `choices`, an answer
+that is one of their letters stands for its text. Optional: `id`, `route`,
+`supporting_passage_ids`. Other fields are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from service.domain import RouteName
+
+JOINT: Final = " && "
+MOST_CHARACTERS: Final = 4_000
+_MOST_PROBLEMS: Final = 20
+_ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(RouteName)}
+
+
+@dataclass(frozen=True, slots=True)
+class GoldQuestion:
+    """`answers`: each of them is right as a whole. `parts`: aliases of each part, if compound."""
+
+    id: str
+    question: str
+    answers: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...] = ()
+    route: RouteName | None = None
+    supporting: frozenset[str] = frozenset()
+
+    @property
+    def golds(self) -> tuple[str, ...]:
+        """Everything that is (part of) a right answer."""
+        return tuple(alias for part in self.parts for alias in part) or self.answers
+
+
+class DatasetError(ValueError):
+    """A file that cannot be evaluated; `problems` has one line each: file, line number, what."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+def load_dataset(path: Path) -> list[GoldQuestion]:
+    """Read all questions. Raises DatasetError for every bad line at once (the first 20)."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DatasetError([f"{path}: cannot be read: {error.strerror}"]) from None
+    questions: dict[str, GoldQuestion] = {}
+    problems: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            question = read_question(_object(line), str(number))
+            if question.id in questions:
+                raise ValueError(f"the id {question.id!r} is on an earlier line too")
+            questions[question.id] = question
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+    if not questions and not problems:
+        problems.append(f"{path}: has no questions")
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        extra = [f"{path}: {more} more bad lines"] if more > 0 else []
+        raise DatasetError(problems[:_MOST_PROBLEMS] + extra)
+    return list(questions.values())
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("is nested too deep") from None
+    if not isinstance(row, dict):
+        raise ValueError("is no JSON object")
+    return row
+
+
+def read_question(row: Mapping[str, Any], default_id: str) -> GoldQuestion:
+    """Read one object. Raises ValueError saying which field is wrong, and how."""
+    answers = _answers(row)
+    parts = _parts(row, answers)
+    if parts:
+        answers = (JOINT.join(part[0] for part in parts), *answers)
+    if not answers:
+        raise ValueError("has no answer: give `answer`, `answers` or `parts`")
+    return GoldQuestion(
+        id=_id(row, default_id),
+        question=_question(row),
+        answers=tuple(dict.fromkeys(answers)),
+        parts=parts,
+        route=_route(row),
+        supporting=frozenset(_texts(row, "supporting_passage_ids")),
+    )
+
+
+def _question(row: Mapping[str, Any]) -> str:
+    question = row.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError("`question` is missing, empty or not a text")
+    if len(question) > MOST_CHARACTERS:
+        raise ValueError(f"`question` has more than {MOST_CHARACTERS:,} characters")
+    return _encodable(question, "question")
+
+
+def _id(row: Mapping[str, Any], default: str) -> str:
+    given = row.get("id")
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, str | int) or given == "":
+        raise ValueError("`id` is neither a text nor a whole number")
+    return str(given)
+
+
+def _route(row: Mapping[str, Any]) -> RouteName | None:
+    route = row.get("route")
+    if route is None:
+        return None
+    if not isinstance(route, str) or route not in _ROUTES:
+        raise ValueError(f"`route` is {route!r}, not one of {', '.join(_ROUTES)}")
+    return _ROUTES[route]
+
+
+def _answers(row: Mapping[str, Any]) -> tuple[str, ...]:
+    answers = [*_texts(row, "answer"), *_texts(row, "answers"), *_texts(row, "answer_aliases")]
+    choices = row.get("choices")
+    if isinstance(choices, dict):
+        answers = [str(choices.get(answer, answer)) for answer in answers]
+    return tuple(answers)
+
+
+def _parts(row: Mapping[str, Any], answers: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    parts = row.get("parts")
+    if parts is None:
+        joined = next((answer for answer in answers if JOINT in answer), "")
+        return tuple((part.strip(),) for part in joined.split(JOINT) if part.strip())
+    if not isinstance(parts, list) or not parts:
+        raise ValueError("`parts` is no list of answers")
+    read = tuple(tuple(_texts({"parts": part}, "parts")) for part in parts)
+    if not all(read):
+        raise ValueError("`parts` has a part without an answer")
+    return read
+
+
+def _texts(row: Mapping[str, Any], name: str) -> list[str]:
+    """A field as texts: one value or a list of values; yes and no for booleans."""
+    value = row.get(name)
+    if value is None:
+        return []
+    return [_text(item, name) for item in (value if isinstance(value, list) else [value])]
+
+
+def _text(value: Any, name: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"`{name}` holds {value!r}, which is no text, number or boolean")
+    text = str(value).strip()
+    if not text:
+        raise ValueError(f"`{name}` holds an empty text")
+    return _encodable(text, name)
+
+
+def _encodable(text: str, name: str) -> str:
+    r"""JSON can write half of a surrogate pair (``\ud83d``), which no text can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"`{name}` holds half of a surrogate pair") from None
+    return text

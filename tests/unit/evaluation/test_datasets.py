@@ -1,0 +1,127 @@
+"""Gold questions out of JSONL; every bad line is named before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.evaluation.datasets import DatasetError, load_dataset, read_question
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [
+        ({"answer": "Rome"}, ("Rome",)),
+        ({"answer": ["Rome", "Roma"]}, ("Rome", "Roma")),
+        ({"answers": ["Rome"], "answer_aliases": ["Roma", "Rome"]}, ("Rome", "Roma")),
+        ({"answer": "Rome", "answer_aliases": None}, ("Rome",)),
+        ({"answer": True}, ("yes",)),
+        ({"answer": False}, ("no",)),
+        ({"answer": 1984}, ("1984",)),
+        ({"answer": "B", "choices": {"A": "Oslo", "B": "Rome"}}, ("Rome",)),
+        ({"answer": "Rome && 1984"}, ("Rome && 1984",)),
+        ({"parts": ["Rome", ["1984", "in 1984"]]}, ("Rome && 1984",)),
+    ],
+)
+def test_answers(row: dict[str, Any], answers: tuple[str, ...]) -> None:
+    assert read_question({"question": "Q?"} | row, "1").answers == answers
+
+
+def test_parts() -> None:
+    joined = read_question({"question": "Q?", "answer": "Rome && 1984"}, "1")
+    listed = read_question({"question": "Q?", "parts": ["Rome", ["1984", "in 1984"]]}, "1")
+    assert joined.parts == (("Rome",), ("1984",))
+    assert listed.parts == (("Rome",), ("1984", "in 1984"))
+    assert listed.golds == ("Rome", "1984", "in 1984")
+
+
+def test_the_rest_of_a_row() -> None:
+    row = {
+        "id": 7, "question": "Q?", "answer": "x", "route": "complex",
+        "supporting_passage_ids": ["p"], "hops": [{"anything": 1}],
+    }  # fmt: skip
+    question = read_question(row, "1")
+    assert (question.id, question.route) == ("7", "complex")
+    assert question.supporting == frozenset({"p"})
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b"{", "is not JSON: "),
+        (b"[]", "is no JSON object"),
+        (b'"text"', "is no JSON object"),
+        (b"\xff", "is not UTF-8 at byte 0"),
+        (b"[" * 100_000, "is n"),
+        (b'{"answer": "x"}', "`question` is missing"),
+        (b'{"question": " ", "answer": "x"}', "`question` is missing, empty"),
+        (b'{"question": 3, "answer": "x"}', "not a text"),
+        (b'{"question": "\\ud83d", "answer": "x"}', "half of a surrogate pair"),
+        (b'{"question": "Q?"}', "has no answer"),
+        (b'{"question": "Q?", "answers": []}', "has no answer"),
+        (b'{"question": "Q?", "answer": ""}', "`answer` holds an empty text"),
+        (b'{"question": "Q?", "answer": {"a": 1}}', "`answer` holds {'a': 1}"),
+        (b'{"question": "Q?", "answers": [["x"]]}', "`answers` holds ['x']"),
+        (b'{"question": "Q?", "answer": "x", "route": "multi"}', "`route` is 'multi', not one of"),
+        (b'{"question": "Q?", "answer": "x", "route": ["single"]}', "`route` is ['single']"),
+        (b'{"question": "Q?", "answer": "x", "parts": "y"}', "`parts` is no list"),
+        (b'{"question": "Q?", "answer": "x", "parts": [[]]}', "`parts` has a part without"),
+        (b'{"question": "Q?", "answer": "x", "id": 1.5}', "`id` is neither"),
+        (b'{"question": "Q?", "answer": "x", "id": "1"}', "is on an earlier line too"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: bytes, what: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"question": "Q?", "answer": "x"}\n\n' + line + b"\n")
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{path}:3: ")
+    assert what in problem
+
+
+def test_a_question_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"question": "x" * 4001, "answer": "y"}), encoding="utf-8")
+    with pytest.raises(DatasetError, match="more than 4,000 characters"):
+        load_dataset(path)
+
+
+def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("{}\n" * 30, encoding="utf-8")
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path)
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[-1] == f"{path}: 10 more bad lines"
+
+
+def test_an_empty_and_a_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n\n", encoding="utf-8")
+    with pytest.raises(DatasetError, match="has no questions"):
+        load_dataset(tmp_path / "empty.jsonl")
+    with pytest.raises(DatasetError, match="cannot be read"):
+        load_dataset(tmp_path / "absent.jsonl")
+
+
+def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "bom.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"question": "Q?", "answer": "x"}\r\n')
+    assert [question.id for question in load_dataset(path)] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "musique/questions", "squad/questions", "nq_open/dev", "webquestions/questions",
+        "strategyqa/questions", "commonsenseqa/questions",
+    ],
+)  # fmt: skip
+def test_public_sets_are_read_as_they_are(shared_data: Path, name: str) -> None:
+    questions = load_dataset(shared_data / f"{name}.jsonl")
+    assert len(questions) >= 100
+    if name.startswith("commonsenseqa"):
+        assert questions[0].answers == ("bank",)

@@ -1,0 +1,183 @@
+"""The scores of methods §1.6, and what must hold of them for any text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain import Citation
+from service.evaluation.datasets import GoldQuestion, read_question
+from service.evaluation.metrics import (
+    EVALUATORS,
+    Outcome,
+    Scoring,
+    contains,
+    cut_prediction,
+    exact_match,
+    f1,
+    normalise,
+    parts_found,
+    score,
+)
+
+TEXTS = st.text(max_size=30) | st.lists(
+    st.sampled_from(["the", "an", "New", "York", "yes", "no", "1984", "é", "—", "北京", "O'Neill"]),
+    max_size=6,
+).map(" ".join)
+ANSWERS = TEXTS.filter(str.strip)
+
+
+def citation(passage_id: str, text: str) -> Citation:
+    return Citation(passage_id=passage_id, title="T", step="1", text=text, start=0, end=len(text))
+
+
+def said(text: str, *citations: Citation) -> Outcome:
+    return Outcome(text, True, "single", citations)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The Cat's  Hat!", "cats hat"),
+        ("A man, an apple; the end.", "man apple end"),
+        ("Anthem", "anthem"),
+        ("U.S.A.", "usa"),
+        ("the", ""),
+        ("Ångström — ½", "ångström — ½"),
+    ],
+)
+def test_normalise(text: str, normal: str) -> None:
+    assert normalise(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "value"),
+    [
+        ("Vincenzo Bellini", "Bellini", 2 / 3),
+        ("the Bellini", "Bellini", 1.0),
+        ("b b c", "b d", 2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2)),
+        ("x", "y", 0.0),
+        ("", "y", 0.0),
+        ("The", "a", 1.0),
+    ],
+)
+def test_f1(prediction: str, gold: str, value: float) -> None:
+    assert f1(prediction, gold) == pytest.approx(value)
+
+
+def test_the_verdict_rule_is_an_option() -> None:
+    assert f1("yes it is", "yes") > 0
+    assert f1("yes it is", "yes", yes_no=True) == 0
+    assert f1("Yes.", "yes", yes_no=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("So the answer is: Catania.", "Catania."),
+        ("I think the answer is Catania", "Catania"),
+        ("Catania", "Catania"),
+        ("answer is Catania", "answer is Catania"),
+        ("Two lines.\nThe answer is Catania", "Two lines.\nThe answer is Catania"),
+    ],
+)
+def test_cut(text: str, cut: str) -> None:
+    assert cut_prediction(text) == cut
+
+
+def test_accuracy_takes_any_alias() -> None:
+    question = GoldQuestion("1", "Q?", ("USA", "United States"))
+    assert score(said("In the United States."), question)["accuracy"] == 1
+    assert score(said("In Canada."), question)["accuracy"] == 0
+
+
+def test_compound_scores_parts_by_any_alias() -> None:
+    question = GoldQuestion("1", "Q?", ("Rome && 1984",), (("Rome", "Roma"), ("1984",)))
+    scores = score(said("It was Roma, in 1985."), question)
+    assert scores["compound_accuracy"] == 0.5
+    assert scores["accuracy"] == 0
+    assert parts_found("1984: Roma", question.parts) == 2
+
+
+def test_what_was_not_answered_counts_as_wrong() -> None:
+    """`no` is a part of the abstention's own words."""
+    scores = score(Outcome("No answer was found.", False), GoldQuestion("1", "Q?", ("no",)))
+    assert (scores["em"], scores["f1"], scores["accuracy"]) == (0, 0, 0)
+
+
+def test_citation_hits() -> None:
+    question = GoldQuestion("1", "Q?", ("Catania",), supporting=frozenset({"d"}))
+    good, other = citation("d#2", "Born in Catania."), citation("e", "Etna.")
+    assert score(said("x", other, good), question)["citation_hit"] == 1
+    assert score(said("x", other, good), question)["supporting_hit"] == 1
+    assert score(said("x", other), question)["citation_hit"] == 0
+    assert score(said("x", other), question)["supporting_hit"] == 0
+    assert score(said("x"), question)["citation_hit"] == 0
+
+
+def test_where_no_citation_can_hold_the_answer() -> None:
+    assert score(said("yes"), GoldQuestion("1", "Q?", ("yes",)))["citation_hit"] is None
+    direct = GoldQuestion("1", "Q?", ("Paris",), route="direct")
+    assert score(said("Paris"), direct)["citation_hit"] is None
+
+
+def test_route_accuracy() -> None:
+    assert score(said("x"), GoldQuestion("1", "Q?", ("x",), route="single"))["route_accuracy"] == 1
+    assert score(said("x"), GoldQuestion("1", "Q?", ("x",), route="complex"))["route_accuracy"] == 0
+    assert score(said("x"), GoldQuestion("1", "Q?", ("x",)))["route_accuracy"] is None
+
+
+@given(ANSWERS, st.booleans())
+def test_the_gold_answer_scores_full_marks(gold: str, yes_no: bool) -> None:
+    question = read_question({"question": "Q?", "answer": gold, "route": "single"}, "1")
+    scoring = Scoring(cut=False, yes_no=yes_no)
+    scores = score(said(question.answers[0], citation("p", gold)), question, scoring)
+    assert all(value in {1, None} for value in scores.values())
+
+
+@given(st.lists(st.lists(ANSWERS, min_size=1, max_size=3), min_size=2, max_size=4))
+def test_the_gold_parts_score_full_marks(parts: list[list[str]]) -> None:
+    question = read_question({"question": "Q?", "parts": parts}, "1")
+    scores = score(said(question.answers[0]), question, Scoring(cut=False))
+    wordless = any(not normalise(alias) for part in parts for alias in part)
+    assert scores["em"] == scores["f1"] == 1
+    assert wordless or scores["compound_accuracy"] == scores["accuracy"] == 1
+
+
+@given(TEXTS, ANSWERS, st.booleans())
+def test_every_score_lies_between_0_and_1(prediction: str, gold: str, yes_no: bool) -> None:
+    question = read_question({"question": "Q?", "answers": [gold, f"{gold} && x"]}, "1")
+    outcome = said(prediction, citation("p", prediction))
+    for value in score(outcome, question, Scoring(yes_no=yes_no)).values():
+        assert value is None or 0 <= value <= 1
+
+
+@given(TEXTS, TEXTS, st.booleans())
+def test_f1_and_exact_match_are_symmetric(one: str, other: str, yes_no: bool) -> None:
+    assert f1(one, other, yes_no=yes_no) == pytest.approx(f1(other, one, yes_no=yes_no))
+    assert exact_match(one, other) == exact_match(other, one)
+
+
+@given(TEXTS, TEXTS, st.booleans())
+def test_an_exact_match_has_full_f1_and_is_contained(one: str, other: str, yes_no: bool) -> None:
+    if exact_match(one, other):
+        assert f1(one, other, yes_no=yes_no) == 1
+        assert contains(one, other)
+
+
+@given(TEXTS, ANSWERS)
+def test_the_rule_for_verdicts_only_ever_lowers(prediction: str, gold: str) -> None:
+    assert f1(prediction, gold, yes_no=True) <= f1(prediction, gold)
+
+
+@given(TEXTS)
+def test_normalising_twice_changes_nothing_for_plain_text(text: str) -> None:
+    plain = normalise(text)
+    assert "  " not in plain
+    assert plain == plain.strip()
+
+
+def test_evaluators_carry_a_version() -> None:
+    assert all(evaluator.version >= 1 for evaluator in EVALUATORS)
+    assert len({evaluator.name for evaluator in EVALUATORS}) == len(EVALUATORS)
