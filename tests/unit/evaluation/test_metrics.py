@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain import Citation
@@ -128,6 +128,7 @@ def test_route_accuracy() -> None:
     assert score(said("x"), GoldQuestion("1", "Q?", ("x",)))["route_accuracy"] is None
 
 
+@settings(deadline=None)
 @given(ANSWERS, st.booleans())
 def test_the_gold_answer_scores_full_marks(gold: str, yes_no: bool) -> None:
     question = read_question({"question": "Q?", "answer": gold, "route": "single"}, "1")
@@ -136,6 +137,7 @@ def test_the_gold_answer_scores_full_marks(gold: str, yes_no: bool) -> None:
     assert all(value in {1, None} for value in scores.values())
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(ANSWERS, min_size=1, max_size=3), min_size=2, max_size=4))
 def test_the_gold_parts_score_full_marks(parts: list[list[str]]) -> None:
     question = read_question({"question": "Q?", "parts": parts}, "1")
@@ -145,6 +147,7 @@ def test_the_gold_parts_score_full_marks(parts: list[list[str]]) -> None:
     assert wordless or scores["compound_accuracy"] == scores["accuracy"] == 1
 
 
+@settings(deadline=None)
 @given(TEXTS, ANSWERS, st.booleans())
 def test_every_score_lies_between_0_and_1(prediction: str, gold: str, yes_no: bool) -> None:
     question = read_question({"question": "Q?", "answers": [gold, f"{gold} && x"]}, "1")
@@ -153,12 +156,14 @@ def test_every_score_lies_between_0_and_1(prediction: str, gold: str, yes_no: bo
         assert value is None or 0 <= value <= 1
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS, st.booleans())
 def test_f1_and_exact_match_are_symmetric(one: str, other: str, yes_no: bool) -> None:
     assert f1(one, other, yes_no=yes_no) == pytest.approx(f1(other, one, yes_no=yes_no))
     assert exact_match(one, other) == exact_match(other, one)
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS, st.booleans())
 def test_an_exact_match_has_full_f1_and_is_contained(one: str, other: str, yes_no: bool) -> None:
     if exact_match(one, other):
@@ -166,11 +171,13 @@ def test_an_exact_match_has_full_f1_and_is_contained(one: str, other: str, yes_n
         assert contains(one, other)
 
 
+@settings(deadline=None)
 @given(TEXTS, ANSWERS)
 def test_the_rule_for_verdicts_only_ever_lowers(prediction: str, gold: str) -> None:
     assert f1(prediction, gold, yes_no=True) <= f1(prediction, gold)
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_normalising_twice_changes_nothing_for_plain_text(text: str) -> None:
     plain = normalise(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from rich.console import Console
 
 from service.answering import answer_stream
 from service.errors import EngineFailure
-from service.evaluation.command import EvaluateOptions, run_evaluate
+from service.evaluation.command import EvaluateOptions, evaluate_file, run_evaluate
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import mean, summarise
 from service.evaluation.runner import Ask, Plan, Row, evaluate
 from service.events import BaseEvent, Done, QueryIssued, RouteChosen, Start, StepEnd, StepStart
 from service.generation.scripted import ScriptedGenerator, ScriptStep
 from service.inquiry import QuestionRequest
+from service.runtime import open_runtime
+from service.settings import Settings
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 
 ROME = passage("rome", "Rome is the capital of Italy.")
@@ -256,3 +259,21 @@ async def test_a_limit_asks_the_first_questions_only(tmp_path: Path) -> None:
     file = dataset(tmp_path / "d.jsonl", "Rome", "Oslo")
     code, _ = await command(file, asking({"Question 1?": "Rome"}), limit=1)
     assert code == 0
+
+
+@pytest.mark.anyio
+async def test_evaluate_file_opens_the_runtime_once_the_file_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ScriptedGenerator(
+        [ScriptStep("true", "Task: relevance", times=None), ScriptStep("Rome", times=None)]
+    )
+    retriever = ScriptedRetriever({"": [ROME]})
+    opened = partial(open_runtime, engines={"default": engine}, retriever=retriever)
+    monkeypatch.setattr("service.evaluation.command.open_runtime", opened)
+    fields = {"route": "single", "collection": None}
+    file = dataset(tmp_path / "d.jsonl", "Rome", "Oslo")
+    assert await evaluate_file(Settings(), file, fields, concurrency=2) == 0
+    assert len(retriever.requests) == 2
+    assert await evaluate_file(Settings(), tmp_path / "absent.jsonl", fields) == 2
+    assert "cannot be read" in capsys.readouterr().out

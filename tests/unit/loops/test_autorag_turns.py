@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.loops.autorag.turns import Turn, TurnStream, read_turn
@@ -89,6 +89,7 @@ FRAGMENTS = st.lists(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(FRAGMENTS, st.lists(st.integers(1, 7), min_size=1, max_size=30))
 def test_the_stream_shows_what_reading_the_whole_finds(parts: list[str], sizes: list[int]) -> None:
     text = "".join(parts)
