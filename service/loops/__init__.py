@@ -5,9 +5,10 @@ from __future__ import annotations
 from service.domain import LoopName
 from service.errors import LoopUnavailable
 from service.loops.anrag import Anrag
+from service.loops.autorag import Autorag
 from service.loops.base import Loop
 
-LOOPS: dict[str, Loop] = {loop.name: loop for loop in (Anrag(),)}
+LOOPS: dict[str, Loop] = {loop.name: loop for loop in (Anrag(), Autorag())}
 
 
 def get_loop(name: LoopName) -> Loop:
