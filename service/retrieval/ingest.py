@@ -19,6 +19,7 @@ from service.retrieval.sources import Entry, Problem, read_files, total_bytes
 from service.retrieval.writer import CollectionWriter
 
 BATCH_DOCUMENTS = 256  # committed together
+BATCH_BYTES = 8_000_000  # of the files, for documents that are large
 MOST_FAILURES = 1_000  # kept in a report; the count goes on
 
 
@@ -74,7 +75,7 @@ async def ingest(
     tally = _Tally(report, listener or Listener(), total)
     entries = read_files(files)
     async with collections.writing(collection) as writer:
-        while batch := await anyio.to_thread.run_sync(_take, entries):
+        while batch := await anyio.to_thread.run_sync(_take, entries, tally.position):
             await _write(writer, batch, tally)
     report.embedded = writer.embedded
     return report
@@ -136,8 +137,13 @@ async def _write(writer: CollectionWriter, batch: Sequence[Entry], tally: _Tally
     tally.tell(end, tally.documents)
 
 
-def _take(entries: Iterator[Entry]) -> list[Entry]:
-    return list(islice(entries, BATCH_DOCUMENTS))
+def _take(entries: Iterator[Entry], start: int) -> list[Entry]:
+    batch: list[Entry] = []
+    for entry in islice(entries, BATCH_DOCUMENTS):
+        batch.append(entry)
+        if entry.position - start > BATCH_BYTES:
+            break
+    return batch
 
 
 def _distinct(documents: Sequence[Document]) -> Iterator[list[Document]]:
