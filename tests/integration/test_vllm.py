@@ -1,0 +1,198 @@
+"""The OpenAI client against a real vLLM.
+
+VLLM_URL names a running server (`http://host:port/v1`), or VLLM_PYTHON a python with vLLM in it,
+which then serves the shipped model on the CPU for the length of this file (about a minute).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.concurrency import closing
+from service.generation.base import GenerationRequest, Message, complete
+from service.generation.local import LocalGenerator
+from service.generation.local.generator import EMBEDDED
+from service.generation.openai import OpenAIGenerator
+from service.settings import EngineSettings
+from tests.conftest import unavailable
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+START_S = 300
+
+
+@pytest.fixture(scope="module")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if url := os.environ.get("VLLM_URL"):
+        yield url
+        return
+    python = os.environ.get("VLLM_PYTHON")
+    if not python:
+        unavailable(
+            "a vLLM server", "set VLLM_URL to a running one, or VLLM_PYTHON to a python that has it"
+        )
+    if not (EMBEDDED / "config.json").is_file():
+        unavailable("the shipped model", "train it, or set VLLM_URL")
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = _start(python, port, log)
+    try:
+        _wait(server, port, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(20)
+        server.kill()
+        server.wait()
+
+
+def _start(python: str, port: int, log: Path) -> subprocess.Popen[bytes]:
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(EMBEDDED)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
+    command += ["--max-model-len", "2048", "--enforce-eager"]
+    # a small model may fill its answer with the white space that JSON allows anywhere
+    outputs = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+    command += ["--structured-outputs-config", outputs]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    with log.open("wb") as out:
+        return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+
+
+def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    begin = time.monotonic()
+    while time.monotonic() - begin < START_S and server.poll() is None:
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer,
+        ):
+            if answer.status == 200:
+                return
+        time.sleep(0.5)
+    pytest.fail(f"vLLM did not start: {log.read_text(errors='replace')[-2000:]}")
+
+
+@pytest.fixture
+async def engine(vllm_url: str, anyio_backend: str) -> AsyncIterator[OpenAIGenerator]:
+    generator = OpenAIGenerator("vllm", EngineSettings(kind="vllm", urls=[vllm_url]))
+    yield generator
+    await generator.aclose()
+
+
+def ask(text: str = "Task: answer\nQuestion: Where?\nAnswer:", **fields: Any) -> GenerationRequest:
+    return GenerationRequest(messages=(Message("user", text),), **fields)
+
+
+def tokens_made(url: str) -> float:
+    with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    made = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", text, re.MULTILINE)
+    return sum(map(float, made))
+
+
+async def test_it_is_known_as_vllm_and_answers(engine: OpenAIGenerator) -> None:
+    await engine.check()
+
+    completion = await complete(engine, ask(max_tokens=8, logprobs=True))
+
+    assert completion.usage.prompt_tokens > 0
+    assert 0 < completion.usage.completion_tokens <= 8
+    assert completion.logprob is not None
+    assert completion.logprob < 0
+
+
+async def test_raw_completion(engine: OpenAIGenerator) -> None:
+    completion = await complete(
+        engine, GenerationRequest(prompt="The city of", max_tokens=6, logprobs=True)
+    )
+
+    assert completion.usage.completion_tokens > 0
+    assert completion.logprob is not None
+
+
+@pytest.mark.parametrize("chat", [True, False])
+async def test_choices(engine: OpenAIGenerator, chat: bool) -> None:
+    choices = ("true", "false", "false friend")
+    for seed in range(4):
+        request = GenerationRequest(
+            messages=(Message("user", "Is it?"),) if chat else (),
+            prompt=None if chat else "Is it?",
+            choices=choices,
+            temperature=2.0,
+            seed=seed,
+            max_tokens=16,
+        )
+        assert (await complete(engine, request)).text in choices
+    assert engine.capabilities.choices  # they were not refused
+
+
+async def test_a_schema(engine: OpenAIGenerator) -> None:
+    schema = {
+        "type": "array",
+        "items": {"type": "string", "maxLength": 8},
+        "minItems": 1,
+        "maxItems": 2,
+    }
+
+    completion = await complete(engine, ask(json_schema=schema, max_tokens=120))
+
+    assert 1 <= len(json.loads(completion.text)) <= 2
+
+
+async def test_stop_strings(engine: OpenAIGenerator) -> None:
+    whole = (await complete(engine, GenerationRequest(prompt="a b c d", max_tokens=30))).text
+    stop = whole[len(whole) // 2 :][:3]
+
+    cut = await complete(engine, GenerationRequest(prompt="a b c d", max_tokens=30, stop=(stop,)))
+
+    assert cut.finish == "stop"
+    assert cut.text == whole[: whole.index(stop)]
+
+
+async def test_leaving_aborts_the_call_within_a_second(
+    engine: OpenAIGenerator, vllm_url: str
+) -> None:
+    before = await asyncio.to_thread(tokens_made, vllm_url)
+    request = GenerationRequest(prompt="x", max_tokens=1900, temperature=2.0)
+    async with closing(engine.stream(request)) as deltas:
+        for _ in range(3):
+            await anext(deltas)
+
+    await asyncio.sleep(1.0)
+    after_a_second = await asyncio.to_thread(tokens_made, vllm_url)
+    await asyncio.sleep(0.5)
+    assert await asyncio.to_thread(tokens_made, vllm_url) == after_a_second
+    assert after_a_second - before < 1900
+    assert (await complete(engine, ask(max_tokens=4))).usage.completion_tokens > 0
+
+
+async def test_the_engine_in_the_process_writes_the_same(engine: OpenAIGenerator) -> None:
+    """Greedy output of the shipped model, token by token, in two implementations."""
+    if not (EMBEDDED / "config.json").is_file():
+        unavailable("the shipped model", "train it")
+    if os.environ.get("VLLM_URL") and not os.environ.get("VLLM_SERVES_EMBEDDED"):
+        unavailable("the shipped model at VLLM_URL", "set VLLM_SERVES_EMBEDDED=1 where it is")
+    local = LocalGenerator("local", EngineSettings())
+    for topic in ("the film Norma", "Paris", "an Zürich—é"):
+        request = ask(f"Task: answer\nQuestion: Who made {topic}?\nAnswer:", max_tokens=24)
+
+        here, there = await complete(local, request), await complete(engine, request)
+
+        assert here.text.strip() == there.text.strip()
+        assert here.usage == there.usage
+        assert here.finish == there.finish
+    await local.aclose()
