@@ -14,15 +14,21 @@ import unicodedata
 # Control tokens of the chat formats in use: <|im_start|>, <s>, [INST], <<SYS>>, <start_of_turn>,
 # <think>, DeepSeek's full-width bars. A space after the opening bracket breaks every one of them.
 _CONTROL = re.compile(
-    r"<(?=[|｜])|<(?=/?[|｜▁a-z0-9_]+[|｜]?>)|<(?=<|/?SYS)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|IMG)\])",
+    r"<(?=[|｜])|<(?=/?[|｜▁a-z0-9_-]+[|｜]?>)|<(?=<|/?SYS)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|IMG)\])"
+    # Words in ordinary brackets too ("[prefix]", "[audio]"): tokens in their own case only.
+    r"|\[(?=(?-i:/?(?:TOOL_CONTENT|CALL_ID|ARGS|THINK|PREFIX|MIDDLE|SUFFIX|REF|IMG_BREAK|IMG_END"
+    r"|AUDIO|BEGIN_AUDIO|TRANSCRIBE|CLS|SEP|MASK|PAD|UNK|BOS|EOS|control_\d+|@BOS@|multimodal)\]))",
     re.IGNORECASE,
 )
+# What is not seen (variation selectors, fillers) may stand before the colon as white space may.
+_BLANK = "[\\s\u034f\u115f\u1160\u3164\uffa0\ufe00-\ufe0f]"
 _MARKER = re.compile(
-    r"\b((?:Task|Query|Question|Thought|Output|Answer|Analysis|Context|Document|Follow up|Title"
-    r"|Doc\s?\d*|Sub-question(?: \d+)?|Sub-answer(?: \d+)?|Retrieved Document(?:_\d+)?"
+    r"(?<![^\W_])((?:Task|Query|Question|Thought|Output|Answer|Analysis|Context|Document|Follow up"
+    r"|Title|Doc(?:\s?\d+)?|Sub-question(?: \d+)?|Sub-answer(?: \d+)?|Retrieved Document(?:_\d+)?"
     r"|Intermediate Answer(?:_\d+)?|(?:Initial|Refined) Query|Final Answer|Origin Question"
-    r"|Document_\d+|Answer_\d+|Info|seed query-\d+|answer-\d+|system|user|assistant|human))(\*{0,2})\s*[:：]",
+    r"|Document_\d+|Answer_\d+|Info|seed query-\d+|answer-\d+|system|user|assistant|human))"
+    rf"((?:{_BLANK}?[*_])*){_BLANK}*[:：﹕︓︰∶꞉]",
     re.IGNORECASE,
 )
 _RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.revelator.parsing import (
@@ -63,6 +63,7 @@ TEXTS = st.text() | st.lists(PIECES | st.text(max_size=5), max_size=8).map("".jo
 
 
 @pytest.mark.parametrize("role", READERS)
+@settings(deadline=None)
 @given(text=TEXTS)
 def test_no_text_raises_and_readings_are_usable(role: str, text: str) -> None:
     reading = READERS[role](text)
@@ -76,7 +77,8 @@ def test_no_text_raises_and_readings_are_usable(role: str, text: str) -> None:
 
 REPEATED = [
     "[", "{", '{"a":', '["', '"', "((", "\\", "<think>", "```", "```\n",
-    "is ", "so the ", "Answer: ", "let me\nAnswer: ", "Thought:\nAnswer: ", "? ", "Sure, ", "1. ", "not ",
+    "is ", "so the ", "Answer: ", "let me\nAnswer: ", "Thought:\nAnswer: ", "? ",
+    "Sure, ", "1. ", "not ",
 ]  # fmt: skip
 
 
@@ -113,6 +115,7 @@ LABELS = [
 ]
 
 
+@settings(deadline=None)
 @given(
     label=st.sampled_from(LABELS),
     wrap=st.sampled_from(WRAPPED),
@@ -131,6 +134,7 @@ def test_a_clean_label_reads_right_however_it_is_wrapped(
     assert reader(before + wrap.format(recase(name)) + after) == meaning
 
 
+@settings(deadline=None)
 @given(st.sampled_from([row["text"] for row in ROWS if row["expected"] is not None]))
 def test_thinking_before_the_output_never_counts(text: str) -> None:
     thinking = '<think>true, a complex question? Answer: no {"decomposition": ["Who?"]}</think>'
