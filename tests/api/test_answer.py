@@ -100,10 +100,10 @@ async def test_an_event_source_that_reconnects_is_told_to_stay_away() -> None:
 
 
 async def test_event_ids_carry_the_answer_id_and_the_number() -> None:
-    async with live() as service:
-        async with service.http.post("/answer/stream", json={"question": "Who?"}) as response:
-            lines = (await response.text()).splitlines()
-            request_id = response.headers["x-request-id"]
+    body = {"question": "Who?"}
+    async with live() as service, service.http.post("/answer/stream", json=body) as response:
+        lines = (await response.text()).splitlines()
+        request_id = response.headers["x-request-id"]
     ids = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
     assert ids == [f"{request_id}-{number}" for number in range(len(ids))]
 

@@ -9,11 +9,12 @@ from service.domain import Passage, ScoredPassage
 from service.errors import InvalidRequest, NotFound
 from service.retrieval.base import Filter, SearchRequest, SearchResult
 
+NORMA = "Norma is an opera. It was composed by Vincenzo Bellini."
 SAMPLE = (
-    Passage("norma", "Norma", "Norma is an opera. It was composed by Vincenzo Bellini.", {"year": 1831}),
+    Passage("norma", "Norma", NORMA, {"year": 1831}),
     Passage("bellini", "Bellini", "Vincenzo Bellini was born in Catania.", {"year": 1801}),
     Passage("palermo", "Palermo", "Palermo is a city in Sicily.", {"year": 734}),
-)  # fmt: skip
+)
 
 
 class FakeRetriever:

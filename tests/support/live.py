@@ -1,4 +1,4 @@
-"""The real server on a real socket, in the test's own event loop; raw and aiohttp clients for it."""
+"""The real server on a real socket, in the test's own event loop, and clients for it."""
 
 from __future__ import annotations
 

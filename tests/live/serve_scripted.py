@@ -1,0 +1,39 @@
+"""Serve with a scripted engine in a process of its own; the tests of signals start it.
+
+``python -m tests.live.serve_scripted '{"server": {"port": 0}}' --words 50 --delay 0.05`` prints the
+URL once it serves, and `closed` after everything has been closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.serving import run_server
+from service.settings import Settings
+from service.telemetry.logs import configure_logging
+from tests.stubs.fake_retriever import FakeRetriever
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="the service on a scripted engine")
+    parser.add_argument("settings", type=json.loads)
+    parser.add_argument("--words", type=int, default=50)
+    parser.add_argument("--delay", type=float, default=0.05)
+    parser.add_argument("--stores", action="store_true", help="embedded stores, not a fake")
+    options = parser.parse_args()
+    configure_logging("warning")
+    words = [f"w{number} " for number in range(options.words)]
+    engine = ScriptedGenerator([ScriptStep(reply=words, delay=options.delay, times=None)])
+    run_server(
+        Settings.model_validate(options.settings),
+        on_started=lambda url: print(url, flush=True),
+        engines={"default": engine},
+        retriever=None if options.stores else FakeRetriever(),
+    )
+    print(f"closed, {engine.running} calls left", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""SIGTERM with streams open, in a real process: they end in order, and so does the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.live import Raw, parse_sse
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Served:
+    process: asyncio.subprocess.Process
+    port: int
+    lines: list[str]
+
+    async def ended(self, seconds: float) -> float:
+        """Wait for the process to exit by itself; the seconds it took."""
+        started = time.monotonic()
+        assert self.process.stdout is not None
+        rest = await asyncio.wait_for(self.process.stdout.read(), seconds)
+        await asyncio.wait_for(self.process.wait(), seconds)
+        self.lines += rest.decode().splitlines()
+        return time.monotonic() - started
+
+
+@asynccontextmanager
+async def serve(*options: str, data: Path | None = None, **server: Any) -> AsyncIterator[Served]:
+    settings: dict[str, Any] = {"server": {"port": 0, **server}}
+    if data is not None:
+        settings |= {"data_dir": str(data), "retrieval": {"embedding_model": "hashing"}}
+        options = (*options, "--stores")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.live.serve_scripted", json.dumps(settings), *options,
+        stdout=asyncio.subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        assert url.startswith("http://127.0.0.1:"), url
+        yield Served(process, int(url.rsplit(":", 1)[1]), [])
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def body_of(raw: str) -> list[tuple[str, Any]]:
+    """The events in a raw chunked response."""
+    text = raw.split("\r\n\r\n", 1)[1]
+    lines = [line for line in text.split("\n") if not line.endswith("\r")]
+    return parse_sse("\n".join(lines))
+
+
+async def test_running_streams_end_by_their_answer_and_new_questions_are_refused() -> None:
+    async with serve("--words", "20", drain_s=10) as served:
+        clients = [await Raw.ask(served.port, route="direct") for _ in range(3)]
+        heads = [await client.until("event: token") for client in clients]
+        served.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.15)
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as http:
+            for path in ("/answer", "/answer/stream"):
+                async with http.post(path, json={"question": "Who?"}) as response:
+                    assert response.status == 503
+                    assert response.headers["retry-after"]
+                    problem = await response.json(content_type=None)
+                    assert problem["type"] == "urn:revelator:problem:draining"
+            async with http.get("/readyz") as response:
+                assert response.status == 503
+            async with http.get("/healthz") as response:
+                assert response.status == 200
+        for head, client in zip(heads, clients, strict=True):
+            names = [name for name, _ in body_of(head + await client.rest())]
+            assert names[-2:] == ["answer", "done"]
+            await client.close()
+        assert await served.ended(5) < 3
+    assert served.process.returncode == 0
+    assert served.lines == ["closed, 0 calls left"]
+
+
+async def test_what_does_not_end_in_time_ends_by_an_error_and_done() -> None:
+    async with serve("--words", "10000", drain_s=0.5) as served:
+        streams = [await Raw.ask(served.port, route="direct") for _ in range(3)]
+        heads = [await client.until("event: token") for client in streams]
+        plain = await Raw.ask(served.port, "/answer", route="direct")
+        await asyncio.sleep(0.1)
+        served.process.send_signal(signal.SIGTERM)
+        for head, client in zip(heads, streams, strict=True):
+            events = body_of(head + await client.rest())
+            assert [name for name, _ in events][-2:] == ["error", "done"]
+            assert events[-2][1]["problem"]["type"] == "urn:revelator:problem:draining"
+            assert [data["seq"] for _, data in events] == list(range(len(events)))
+            await client.close()
+        refused = await plain.until('"status":503')
+        assert refused.startswith("HTTP/1.1 503")
+        assert "urn:revelator:problem:draining" in refused
+        await plain.close()
+        assert await served.ended(5) < 3
+    assert served.process.returncode == 0
+    assert served.lines == ["closed, 0 calls left"]
+
+
+async def test_an_idle_server_stops_at_once() -> None:
+    async with serve(drain_s=60) as served:
+        idle = await Raw.ask(served.port, "/nowhere")  # leaves a kept-alive connection
+        await idle.until("not-found")
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.ended(5) < 2
+        await idle.close()
+    assert served.process.returncode == 0
+
+
+async def test_a_client_that_does_not_read_cannot_hold_the_process() -> None:
+    async with serve("--words", "1000000", "--delay", "0", drain_s=0.2) as served:
+        client = await Raw.ask(served.port, limit=1024, route="direct")
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(1.0)
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.ended(15) < 8
+        await client.close(reset=True)
+    assert served.process.returncode == 0
+
+
+async def test_a_second_signal_exits_at_once() -> None:
+    async with serve("--words", "10000", drain_s=60) as served:
+        client = await Raw.ask(served.port, route="direct")
+        await client.until("event: token")
+        served.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert served.process.returncode is None
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.ended(5) < 2
+        await client.close()
+
+
+async def test_stores_are_flushed_and_the_directory_is_free_again(tmp_path: Path) -> None:
+    documents = [{"id": f"d{n}", "title": f"T{n}", "text": f"Text {n}."} for n in range(5)]
+    for run in range(2):
+        async with serve(data=tmp_path, drain_s=1) as served:
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as http:
+                if run == 0:
+                    async with http.put("/collections/mine", json={}) as response:
+                        assert response.status == 200, await response.text()
+                    batch = {"documents": documents}
+                    async with http.post("/collections/mine/documents", json=batch) as response:
+                        assert (await response.json())["indexed"] == 5
+                async with http.get("/collections/mine") as response:
+                    found = await response.json()
+            served.process.send_signal(signal.SIGTERM)
+            await served.ended(10)
+            assert served.process.returncode == 0
+            assert (found["documents"], found["state"]) == (5, "complete")
+
+
+async def test_a_taken_port_is_named_before_anything_is_opened() -> None:
+    async with serve() as served:
+        settings = json.dumps({"server": {"port": served.port}})
+        other = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.live.serve_scripted", settings,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
+        )  # fmt: skip
+        _, errors = await asyncio.wait_for(other.communicate(), 30)
+    assert other.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{served.port}" in errors.decode()
