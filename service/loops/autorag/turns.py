@@ -26,8 +26,10 @@ _AFTER_QUERY = re.compile(
     r"|(?:retrieved document|intermediate answer)(?:_\d+)?\s*[:：]|###",
     re.IGNORECASE,
 )
-_PADDING = re.compile(r"[\s*]+")
+_PADDING_CHARACTERS: Final = frozenset(" \t\n\r\f\v*")
+_PADDING = re.compile(r"[ \t\n\r\f\v*]+")
 _MARKERS: Final = ("initialquery:", "refinedquery:", "query:", "finalanswer:")
+_BEGINNINGS: Final = [(m[:size], size) for m in _MARKERS for size in range(len(m) + 1)]
 _LONGEST_MARKER: Final = 40  # with room for asterisks and spaces
 
 
@@ -61,8 +63,8 @@ def _thought(text: str) -> str | None:
     return _LABEL.sub("", reasoning).strip() or None
 
 
-def _last_end(marker: re.Pattern[str], text: str) -> int | None:
-    ends = [match.end() for match in marker.finditer(text)]
+def _last_end(marker: re.Pattern[str], text: str, start: int = 0) -> int | None:
+    ends = [match.end() for match in marker.finditer(text, start)]
     return ends[-1] if ends else None
 
 
@@ -122,13 +124,15 @@ class TurnStream:
         return [*self._draft(ended=True), *self._answers(ended=True)]
 
     def _draft(self, ended: bool) -> list[Piece]:
-        marker = _FIRST_MARKER.search(self.text)
-        known = self.text[: marker.start()] if marker else _known(self.text, ended)
-        fresh, self._drafted = known[self._drafted :], max(self._drafted, len(known))
+        marker = _FIRST_MARKER.search(self.text, self._drafted)
+        known = marker.start() if marker else len(_known(self.text, ended))
+        fresh, self._drafted = self.text[self._drafted : known], max(self._drafted, known)
         return [Piece("draft", fresh)] if fresh else []
 
     def _answers(self, ended: bool) -> list[Piece]:
-        start = None if _QUERY.search(self.text) else _last_end(_FINAL, self.text)
+        """No marker begins before the end of the draft: the search need not either."""
+        asks = _QUERY.search(self.text, self._drafted)
+        start = None if asks else _last_end(_FINAL, self.text, self._drafted)
         pieces: list[Piece] = []
         if start != self._answer_from:
             pieces += [Piece("void")] if self._answer else []
@@ -144,8 +148,10 @@ def _known(text: str, ended: bool) -> str:
     """`text` without an end that may still become part of a marker or turn out to be padding."""
     if ended:
         return text
-    for length in range(min(len(text), _LONGEST_MARKER), 0, -1):
-        tail = _PADDING.sub("", text[-length:]).lower()
-        if any(marker.startswith(tail) for marker in _MARKERS):
-            return text[:-length]
-    return text
+    tail = _PADDING.sub("", text[-_LONGEST_MARKER:]).lower()
+    held = max(size for beginning, size in _BEGINNINGS if tail.endswith(beginning))
+    end = len(text)
+    while end and (held or text[end - 1] in _PADDING_CHARACTERS):
+        end -= 1
+        held -= text[end] not in _PADDING_CHARACTERS
+    return text[:end]
