@@ -26,7 +26,9 @@ from transformers import LlamaForCausalLM
 
 from service.training.copying import Example, copying_examples
 from service.training.corpora import load_passages, tokenizer_texts
+from service.training.mixture import task_examples
 from service.training.network import CONTEXT, VOCABULARY, build_model, export_model, model_config
+from service.training.scoring import quick_scores
 from service.training.tokenizer import EOS, load_tokenizer, save_tokenizer, train_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -137,7 +139,7 @@ def train_step(
     while seen < STEP_TOKENS:
         batch = next(source)
         loss, share = batch_loss(model, batch)
-        (loss / 100.0).backward()
+        (loss / 100.0).backward()  # type: ignore[no-untyped-call]
         total, weight = total + float(loss.detach()), weight + share
         seen += sum(len(example.ids) for example in batch)
     for parameter in optimiser.parameters:
@@ -204,8 +206,6 @@ class Trainer:
         copying = copying_examples(self.tokenizer, self.passages, self.rng)
         while self.clock.elapsed_s < self.options.copying_minutes * 60:
             yield next(copying)
-        from service.training.mixture import task_examples
-
         yield from task_examples(self.tokenizer, self.options.data, self.rng, self.clock_share)
 
     def clock_share(self) -> float:
@@ -238,9 +238,7 @@ class Trainer:
         )  # fmt: skip
 
     def _measure(self) -> None:
-        from service.training.scoring import quick_scores
-
-        self.model.eval()
+        self.model.train(False)
         scores = quick_scores(self.model, self.tokenizer, self.options.data)
         self.model.train()
         logger.info("scores %s", " ".join(f"{k}={v:.3f}" for k, v in scores.items()))

@@ -12,13 +12,9 @@ from typing import NamedTuple
 
 from service.training.corpora import Passage
 
-MONTH = (
-    "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-)
+MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 DATE = rf"(?:\d{{1,2}} {MONTH},? \d{{3,4}}|{MONTH} \d{{1,2}}, \d{{3,4}}|\d{{4}})"
-_WORD = (
-    r"(?:(?:[A-Z]\.)+|(?:St|Dr|Jr|Sr|Mr|Mrs|Ph)\.|[A-ZÀ-ÞĀ-Ž][\w'’]*(?:- ?[\w'’]+)*)"
-)
+_WORD = r"(?:(?:[A-Z]\.)+|(?:St|Dr|Jr|Sr|Mr|Mrs|Ph)\.|[A-ZÀ-ÞĀ-Ž][\w'’]*(?:- ?[\w'’]+)*)"
 _LINK = r"(?:of|de|von|van|der|den|da|di|del|dos|la|le|du|bin|ibn|and|the|y|zu)"
 NAME = rf"{_WORD}(?: {_WORD}| {_LINK} (?:the |la )?{_WORD}){{0,5}}"
 PERSON = rf"{_WORD}(?: {_WORD}| (?:of|de|von|van|der|di|da|del|la|le|bin|ibn|zu) {_WORD}){{1,4}}"
@@ -97,9 +93,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "child": (rf"\b(?:father|mother) of (?:the )?(?:[a-z]+ )?({PERSON})",),
     "sibling": (rf"\b(?:brother|sister) of (?:the )?(?:[a-z]+ )?({PERSON})",),
-    "school": (
-        rf"\b(?:educated at|studied at|graduated from|attended) (?:the )?({NAME})",
-    ),
+    "school": (rf"\b(?:educated at|studied at|graduated from|attended) (?:the )?({NAME})",),
     "team": (rf"\bplay(?:s|ed|ing) (?:as an? [a-z ]+ )?for ({NAME})",),
     "position": (
         r"\bplay(?:s|ed) as an? (goalkeeper|defender|midfielder|forward|striker|winger"
@@ -131,12 +125,16 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "publisher": (rf"\bpublished by (?:the )?({NAME})",),
     "label": (r"\b(?:on|by|through|via|under) ((?:[A-Z][\w&]+ ){1,3}(?:Records|Music))\b",),
-    "release_date": (rf"\breleased (?:on |in )({MONTH} \d{{1,2}}, \d{{4}}|\d{{1,2}} {MONTH} \d{{4}})",),
+    "release_date": (
+        rf"\breleased (?:on |in )({MONTH} \d{{1,2}}, \d{{4}}|\d{{1,2}} {MONTH} \d{{4}})",
+    ),
     "location": (
         rf"{_ARTICLE}(?:[\w-]+ ){{0,4}}?{_SITE}(?: located| situated)? in (?:the )?"
         rf"(?:[a-z-]+ (?:of|in) (?:the )?)?({PLACE})",
     ),
-    "founded": (r"\b(?:founded|established|formed|opened)(?: [a-z]+)? in (?:[A-Z][a-z]+ )?(\d{4})",),
+    "founded": (
+        r"\b(?:founded|established|formed|opened)(?: [a-z]+)? in (?:[A-Z][a-z]+ )?(\d{4})",
+    ),
     "founder": (rf"\bfounded (?:in \d{{4}} )?by ({PERSON})",),
     "headquarters": (rf"\b(?:based|headquartered) in ({PLACE})",),
     "owner": (rf"\bowned (?:and operated )?by (?:the )?({NAME})",),

@@ -106,8 +106,8 @@ class Tasks:
         size = 0 if self.rng.random() < alone else self.rng.choices((1, 2, 3, 4), (4, 6, 1, 0.5))[0]
         words = self._words()
         texts = [roles.cut(gold, answer, words, self.rng)]
-        for other in self._distractors(question, gold, answer, size):
-            texts.append(roles.cut(other, "", words, self.rng))
+        others = self._distractors(question, gold, answer, size)
+        texts += [roles.cut(other, "", words, self.rng) for other in others]
         self.rng.shuffle(texts)
         return [roles.answer_turn(vary_surface(question, self.rng), texts, answer)]
 
@@ -178,10 +178,10 @@ class Tasks:
             return [roles.refine_turn(question, [], question)]
         if draw < 0.25:
             real = self.rng.choice(self.real["musique"])
-            hops = roles.resolved_hops(real.row)
-            size = self.rng.randrange(len(hops))
-            return [roles.refine_turn(real.question, [Pair(q, a) for q, a, _ in hops[:size]],
-                                      hops[size][0])]  # fmt: skip
+            steps = roles.resolved_hops(real.row)
+            size = self.rng.randrange(len(steps))
+            return [roles.refine_turn(real.question, [Pair(q, a) for q, a, _ in steps[:size]],
+                                      steps[size][0])]  # fmt: skip
         if draw < 0.30:
             real = self.rng.choice(self.real["strategyqa"])
             return [roles.refine_turn(real.question, [], real.row["decomposition"][0])]

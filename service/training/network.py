@@ -72,7 +72,7 @@ def plain_attention(
 def build_model(config: LlamaConfig) -> LlamaForCausalLM:
     """A new model that trains with `plain_attention`."""
     AttentionInterface.register(PLAIN_ATTENTION, plain_attention)
-    model = LlamaForCausalLM(config)
+    model: LlamaForCausalLM = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     model.config._attn_implementation = PLAIN_ATTENTION
     return model
 

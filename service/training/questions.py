@@ -240,7 +240,8 @@ COMPARISONS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     )),
     ("film_year", True, (
         "Which film came out first, {a} or {b}?", "Which film is older, {a} or {b}?",
-        "Which film was released first, {a} or {b}?", "Which movie was released earlier, {a} or {b}?",
+        "Which film was released first, {a} or {b}?",
+        "Which movie was released earlier, {a} or {b}?",
         "Which film came out earlier, {a} or {b}?", "Between {a} and {b}, which film is older?",
     )),
     ("film_year", False, (
@@ -262,7 +263,8 @@ SAME: dict[str, tuple[str, ...]] = {
         "Is the nationality of {a} and {b} the same?", "Do {a} and {b} share the same nationality?",
     ),
     "film_country": (
-        "Are {a} and {b} from the same country?", "Are the films {a} and {b} both from one country?",
+        "Are {a} and {b} from the same country?",
+        "Are the films {a} and {b} both from one country?",
         "Do the films {a} and {b} come from the same country?",
         "Are the films {a} and {b} from the same country?", "Do {a} and {b} come from one country?",
     ),

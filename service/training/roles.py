@@ -106,7 +106,9 @@ def document_turn(number: int, texts: Sequence[str]) -> str:
 
 
 def autorag_turns(
-    made: Synthesised, question: str, documents: Sequence[tuple[int, Sequence[str]]],
+    made: Synthesised,
+    question: str,
+    documents: Sequence[tuple[int, Sequence[str]]],
     repeats: Sequence[str],
 ) -> list[Turn]:
     """A whole dialogue; a document is (the hop it answers, or -1, and its texts).

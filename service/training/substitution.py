@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from service.training.corpora import Passage
 from service.training.facts import MONTH, Fact, subject_of
 
-_ONSETS = "b br c ch cr d dr f fl g gr h j k kl l m n p pr r s sh st t th tr v w y z".split()
-_VOWELS = "a e i o u ai ea ia io ou".split()
+_ONSETS = re.findall(
+    r"\w+", "b br c ch cr d dr f fl g gr h j k kl l m n p pr r s sh st t th tr v w y z"
+)
+_VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ia", "io", "ou")
 _CODAS = ["", "", "", "n", "r", "l", "s", "t", "m", "k", "nd", "rt", "ss"]
 _MONTHS = MONTH.strip("(?:)").split("|")
 _DATE_KINDS = {"birth_date", "death_date", "release_date"}

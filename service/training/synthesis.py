@@ -87,9 +87,7 @@ def compound(facts: Sequence[Fact], rng: random.Random, *, unseen: bool = False)
     return Synthesised("compound", "compound", question, hops, " && ".join(h.answer for h in hops))
 
 
-def bridge(
-    first: Fact, second: Fact, rng: random.Random, *, unseen: bool = False
-) -> Synthesised:
+def bridge(first: Fact, second: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised:
     """A question over the answer of another: ``Where was the director of X born?``."""
     phrase = rng.choice(PHRASES[first.kind]).format(s=first.subject)
     outer = [w for w in wordings(SINGLE[second.kind], unseen=unseen) if "the film {s}" not in w]
@@ -101,13 +99,13 @@ def bridge(
     return Synthesised("complex", "bridge", question, hops, second.answer)
 
 
-def comparison(
-    a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False
-) -> Synthesised | None:
+def comparison(a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised | None:
     """Which of two comes first, or whether both are the same; None where the facts cannot tell."""
     hops = (plain_hop(a), plain_hop(b))
     if a.kind in SAME:
-        question = rng.choice(wordings(SAME[a.kind], unseen=unseen)).format(a=a.subject, b=b.subject)
+        question = rng.choice(wordings(SAME[a.kind], unseen=unseen)).format(
+            a=a.subject, b=b.subject
+        )
         answer = "yes" if normalise(a.answer) == normalise(b.answer) else "no"
         return Synthesised("complex", f"same {a.kind}", question, hops, answer)
     choices = [entry for entry in COMPARISONS if entry[0] == a.kind]
@@ -186,8 +184,9 @@ class Maker:
         if self.links and self.rng.random() >= share:
             first, second = self.rng.choice(self.links)
             return bridge(first, second, self.rng, unseen=self.unseen)
-        people = ("director",) * 5 + ("father", "mother", "spouse", "composer", "performer",
-                                     "author", "writer", "starring", "producer", "child")  # fmt: skip
+        people = ("director", "director", "director", "director", "father", "mother", "spouse",
+                  "composer", "performer", "author", "writer", "starring", "producer",
+                  "child")  # fmt: skip
         first = self.fact(self.rng.choice([k for k in people if k in self.by_kind]))
         kinds = ("birth_date", "death_date", "birth_place", "death_place", "nationality",
                  "father", "mother", "spouse", "occupation", "school")  # fmt: skip

@@ -1,0 +1,94 @@
+"""The model's recipe: attention, batches, a step that learns, an export that loads."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from service.training.copying import Example, copying_examples, lookup, repeated_ids
+from service.training.corpora import Passage
+from service.training.embedded import ROW_TOKENS, Clock, Optimiser, batch_loss, batches
+from service.training.network import build_model, export_model, model_config, plain_attention
+from service.training.scoring import Scorer, macro_f1, squeezed
+from service.training.tokenizer import save_tokenizer, train_tokenizer
+
+
+def test_attention_equals_the_reference() -> None:
+    query, key, value = (torch.randn(2, heads, 7, 32) for heads in (8, 4, 4))
+    mixed, _ = plain_attention(torch.nn.Identity(), query, key, value, None, 32**-0.5)
+    reference = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, enable_gqa=True
+    )
+    assert torch.allclose(mixed, reference.transpose(1, 2), atol=1e-5)
+
+
+def test_batches_keep_every_counted_id() -> None:
+    rng = random.Random(0)
+    source = batches(iter(lambda: repeated_ids(500, rng), None), rng)
+    for _ in range(20):
+        batch = next(source)
+        assert len(batch) * max(len(example.ids) for example in batch) <= ROW_TOKENS
+
+
+def test_padding_does_not_change_the_loss() -> None:
+    model = build_model(model_config(vocabulary=300, layers=1, width=64))
+    short = Example([1, 270, 271, 2], [False, False, True, True])
+    long = Example([1, *range(260, 280), 2], [False] * 21 + [True])
+    both, weight = batch_loss(model, [short, long])
+    one, first = batch_loss(model, [short])
+    two, second = batch_loss(model, [long])
+    assert float(both.detach()) == pytest.approx(float((one + two).detach()), rel=2e-2)
+    assert weight == pytest.approx(first + second)
+
+
+def test_a_few_steps_learn_one_example() -> None:
+    torch.manual_seed(0)
+    model = build_model(model_config(vocabulary=300, layers=1, width=64))
+    optimiser = Optimiser(model)
+    example = Example([1, 270, 271, 272, 2], [False, False, True, True, True])
+    losses = []
+    for _ in range(12):
+        loss, weight = batch_loss(model, [example])
+        (loss / weight).backward()
+        optimiser.step(1.0)
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0] / 2
+
+
+def test_schedule_follows_the_clock() -> None:
+    assert Clock(600, before_s=599).rate() < 0.05 < Clock(600, before_s=300).rate()
+    assert Clock(600).rate() < 0.1
+
+
+def test_export_loads_and_writes(tmp_path: Path, passages: list[Passage]) -> None:
+    tokenizer = train_tokenizer([p.text for p in passages], 400)
+    save_tokenizer(tokenizer, tmp_path, 128)
+    model = build_model(model_config(tokenizer.get_vocab_size(), layers=1, width=64))
+    export_model(model, tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    ids = torch.tensor([[1, 260, 261]])
+    ours, theirs = model(ids).logits, loaded(ids).logits
+    assert torch.allclose(ours, theirs, atol=0.05)
+    assert loaded.dtype == torch.float32
+    assert len(list(copying(tokenizer, passages))) == 5
+    assert Scorer(loaded, tokenizer).choose("q", ["yes", "no"]) in {"yes", "no"}
+
+
+def copying(tokenizer: object, passages: list[Passage]) -> list[Example]:
+    stream = copying_examples(tokenizer, passages, random.Random(0))
+    return [next(stream) for _ in range(5)]
+
+
+def test_lookup_answers_with_the_value() -> None:
+    turn = lookup(["ab", "cd", "ef", "gh"], random.Random(4))
+    assert turn.assistant in turn.user
+
+
+def test_measures() -> None:
+    assert squeezed("The  Answer!") == "answer"
+    assert macro_f1([("a", "a"), ("b", "a"), ("b", "b")]) == pytest.approx((2 / 3 + 2 / 3) / 2)

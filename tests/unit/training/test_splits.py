@@ -1,0 +1,44 @@
+"""What is held out is decided by one hash, for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.training.corpora import load_passages
+from service.training.splits import is_held_out, normalise
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("Who  wrote “Heat”?", "who wrote heat"),
+        ("Straße (film)", "strasse film"),
+        ("ＦＵＬＬ width", "full width"),
+        ("snake_case it's", "snake_case it s"),
+        ("  ", ""),
+    ],
+)
+def test_normal_form(text: str, normal: str) -> None:
+    assert normalise(text) == normal
+
+
+def test_surface_does_not_move_a_text_across_the_split() -> None:
+    for number in range(200):
+        text = f"Title number {number}"
+        assert is_held_out(text) == is_held_out(f"  title NUMBER   {number}?! ")
+
+
+def test_about_a_fifth_is_held_out() -> None:
+    held = sum(is_held_out(f"text {number}") for number in range(5000))
+    assert 0.18 < held / 5000 < 0.23
+
+
+def test_counts_of_the_design(shared_data: Path) -> None:
+    passages = load_passages(shared_data, held_out=None)
+    wiki = [p for p in passages if p.source == "2wikimultihopqa"]
+    articles = {p.title for p in passages if p.source == "squad"}
+    assert sum(is_held_out(p.title) for p in wiki) == 1253
+    assert sum(is_held_out(title) for title in articles) == 7
+    assert len(articles) == 24
