@@ -38,6 +38,7 @@ class Collections:
         self._embedder = embedder
         self._sample = sample or Sample.shipped()
         self._names: set[str] | None = None
+        self._shipped: set[str] = set()
         self._open: dict[str, Collection] = {}
         self._lock = anyio.Lock()
 
@@ -45,7 +46,7 @@ class Collections:
         """Every collection, the sample too where its corpus is shipped."""
         async with self._lock:
             known = await self._known()
-        return sorted(known | ({SAMPLE} if self._sample.exists else set()))
+        return sorted(known | self._shipped)
 
     async def resolve(self, name: str | None) -> str:
         names = await self.names()
@@ -180,6 +181,7 @@ class Collections:
             raise StoreError(f"{self._root} cannot be used: {error}") from error
         for left in self._root.glob(_TRASH + "*"):
             shutil.rmtree(left, ignore_errors=True)
+        self._shipped = {SAMPLE} if self._sample.exists else set()
         return {path.parent.name for path in self._root.glob("*/" + FILE)}
 
     async def _make(self, manifest: Manifest) -> Collection:

@@ -80,11 +80,10 @@ async def test_get_streams_the_same_events_for_event_source() -> None:
         "question": "Who composed Norma?", "route": "single", "top_k": "1",
         "filter": json.dumps({"year": [1831]}),
     }  # fmt: skip
-    async with live() as service:
-        async with service.http.get("/answer/stream", params=query) as response:
-            assert response.headers["content-type"].startswith("text/event-stream")
-            assert response.headers["cache-control"] == "no-cache"
-            wire = parse_sse(await response.text())
+    async with live() as service, service.http.get("/answer/stream", params=query) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["cache-control"] == "no-cache"
+        wire = parse_sse(await response.text())
     check_grammar(wire)
     body = next(data["body"] for name, data in wire if name == "answer")
     assert body["route"] == "single"

@@ -1,0 +1,183 @@
+"""Collections and documents over HTTP, in the real embedded stores with a hashing embedder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.generation.scripted import ScriptedGenerator
+from tests.api.test_bad_input import check_problem
+from tests.support.live import Live, answering, config, live
+
+pytestmark = pytest.mark.anyio
+NDJSON = {"Content-Type": "application/x-ndjson"}
+NORMA = {
+    "id": "n",
+    "title": "Norma",
+    "text": "Norma was composed by Vincenzo Bellini.",
+    "year": 1831,
+}
+
+
+@asynccontextmanager
+async def stored(tmp_path: Path, **server: Any) -> AsyncIterator[Live]:
+    settings = config(
+        data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"}, server=server
+    )
+    engine = ScriptedGenerator(answering())
+    async with live(engine, settings=settings, own_stores=True) as service:
+        yield service
+
+
+async def put(service: Live, name: str = "mine", **body: Any) -> dict[str, Any]:
+    async with service.http.put(f"/collections/{name}", json=body) as response:
+        assert response.status == 200, await response.text()
+        found: dict[str, Any] = await response.json()
+        return found
+
+
+async def add(service: Live, documents: list[Any], name: str = "mine") -> dict[str, Any]:
+    url = f"/collections/{name}/documents"
+    async with service.http.post(url, json={"documents": documents}) as response:
+        assert response.status == 200, await response.text()
+        report: dict[str, Any] = await response.json()
+        return report
+
+
+async def test_a_collection_lives_from_put_to_delete(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        made = await put(service, description="operas", metadata_fields=["year"])
+        assert (made["name"], made["description"], made["documents"]) == ("mine", "operas", 0)
+        changed = await put(service, metadata_fields=["city"])
+        assert changed["metadata_fields"] == ["city", "year"]
+        assert changed["description"] == "operas"
+        async with service.http.get("/collections") as response:
+            names = [each["name"] for each in (await response.json())["collections"]]
+            assert "mine" in names
+        async with service.http.delete("/collections/mine") as response:
+            assert (response.status, await response.read()) == (204, b"")
+        for method in ("get", "delete"):
+            async with service.http.request(method, "/collections/mine") as response:
+                await check_problem(response, 404, "not-found")
+
+
+async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        assert await add(service, [NORMA]) == {"indexed": 1, "unchanged": 0, "failed": []}
+        assert await add(service, [NORMA]) == {"indexed": 0, "unchanged": 1, "failed": []}
+        async with service.http.get("/collections/mine/documents/n") as response:
+            document = await response.json()
+        assert document["passages"] == [{"passage_id": "n", "text": NORMA["text"]}]
+        assert document["metadata"] == {"year": 1831}
+        status, body = await service.ask(
+            "Who composed Norma?", collection="mine", route="single", filter={"year": 1831}
+        )
+        assert (status, body["answer"]) == (200, "Vincenzo Bellini")
+        assert body["citations"][0]["passage_id"] == "n"
+        async with service.http.delete("/collections/mine/documents/n") as response:
+            assert response.status == 204
+        async with service.http.get("/collections/mine/documents/n") as response:
+            await check_problem(response, 404, "not-found")
+        async with service.http.delete("/collections/mine/documents/n") as response:
+            await check_problem(response, 404, "not-found")
+
+
+async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
+    documents = [
+        NORMA, {"id": "x"}, 7, {"text": "No id is fine."}, {"id": "n", "text": "The later wins."},
+    ]  # fmt: skip
+    async with stored(tmp_path) as service:
+        await put(service)
+        report = await add(service, documents)
+        assert report["indexed"] == 3
+        assert [(each["index"], each["id"]) for each in report["failed"]] == [(1, "x"), (2, None)]
+        assert all(each["problem"] for each in report["failed"])
+        async with service.http.get("/collections/mine/documents/n") as response:
+            assert (await response.json())["passages"][0]["text"] == "The later wins."
+        async with service.http.get("/collections/mine") as response:
+            assert (await response.json())["documents"] == 2
+
+
+async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(tmp_path: Path) -> None:
+    async def lines() -> AsyncIterator[bytes]:
+        for number in range(600):
+            line = json.dumps({"id": f"d{number}", "text": f"Text {number}."}).encode() + b"\n"
+            yield line[:7]  # lines and chunks do not agree
+            yield line[7:]
+        yield b'{"id": "cut'
+        yield b"\n\n"
+        for _ in range(100):
+            yield b"x" * 50_000
+        yield b'\n{"text": "\xff"}\n'
+        yield b'{"id": "last", "text": "Without an end."}'
+
+    async with stored(tmp_path, max_body_bytes=1000) as service:
+        await put(service)
+        url = "/collections/mine/documents"
+        async with service.http.post(url, data=lines(), headers=NDJSON) as response:
+            report = await response.json()
+        assert report["indexed"] == 601
+        assert [each["index"] for each in report["failed"]] == [600, 602, 603]
+        assert "1,000,000" in report["failed"][1]["problem"]
+        async with service.http.get("/collections/mine") as response:
+            found = await response.json()
+        assert (found["documents"], found["state"]) == (601, "complete")
+
+
+async def test_a_client_that_leaves_an_upload_leaves_a_whole_collection(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        head = "POST /collections/mine/documents HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n"
+        writer.write(f"{head}Content-Type: application/x-ndjson\r\n\r\n".encode())
+        writer.write(b'{"id": "a", "text": "Whole."}\n{"id": "b", "te')
+        await writer.drain()
+        await asyncio.sleep(0.2)
+        writer.close()
+        await writer.wait_closed()
+        report = await add(service, [{"id": "c", "text": "Next."}])
+        assert report["indexed"] == 1
+        async with service.http.get("/collections/mine") as response:
+            found = await response.json()
+        assert (found["documents"], found["state"]) == (2, "complete")
+        del reader
+
+
+BAD: list[tuple[str, str, Any, int, str]] = [
+    ("put", "/collections/Bad%20Name", {}, 422, "invalid-request"),
+    ("put", "/collections/sample", {}, 422, "invalid-request"),
+    ("put", "/collections/mine", {"colour": 1}, 422, "invalid-request"),
+    ("put", "/collections/mine", {"analysis": "klingon"}, 422, "invalid-request"),
+    ("put", "/collections/mine", {"metadata_fields": "year"}, 422, "invalid-request"),
+    ("put", "/collections/mine", [], 422, "invalid-request"),
+    ("post", "/collections/none/documents", {"documents": []}, 404, "not-found"),
+    ("post", "/collections/mine/documents", {"documents": {}}, 422, "invalid-request"),
+    ("post", "/collections/mine/documents", {"docs": []}, 422, "invalid-request"),
+    ("get", "/collections/none", None, 404, "not-found"),
+    ("get", "/collections/mine/documents/none", None, 404, "not-found"),
+    ("delete", "/collections/sample", None, 422, "invalid-request"),
+]
+
+
+async def test_each_bad_request_is_a_problem(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        for method, path, body, status, slug in BAD:
+            async with service.http.request(method, f"{service.url}{path}", json=body) as response:
+                await check_problem(response, status, slug)
+        url = "/collections/mine/documents"
+        async with service.http.post(url, data=b"a,b", headers={"Content-Type": "text/csv"}) as r:
+            await check_problem(r, 415, "unsupported-media-type")
+
+
+async def test_a_deployment_without_stores_of_its_own_says_so() -> None:
+    async with live() as service, service.http.get("/collections") as response:
+        problem = await check_problem(response, 404, "not-found")
+        assert "manages no collections" in problem["detail"]
