@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 BATCH_DOCUMENTS = 64  # a request's work stays short beside the questions the server answers
-SHARE_OF_BODY = 0.5  # of the server's largest body (server.max_body_bytes)
+BATCH_BYTES = 1_000_000  # of them; NDJSON, so a document of any allowed size passes
+JSON, NDJSON = "application/json", "application/x-ndjson"
 TIMEOUT_S = 300.0  # of one request: embedding 64 documents on a busy machine
 
 
@@ -33,17 +34,17 @@ async def ingest_through(
     """
     import aiohttp  # noqa: PLC0415
 
-    headers = {"content-type": "application/json"}
+    headers = {}
     if settings.server.keys:
         headers["authorization"] = f"Bearer {settings.server.keys[0].get_secret_value()}"
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
     report, done = IngestReport(), 0
-    batches = _batches(read_files(files), int(SHARE_OF_BODY * settings.server.max_body_bytes))
+    batches = _batches(read_files(files))
     try:
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-            await _send(session, "PUT", base, {})
+            await _send(session, "PUT", base, JSON, b"{}")
             while batch := await anyio.to_thread.run_sync(next, batches, None):
                 await _post(session, f"{base}/documents", batch, report, listener)
                 done += sum(isinstance(entry.found, Document) for entry in batch)
@@ -56,12 +57,12 @@ async def ingest_through(
     return report
 
 
-def _batches(entries: Iterator[Entry], most_bytes: int) -> Iterator[list[Entry]]:
+def _batches(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
     size = 0
     for entry in entries:
         weight = len(_encoded(entry.found)) if isinstance(entry.found, Document) else 0
-        if batch and (len(batch) == BATCH_DOCUMENTS or size + weight > most_bytes):
+        if batch and (len(batch) == BATCH_DOCUMENTS or size + weight > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(entry)
@@ -84,8 +85,8 @@ async def _post(
     sent = [entry for entry in batch if isinstance(entry.found, Document)]
     if not sent:
         return
-    documents = [_fields(entry.found) for entry in sent if isinstance(entry.found, Document)]
-    answer = await _send(session, "POST", url, {"documents": documents})
+    lines = [_encoded(entry.found) for entry in sent if isinstance(entry.found, Document)]
+    answer = await _send(session, "POST", url, NDJSON, b"\n".join(lines))
     report.indexed += answer["indexed"]
     report.unchanged += answer["unchanged"]
     for failure in answer["failed"]:
@@ -95,8 +96,11 @@ async def _post(
         listener.problem(problem)
 
 
-async def _send(session: aiohttp.ClientSession, method: str, url: str, body: Any) -> Any:
-    async with session.request(method, url, data=orjson.dumps(body)) as response:
+async def _send(
+    session: aiohttp.ClientSession, method: str, url: str, kind: str, body: bytes
+) -> Any:
+    headers = {"content-type": kind}
+    async with session.request(method, url, data=body, headers=headers) as response:
         content = await response.read()
         if response.status < 400:
             return orjson.loads(content) if content else None
@@ -116,14 +120,6 @@ def _detail(content: bytes) -> str:
         return content[:200].decode(errors="replace")
 
 
-def _fields(document: Document) -> dict[str, Any]:
-    return {
-        **document.metadata,
-        "id": document.id,
-        "title": document.title,
-        "text": document.text,
-    }
-
-
 def _encoded(document: Document) -> bytes:
-    return orjson.dumps(_fields(document))
+    own = {"id": document.id, "title": document.title, "text": document.text}
+    return orjson.dumps({**document.metadata, **own})

@@ -51,7 +51,8 @@ class _Plan:
 class CollectionWriter:
     """`async with` it: it holds the collection's write lock, and the end completes the manifest.
 
-    Left by an exception, the collection stays `building`; the next writer mends it.
+    Left by an exception, or after a write that was cancelled, the collection stays `building`; the
+    next writer mends it.
     """
 
     def __init__(self, collection: Collection, embedder: Embedder) -> None:
@@ -59,6 +60,7 @@ class CollectionWriter:
         self._embedder = embedder
         self._began = False
         self._mend = False
+        self._cut_short = False
         self._fields: set[str] = set()
         self.embedded = 0
 
@@ -76,7 +78,7 @@ class CollectionWriter:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if error is None:
+            if error is None and not self._cut_short:
                 await self._finish()
         finally:
             self._collection.write_lock.release()
@@ -93,8 +95,10 @@ class CollectionWriter:
         plan = await anyio.to_thread.run_sync(self._plan, documents)
         if plan.changed:
             await self._begin()
+            self._cut_short = True
             await self._embed(plan.absent, on_part)
             await anyio.to_thread.run_sync(self._commit, plan)
+            self._cut_short = False
             self._count(plan)
         return Written(
             indexed=len(plan.changed),
@@ -108,7 +112,9 @@ class CollectionWriter:
         if not stored:
             return False
         await self._begin()
+        self._cut_short = True
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
+        self._cut_short = False
         manifest = self._collection.manifest
         gone = [(document_id, stored[0].content_hash)]
         self._collection.manifest = manifest.model_copy(

@@ -9,6 +9,7 @@ import pytest
 
 from service.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
+from service.retrieval.documents import parse_document
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import (
     IngestReport,
@@ -117,6 +118,21 @@ async def test_a_failure_leaves_building_and_the_next_run_mends(tmp_path: Path) 
         await ingest_documents(documents, "c", collections)
         assert embedder.passages == 100
         assert (await retriever.search(SearchRequest("Text 1.", 3, "c"))).missing == ()
+
+
+async def test_a_cancelled_write_is_not_called_complete(tmp_path: Path) -> None:
+    embedder = CountingEmbedder()
+    documents = [parse_document({"id": f"d{n}", "text": f"Text {n}."}) for n in range(100)]
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        async with collections.writing("c") as writer:
+            with anyio.CancelScope() as scope:
+                await writer.write(documents, lambda share: scope.cancel())
+        assert (await collections.manifest("c")).state == "building"
+        async with collections.writing("c") as writer:
+            await writer.write(documents)
+        assert (await collections.manifest("c")).state == "complete"
+        assert embedder.passages == 100
 
 
 async def test_searches_go_on_during_an_ingest(tmp_path: Path) -> None:
