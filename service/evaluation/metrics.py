@@ -29,12 +29,14 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a question; `answered` is false for an abstention and for a failure."""
+    """What came of a question; `answered` is false for an abstention and for a failure, `routed`
+    where the request named the route."""
 
     prediction: str = ""
     answered: bool = False
     route: RouteName | None = None
     citations: tuple[Citation, ...] = ()
+    routed: bool = True
 
 
 def normalise(text: str) -> str:
@@ -156,7 +158,9 @@ def _supporting_hit(outcome: Outcome, question: GoldQuestion, scoring: Scoring) 
 
 
 def _route(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
-    return None if question.route is None else float(outcome.route == question.route)
+    if question.route is None or not outcome.routed:
+        return None
+    return float(outcome.route == question.route)
 
 
 EVALUATORS: Final = (

@@ -123,7 +123,7 @@ async def ask_one(question: GoldQuestion, ask: Ask, plan: Plan) -> Row:
         # No loop runs under `direct`, so none may be asked for by name there.
         loop = "default" if question.route == "direct" else request.loop
         request = replace(request, route=question.route, loop=loop)
-    seen = _Seen()
+    seen, routed = _Seen(), request.route == "auto"
     try:
         async with closing(ask(request)) as events:
             async for event in events:
@@ -133,14 +133,14 @@ async def ask_one(question: GoldQuestion, ask: Ask, plan: Plan) -> Row:
     except Exception as error:
         seen.error = f"{type(error).__name__}: {error}"
     if seen.answer is None:
-        return _failed(question, seen, plan)
-    return _answered(question, seen.answer, plan)
+        return _failed(question, seen, routed, plan.scoring)
+    return _answered(question, seen.answer, routed, plan.scoring)
 
 
-def _answered(question: GoldQuestion, body: Answer, plan: Plan) -> Row:
-    outcome = Outcome(body.answer, body.answered, body.route, tuple(body.citations))
+def _answered(question: GoldQuestion, body: Answer, routed: bool, scoring: Scoring) -> Row:
+    outcome = Outcome(body.answer, body.answered, body.route, tuple(body.citations), routed)
     return Row(
-        **_scored(question, outcome, plan),
+        **_scored(question, outcome, scoring),
         prediction=body.answer,
         answered=body.answered,
         route=body.route,
@@ -156,9 +156,9 @@ def _answered(question: GoldQuestion, body: Answer, plan: Plan) -> Row:
     )
 
 
-def _failed(question: GoldQuestion, seen: _Seen, plan: Plan) -> Row:
+def _failed(question: GoldQuestion, seen: _Seen, routed: bool, scoring: Scoring) -> Row:
     return Row(
-        **_scored(question, Outcome(route=seen.route), plan),
+        **_scored(question, Outcome(route=seen.route, routed=routed), scoring),
         prediction=None,
         answered=False,
         route=seen.route,
@@ -171,13 +171,13 @@ def _failed(question: GoldQuestion, seen: _Seen, plan: Plan) -> Row:
     )
 
 
-def _scored(question: GoldQuestion, outcome: Outcome, plan: Plan) -> dict[str, Any]:
+def _scored(question: GoldQuestion, outcome: Outcome, scoring: Scoring) -> dict[str, Any]:
     return {
         "id": question.id,
         "question": question.question,
         "gold": question.answers,
         "gold_route": question.route,
-        "scores": score(outcome, question, plan.scoring),
+        "scores": score(outcome, question, scoring),
         "parts": len(question.parts),
-        "parts_found": count_parts(outcome, question, plan.scoring),
+        "parts_found": count_parts(outcome, question, scoring),
     }

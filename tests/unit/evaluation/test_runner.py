@@ -79,7 +79,7 @@ async def test_a_row_says_what_was_asked_answered_and_spent() -> None:
     assert row.ms is not None
     assert row.scores == {
         "em": 1, "f1": 1, "accuracy": 1, "compound_accuracy": None, "citation_hit": 1,
-        "supporting_hit": None, "route_accuracy": 1,
+        "supporting_hit": None, "route_accuracy": None,
     }  # fmt: skip
 
 
@@ -108,7 +108,6 @@ async def test_a_failed_question_is_a_row_counted_wrong() -> None:
     assert [row.answered for row in rows] == [False, True]
     assert rows[0].error == "urn:revelator:problem:engine-unavailable: gone"
     assert rows[0].scores["em"] == rows[0].scores["citation_hit"] == 0
-    assert rows[0].scores["route_accuracy"] == 1
     assert rows[0].retrievals == 1
     summary = summarise(rows)[0]
     assert (summary.rows, summary.failed, summary.means["em"]) == (2, 1, 0.5)
@@ -150,6 +149,15 @@ async def test_whatever_goes_wrong_is_a_row(ask: Ask, error: str) -> None:
 
 
 @pytest.mark.anyio
+async def test_the_route_is_scored_where_the_service_chose_it() -> None:
+    questions = [gold(1, "x", route="complex"), gold(2, "x", route="single"), gold(3, "x")]
+    free = await rows_of(questions, _cut_short, Plan())
+    assert [row.scores["route_accuracy"] for row in free] == [1, 0, None]
+    named = await rows_of(questions, _cut_short)
+    assert [row.scores["route_accuracy"] for row in named] == [None, None, None]
+
+
+@pytest.mark.anyio
 async def test_an_abstention_is_no_failure_and_counts_as_unanswered() -> None:
     async def ask(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
         asked = inquiry(ScriptedGenerator(), ScriptedRetriever({}), "Q?", route="single")
@@ -185,7 +193,7 @@ async def test_means_are_over_all_and_per_gold_route() -> None:
     ]
     summaries = summarise(await rows_of(questions, asking(script)))
     assert [(s.group, s.rows) for s in summaries] == [("all", 3), ("single", 1), ("compound", 2)]
-    assert summaries[0].means["route_accuracy"] == pytest.approx(1 / 3)
+    assert summaries[0].means["route_accuracy"] is None
     assert summaries[1].means["compound_accuracy"] is None
     assert summaries[2].means["compound_accuracy"] == 0.25
     assert summaries[2].means["compound_accuracy_micro"] == 0.2
