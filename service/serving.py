@@ -42,11 +42,16 @@ OnStarted = Callable[[str], None]
 class Server(uvicorn.Server):
     """uvicorn, with draining between the first signal and the end of the listening."""
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
         super().__init__(config)
         self.on_started: Callable[[], None] = lambda: None
-        self._drain = drain
+        self._app = app
         self._drain_s = drain_s
+
+    @property
+    def _drain(self) -> Drain:
+        drain: Drain = self._app.state.drain
+        return drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -60,11 +65,12 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Does not pass the signal on, so that whoever serves can clean up and exit by 0."""
-        if self.should_exit:
-            self.force_exit = True
-            self._drain.expire()
+        self.force_exit = self.should_exit
         self.should_exit = True
-        self._drain.begin()
+        if self.started:
+            self._drain.begin()
+            if self.force_exit:
+                self._drain.expire()
 
 
 def run_server(
@@ -126,7 +132,7 @@ def make_server(app: FastAPI, settings: ServerSettings) -> Server:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=FLUSH_S,
     )
-    return Server(config, app.state.drain, settings.drain_s)
+    return Server(config, app, settings.drain_s)
 
 
 def bind(settings: ServerSettings) -> socket.socket:

@@ -39,8 +39,8 @@ def create_app(
     """The app of one deployment; its lifespan opens and closes the runtime.
 
     `engines` and `retriever` stand in for what the settings name; a `runtime` given is used and
-    left open. `app.state` holds settings, drain and, while it runs, runtime, admission and
-    readiness. Raises ConfigurationError where the settings would let strangers ask.
+    left open. `app.state` holds the settings and, while it runs, drain, runtime, admission
+    and readiness. Raises ConfigurationError where the settings would let strangers ask.
     """
     check_exposure(settings.server)
     app = FastAPI(
@@ -54,7 +54,6 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.settings = settings
-    app.state.drain = Drain()
     app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
     app.add_middleware(RequestIds)
     add_handlers(app)
@@ -74,6 +73,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         runtime = await _open(state, stack)
         state.runtime = runtime
+        state.drain = Drain()
         state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
         state.readiness = Readiness(runtime)
         yield

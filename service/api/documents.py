@@ -110,19 +110,20 @@ async def collections_of(request: Request) -> Collections:
 
 async def collection_body(request: Request) -> CollectionRequest:
     """Dependency: the body of a PUT; an empty one changes nothing."""
-    if request.headers.get("content-length", "") == "0":
+    headers = request.headers
+    if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return CollectionRequest()
     settings: Settings = request.app.state.settings
     body = await read_json(request, settings.server.max_body_bytes)
     return parse(CollectionRequest, body)
 
 
-def _body(*kinds: tuple[str, str]) -> dict[str, Any]:
+def _body(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
     content = {
         kind: {"schema": {"$ref": f"#/components/schemas/{model}"} if model else {"type": "string"}}
         for kind, model in kinds
     }
-    return {"requestBody": {"required": True, "content": content}}
+    return {"requestBody": {"required": required, "content": content}}
 
 
 Stores = Annotated[Any, Depends(collections_of)]
@@ -139,7 +140,7 @@ async def list_collections(stores: Stores) -> CollectionList:
 @router.put(
     "/collections/{name}",
     responses=documented(*REFUSALS),
-    openapi_extra=_body((JSON, "CollectionRequest")),
+    openapi_extra=_body((JSON, "CollectionRequest"), required=False),
 )
 async def put_collection(
     name: str, stores: Stores, wanted: Annotated[CollectionRequest, Depends(collection_body)]

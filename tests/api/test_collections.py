@@ -17,12 +17,8 @@ from tests.support.live import Live, answering, config, live
 
 pytestmark = pytest.mark.anyio
 NDJSON = {"Content-Type": "application/x-ndjson"}
-NORMA = {
-    "id": "n",
-    "title": "Norma",
-    "text": "Norma was composed by Vincenzo Bellini.",
-    "year": 1831,
-}
+TEXT = "Norma was composed by Vincenzo Bellini."
+NORMA = {"id": "n", "title": "Norma", "text": TEXT, "year": 1831}
 
 
 @asynccontextmanager
@@ -54,6 +50,8 @@ async def test_a_collection_lives_from_put_to_delete(tmp_path: Path) -> None:
     async with stored(tmp_path) as service:
         made = await put(service, description="operas", metadata_fields=["year"])
         assert (made["name"], made["description"], made["documents"]) == ("mine", "operas", 0)
+        async with service.http.put("/collections/mine") as response:
+            assert (response.status, await response.json()) == (200, made)
         changed = await put(service, metadata_fields=["city"])
         assert changed["metadata_fields"] == ["city", "year"]
         assert changed["description"] == "operas"
@@ -74,7 +72,7 @@ async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None
         assert await add(service, [NORMA]) == {"indexed": 0, "unchanged": 1, "failed": []}
         async with service.http.get("/collections/mine/documents/n") as response:
             document = await response.json()
-        assert document["passages"] == [{"passage_id": "n", "text": NORMA["text"]}]
+        assert document["passages"] == [{"passage_id": "n", "text": TEXT}]
         assert document["metadata"] == {"year": 1831}
         status, body = await service.ask(
             "Who composed Norma?", collection="mine", route="single", filter={"year": 1831}
