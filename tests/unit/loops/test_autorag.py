@@ -28,7 +28,7 @@ from service.generation.scripted import ScriptedGenerator, ScriptStep
 from service.inquiry import Scope
 from service.loops.autorag import Autorag
 from service.settings import Settings
-from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
 
 QUESTION = "In which city was the composer of Norma born?"
 ASKS = "Analysis: The composer comes first.\n\nInitial Query: composer of Norma"
@@ -294,3 +294,38 @@ async def test_closing_the_loop_aborts_the_call() -> None:
             break
     await loop.aclose()  # type: ignore[attr-defined]
     assert (engine.running, engine.aborted) == (0, 1)
+
+
+OUTPUTS = (ASKS, ASKS_ON, ANSWERS)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("route", ["single", "complex"])
+async def test_it_replaces_the_whole_handler(route: str) -> None:
+    script = [ScriptStep(text) for text in OUTPUTS]
+    body = await body_of(script, HITS, QUESTION, loop="autorag", route=route)
+    assert (body.answer, body.loop, body.answered) == ("Catania, Sicily", "autorag", True)
+    assert (body.usage.steps, body.usage.retrievals, body.usage.llm_calls) == (2, 2, 3)
+    cited = {citation.passage_id: citation.text for citation in body.citations}
+    assert cited["norma"] == "Norma is by Bellini."
+    assert cited["bellini"] == "Bellini was born in Catania."
+
+
+@pytest.mark.anyio
+async def test_it_answers_the_parts_of_a_compound_question() -> None:
+    script = [ScriptStep('["Q one?", "Q two?"]', "Task: decompose")]
+    script += [
+        ScriptStep(text, f"Question: Q {part}?") for part in ("one", "two") for text in OUTPUTS
+    ]
+    script.append(ScriptStep("Catania, twice", ("Task: merge", "Catania, Sicily")))
+    body = await body_of(script, HITS, "Q one? and Q two?", loop="autorag", route="compound")
+    assert body.answer == "Catania, twice"
+    assert [step.answer for step in body.steps if step.kind == "answer"] == ["Catania, Sicily"] * 2
+    assert {step.id for step in body.steps} >= {"2.1.1", "2.1.3", "2.2.1", "2.2.3", "3"}
+    assert body.usage.steps == 2
+
+
+@pytest.mark.anyio
+async def test_an_end_that_looks_like_a_marker_is_written_at_last() -> None:
+    events = await run([ASKS, "Intermediate Answer_1: B.\n\nFinal Answer: Bari"])
+    assert standing(events, "answer") == ends(events)[-1].answer == "Bari"
