@@ -124,7 +124,10 @@ class QdrantEdgeStore:
             self._shard.flush()
 
     def optimize(self) -> None:
-        """Build the graph index where there are enough points for one."""
+        """Build the graph index. Freezes the whole process: qdrant-edge keeps the interpreter lock.
+
+        Measured: 6 s for 8,000 vectors on a busy core. Without it a search scans every vector.
+        """
         with self._write_lock:
             self._shard.optimize()
 
