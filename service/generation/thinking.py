@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from dataclasses import replace
 
-from service.concurrency import closing
-from service.generation.base import Delta
-
-_NAMES = ("think", "thinking", "reasoning")
-_OPEN = re.compile(rf"<(?:{'|'.join(_NAMES)})>", re.IGNORECASE)
-_CLOSE = re.compile(rf"</(?:{'|'.join(_NAMES)})>", re.IGNORECASE)
+_NAMES = ("think", "thinking", "reasoning", "thought")
 _TAG = re.compile(rf"</?(?:{'|'.join(_NAMES)})>", re.IGNORECASE)
 _TAGS = tuple(f"<{slash}{name}>" for name in _NAMES for slash in ("", "/"))
 
@@ -19,37 +12,45 @@ _TAGS = tuple(f"<{slash}{name}>" for name in _NAMES for slash in ("", "/"))
 class ThinkFilter:
     """Removes reasoning blocks from text that arrives in pieces.
 
-    What might become a tag is held back until it is known. A block without an end hides all that
-    follows; white space after a block goes with it. `unopened` turns true when a closing tag comes
-    without an opening one: what `feed` returned before was reasoning too (see `strip_thinking`).
+    What might become a tag is held back until it is known. Blocks may nest; one without an end
+    hides all that follows; white space after a block goes with it. `take_unopened` tells that a
+    closing tag came without an opening one: all that was returned before was reasoning too.
     """
 
     def __init__(self) -> None:
-        self.unopened = False
+        self._unopened = False
         self._held = ""
-        self._inside = False
+        self._depth = 0
         self._trim = False
 
     def feed(self, text: str) -> str:
         """Take the next piece, return what of the text so far can be shown."""
         held, shown = self._held + text, ""
-        while tag := (_CLOSE if self._inside else _TAG).search(held):
-            if not self._inside:
-                shown += self._show(held[: tag.start()])
-                self.unopened |= tag.group().startswith("</")
-            self._inside = not tag.group().startswith("</")
+        while tag := _TAG.search(held):
+            opens = not tag.group().startswith("</")
+            if self._depth == 0:
+                if opens:
+                    shown += self._show(held[: tag.start()])
+                else:
+                    shown, self._unopened = "", True
+            self._depth = max(0, self._depth + (1 if opens else -1))
             self._trim = True
             held = held[tag.end() :]
         keep = _partial_tag(held)
-        if not self._inside:
+        if self._depth == 0:
             shown += self._show(held[: len(held) - keep])
         self._held = held[len(held) - keep :]
         return shown
 
     def flush(self) -> str:
         """Return what was held back, at the end of the text."""
-        rest, self._held = "" if self._inside else self._show(self._held), ""
+        rest, self._held = "" if self._depth else self._show(self._held), ""
         return rest
+
+    def take_unopened(self) -> bool:
+        """Whether what was returned before the last `feed` was reasoning; asked once, then no."""
+        unopened, self._unopened = self._unopened, False
+        return unopened
 
     def _show(self, text: str) -> str:
         if self._trim:
@@ -70,27 +71,8 @@ def _partial_tag(text: str) -> int:
 def strip_thinking(text: str) -> str:
     """Return a whole output without its reasoning, stripped of white space around it.
 
-    All up to the last closing tag is reasoning even where no tag opened it (chat templates often
-    write the opening tag into the prompt), and so is all after a tag that is never closed.
-    """
-    closings = list(_CLOSE.finditer(text))
-    if closings and not _OPEN.search(text[: closings[-1].start()]):
-        text = text[closings[-1].end() :]
-    thinking = ThinkFilter()
-    shown = thinking.feed(text) + thinking.flush()
-    return shown.strip()
-
-
-async def without_thinking(deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
-    """Yield `deltas` without reasoning. Closing this closes `deltas`.
-
-    The log-probability of a removed delta is removed too; usage stays what the engine counted.
+    All up to a closing tag that nothing opened is reasoning (chat templates often write the opening
+    tag into the prompt), and so is all after a tag that is never closed.
     """
     thinking = ThinkFilter()
-    async with closing(deltas) as source:
-        async for delta in source:
-            text = thinking.feed(delta.text)
-            if delta.finish is not None:
-                text += thinking.flush()
-            if text or delta.finish is not None:
-                yield delta if text == delta.text else replace(delta, text=text)
+    return (thinking.feed(text) + thinking.flush()).strip()

@@ -1,13 +1,13 @@
 """Continuous batching: rows join and leave between any two forward passes.
 
-Newcomers are prefilled on their own, padded on the right (causal attention never looks there), in
-groups of like length; their states then join the running batch, right-aligned, so that a decoding
-step is one forward pass for all rows. In float32 a row's tokens do not depend on the others.
+Newcomers are prefilled on their own, padded on the right (causal attention never looks there), one
+group of like length a step; their states then join the running batch, right-aligned, so that
+decoding is one forward pass for all rows. In float32 a row's tokens do not depend on the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from service.generation.local.encoding import Detokenizer, PromptEncoder
 from service.generation.local.jobs import Item, Job, deliver
 from service.generation.local.rows import Row
 
-PREFILL_TOKENS = 4096  # of one prefill pass, padding included
+PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
 WASTE = 1.25  # longest over shortest prompt of one prefill pass
 CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
 
@@ -52,28 +52,32 @@ class Engine:
         self._trie: Callable[[tuple[str, ...]], TrieNode] = lru_cache(maxsize=256)(
             lambda choices: build_trie(choices, self._spellings)
         )
+        self._pending: list[Row] = []
         self._rows: list[Row] = []
         self._cache: Any = None
         self._width = 0
 
     @property
     def running(self) -> int:
-        return len(self._rows)
+        return len(self._pending) + len(self._rows)
 
     @torch.inference_mode()
     def step(self, newcomers: list[Job]) -> None:
-        """Prefill the newcomers (their first token), decode one token of the other rows."""
+        """Prefill a group of those that wait (their first token), decode one token of the rest."""
+        self._pending += self._accept(newcomers)
+        self._pending = [row for row in self._pending if not row.job.cancelled]
+        group = _next_group(self._pending)
+        joining = self._prefill(group) if group else []
+        self._pending = [row for row in self._pending if row not in group]
         kept = [n for n, row in enumerate(self._rows) if not row.job.cancelled]
-        joining: list[tuple[Row, CachedRow]] = []
-        for group in _groups(self._accept(newcomers)):
-            joining += self._prefill([row for row in group if not row.job.cancelled])
         if joining or len(kept) < len(self._rows):
             self._rebuild(kept, joining)
         if self._rows:
             self._decode()
 
     def fail(self, error: BaseException) -> None:
-        rows, self._rows, self._cache, self._width = self._rows, [], None, 0
+        rows = self._pending + self._rows
+        self._pending, self._rows, self._cache, self._width = [], [], None, 0
         deliver((row.job, error) for row in rows)
 
     def _accept(self, jobs: Iterable[Job]) -> list[Row]:
@@ -121,8 +125,6 @@ class Engine:
 
     def _prefill(self, rows: list[Row]) -> list[tuple[Row, CachedRow]]:
         """First tokens of `rows`; those that go on, with where their states lie."""
-        if not rows:
-            return []
         lengths = [len(row.prompt) for row in rows]
         ids = torch.zeros(len(rows), max(lengths), dtype=torch.long)
         for number, row in enumerate(rows):
@@ -189,15 +191,17 @@ class Engine:
         self._width = max((place.end - place.start for place in places), default=0)
 
 
-def _groups(rows: list[Row]) -> Iterator[list[Row]]:
-    """Rows by like length, so that padding costs little; each group is one prefill pass."""
-    rows = sorted(rows, key=lambda row: len(row.prompt), reverse=True)
-    while rows:
-        longest = len(rows[0].prompt)
-        fitting = sum(len(row.prompt) * WASTE >= longest for row in rows)
-        size = min(fitting, max(1, PREFILL_TOKENS // longest))
-        yield rows[:size]
-        rows = rows[size:]
+def _next_group(waiting: list[Row]) -> list[Row]:
+    """The oldest row and those of like length, so that padding costs little: one prefill pass."""
+    group: list[Row] = []
+    shortest = longest = len(waiting[0].prompt) if waiting else 0
+    for row in waiting:
+        low, high = min(shortest, len(row.prompt)), max(longest, len(row.prompt))
+        fits = high <= WASTE * low and high * (len(group) + 1) <= PREFILL_TOKENS
+        if fits or not group:
+            group.append(row)
+            shortest, longest = low, high
+    return group
 
 
 def _shorten(prompt: list[int], room: int) -> list[int]:
