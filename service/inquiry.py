@@ -35,6 +35,7 @@ from service.events import (
     StepStart,
     Token,
     TokenRole,
+    Withdraw,
 )
 from service.generation.base import Completion, Delta, GenerationRequest, Generator, TokenUsage
 from service.generation.thinking import ThinkFilter, strip_thinking
@@ -196,17 +197,22 @@ class OpenStep:
 
     async def write(
         self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False
-    ) -> AsyncIterator[Token]:
+    ) -> AsyncIterator[Token | Withdraw]:
         """One engine call as `token` events at the engine's pace; thinking is never shown.
 
         White space before the first and after the last word is held back, so that the joined
-        tokens are the answer's exact text.
+        tokens are the answer's exact text. A `withdraw` says that the tokens so far turned out to
+        be thinking (a closing tag came that nothing had opened).
         """
         thinking = ThinkFilter()
         written, held = False, ""
         async with closing(self._deltas(role, request, final)) as deltas:
             async for delta in deltas:
                 text = thinking.feed(delta.text) + (thinking.flush() if delta.finish else "")
+                if thinking.take_unopened():
+                    if written:
+                        yield Withdraw(step=self.id, role=as_role, reason="repair")
+                    written, held = False, ""
                 held = held + text if written else (held + text).lstrip()
                 ready = held.rstrip()
                 if ready:

@@ -145,7 +145,6 @@ class AutoragSettings(Section):
     parametric: bool = True
     max_retrievals: int = Field(5, ge=1, le=20, description="T")
     max_parametric: int = Field(5, ge=0, le=20, description="T^PK, at most max_steps")
-    depth: int = Field(50, ge=1, le=200, description="Hits searched before de-duplication.")
     context_tokens: int = Field(8192, ge=512, description="Oldest documents go when it is full.")
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of every tier. A missing real thing skips, unless REVELATOR_REAL=1 makes that a failure."""
+"""Fixtures of every tier. A missing real thing skips; under REVELATOR_REAL=1 it fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import settings as hypothesis_settings
+
+hypothesis_settings.register_profile("revelator", deadline=None)
+hypothesis_settings.load_profile("revelator")
 
 
 def unavailable(what: str, how: str) -> NoReturn:

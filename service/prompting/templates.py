@@ -98,16 +98,17 @@ def thought_block(history: Sequence[Pair]) -> str:
     """The `Thought:` field of methods §1.3: ``""nothing""``, or the pairs between ``""`` lines."""
     if not history:
         return '""nothing""'
-    lines = [
-        f"**seed query-{n}**: {quote(pair.question)}\n**answer-{n}**: {quote(pair.answer or NO_ANSWER)}"
-        for n, pair in enumerate(history, 1)
-    ]
-    return "\n".join(['""', *lines, '""'])
+    lines = ['""']
+    for number, pair in enumerate(history, 1):
+        lines.append(f"**seed query-{number}**: {quote(pair.question)}")
+        lines.append(f"**answer-{number}**: {quote(pair.answer or NO_ANSWER)}")
+    return "\n".join([*lines, '""'])
 
 
 def pair_lines(pairs: Sequence[Pair]) -> str:
     """``Sub-question i:`` and ``Sub-answer i:`` lines of methods §6 #7; empty without pairs."""
-    return "".join(
-        f"Sub-question {n}: {quote(pair.question)}\nSub-answer {n}: {quote(pair.answer or NO_ANSWER)}\n"
-        for n, pair in enumerate(pairs, 1)
-    )
+    lines: list[str] = []
+    for number, pair in enumerate(pairs, 1):
+        lines.append(f"Sub-question {number}: {quote(pair.question)}\n")
+        lines.append(f"Sub-answer {number}: {quote(pair.answer or NO_ANSWER)}\n")
+    return "".join(lines)

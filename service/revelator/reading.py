@@ -35,9 +35,9 @@ async def write_answer(
         late: DeadlineExceeded | None = None
         try:
             async with closing(step.write("reader", request, as_role, final=final)) as tokens:
-                async for token in tokens:
-                    pieces.append(token.text)
-                    yield token
+                async for event in tokens:
+                    pieces = [*pieces, event.text] if isinstance(event, Token) else []
+                    yield event
         except DeadlineExceeded as error:
             late, step.stopped_by = error, "deadline"
         text = "".join(pieces)

@@ -17,7 +17,7 @@ from typing import Final
 from service.concurrency import closing
 from service.domain import LoopName, StoppedBy
 from service.errors import DeadlineExceeded
-from service.events import BaseEvent, Stop, Token, TokenRole
+from service.events import BaseEvent, Stop, Token, TokenRole, Withdraw
 from service.generation.base import GenerationRequest
 from service.inquiry import Inquiry, Scope
 from service.loops.autorag.decisions import Action, Conclude, GiveUp, Imagine, Plan, Search
@@ -137,6 +137,11 @@ class _Conversation:
         try:
             async with closing(call.write("reader", request, "draft", final=final)) as tokens:
                 async for token in tokens:
+                    if isinstance(token, Withdraw):
+                        stream = TurnStream()
+                        for event in self.record.restart():
+                            yield event
+                        continue
                     for event in self._show(stream.feed(token.text), stream.text):
                         yield event
         finally:
@@ -227,7 +232,7 @@ class _Conversation:
         pieces: list[str] = []
         async with closing(step.write("reader", request, "draft")) as tokens:
             async for token in tokens:
-                pieces.append(token.text)
+                pieces = [*pieces, token.text] if isinstance(token, Token) else []
                 yield token
         yield Token(step=step.id, role="draft", text="\n\n")  # its reading follows in the same step
         self.dialogue.document(self.plan.document_number, document_text(["".join(pieces)]))
@@ -272,7 +277,10 @@ class _Conversation:
                 step.write("reader", request, self.record.as_role, final=self.final)
             ) as tokens:
                 async for token in tokens:
-                    self.record.answer += token.text
+                    if isinstance(token, Withdraw):
+                        self.record.answer = ""
+                    else:
+                        self.record.answer += token.text
                     yield token
         except DeadlineExceeded:
             self.stopped_by = "deadline"

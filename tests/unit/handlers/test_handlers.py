@@ -20,6 +20,7 @@ from service.events import (
     StepEnd,
     StepStart,
     Token,
+    Withdraw,
 )
 from service.folding import Fold
 from service.generation.scripted import ScriptStep
@@ -479,3 +480,11 @@ async def test_the_body_is_the_fold_of_the_events_before_it() -> None:
     tokens = [e.text for e in events if isinstance(e, Token) and e.role == "answer"]
     body = next(event.body for event in events if isinstance(event, AnswerReady))
     assert "".join(tokens) == body.answer
+
+
+async def test_thinking_that_only_its_end_gives_away_is_withdrawn() -> None:
+    script = [*relevant("Norma"), say("Task: answer", ["It is", " Verdi.</think>", "Bellini"])]
+    events = await events_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert body.answer == "Bellini"
+    assert [e.reason for e in events if isinstance(e, Withdraw)] == ["repair"]
