@@ -263,6 +263,23 @@ async def test_what_does_not_speak_http_is_named() -> None:
             await complete(generator, ask())
 
 
+async def test_a_server_that_never_answers_is_a_timeout() -> None:
+    done = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        await done.wait()
+        writer.close()
+
+    listener = await asyncio.start_server(mute, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    generator = engine(urls=[url], model="m", timeout_s=0.2)
+    async with listener, closing_engine(generator):
+        with pytest.raises(EngineTimeout, match=r"silent for 0\.2 s"):
+            await complete(generator, ask())
+        done.set()
+
+
 async def test_a_dead_server_is_replaced_by_the_next_one() -> None:
     async with StubServer() as dead:
         pass
