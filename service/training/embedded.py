@@ -36,7 +36,10 @@ logger = logging.getLogger(__name__)
 MATRIX_RATE = 0.015
 TABLE_RATE = 2e-3
 WARM_UP_S = 60.0
-STEP_TOKENS = 8192
+STEP_TOKENS = 5120
+# Share and weight of prompt ids in the loss: little, but it keeps the language itself learning.
+PROMPT_SHARE = 0.2
+PROMPT_WEIGHT = 0.03
 ROW_TOKENS = 2048
 POOL = 512
 
@@ -109,11 +112,14 @@ def batches(examples: Iterator[Example], rng: random.Random) -> Iterator[list[Ex
         yield from groups
 
 
-def batch_loss(model: LlamaForCausalLM, batch: list[Example]) -> tuple[Tensor, float]:
+def batch_loss(
+    model: LlamaForCausalLM, batch: list[Example], prompt_weight: float = 0.0
+) -> tuple[Tensor, float]:
     """Weighted sum of the cross entropies of the counted ids, and the sum of the weights.
 
     An example's ids share a weight of the square root of their number, so that a label of one id
-    is neither drowned by nor drowns a rewritten question.
+    is neither drowned by nor drowns a rewritten question. With a `prompt_weight` a random share
+    of the other ids counts too.
     """
     length = max(len(example.ids) for example in batch)
     ids = torch.full((len(batch), length), EOS)
@@ -121,7 +127,8 @@ def batch_loss(model: LlamaForCausalLM, batch: list[Example]) -> tuple[Tensor, f
     for row, example in enumerate(batch):
         ids[row, : len(example.ids)] = torch.tensor(example.ids)
         counted = torch.tensor(example.counted, dtype=torch.float32)
-        weights[row, : len(example.ids)] = counted / counted.sum().clamp(min=1).sqrt()
+        extra = (torch.rand(len(counted)) < PROMPT_SHARE) * (1 - counted) * prompt_weight
+        weights[row, : len(counted)] = counted / counted.sum().clamp(min=1).sqrt() + extra
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         chosen = weights[:, 1:] > 0
@@ -138,7 +145,7 @@ def train_step(
     total, weight, seen = 0.0, 0.0, 0
     while seen < STEP_TOKENS:
         batch = next(source)
-        loss, share = batch_loss(model, batch)
+        loss, share = batch_loss(model, batch, PROMPT_WEIGHT)
         (loss / 100.0).backward()  # type: ignore[no-untyped-call]
         total, weight = total + float(loss.detach()), weight + share
         seen += sum(len(example.ids) for example in batch)

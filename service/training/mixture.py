@@ -21,7 +21,7 @@ from service.training.synthesis import Hop, Maker, Synthesised, hop_of
 from service.training.tokenizer import Turn, encode_dialogue
 
 SHARES = {
-    "reader": 40.0, "relevance": 15.0, "route": 10.0, "autorag": 9.0, "refine": 8.0,
+    "reader": 40.0, "relevance": 15.0, "route": 10.0, "autorag": 6.0, "refine": 8.0,
     "ending": 6.0, "final": 6.0, "decompose": 5.0, "merge": 3.0, "closed": 0.7,
 }  # fmt: skip
 # While copying is still being learnt: short prompts whose answers are copied, few labels.
@@ -29,7 +29,7 @@ EARLY_SHARES = {
     "copying": 14.0, "reader": 32.0, "relevance": 6.0, "route": 6.0, "autorag": 4.0,
     "refine": 11.0, "ending": 3.0, "final": 8.0, "decompose": 8.0, "merge": 8.0,
 }  # fmt: skip
-EARLY = 0.24
+EARLY = 0.36
 LONGEST = 900
 
 
@@ -65,7 +65,7 @@ class Tasks:
         """How long a passage may be: mostly short, so that a minute holds many examples."""
         if self.share() < EARLY:
             return self.rng.randint(12, 40)
-        return self.rng.randint(18, 45) if self.rng.random() < 0.65 else self.rng.randint(60, 150)
+        return self.rng.randint(18, 45) if self.rng.random() < 0.7 else self.rng.randint(60, 150)
 
     def _distractors(self, question: str, gold: Passage, answer: str, size: int) -> list[Passage]:
         """Passages that do not answer: close by BM25, of the same kind, or of a similar name."""
@@ -102,7 +102,7 @@ class Tasks:
 
     def reader(self) -> list[Turn]:
         question, answer, gold = self._reading()
-        alone = 0.75 if self.share() < EARLY else 0.3
+        alone = 0.6 if self.share() < EARLY else 0.3
         size = 0 if self.rng.random() < alone else self.rng.choices((1, 2, 3, 4), (4, 6, 1, 0.5))[0]
         words = self._words()
         texts = [roles.cut(gold, answer, words, self.rng)]
