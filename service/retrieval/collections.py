@@ -44,18 +44,15 @@ class Collections:
 
     async def names(self) -> list[str]:
         """Every collection, the sample too where its corpus is shipped."""
-        async with self._lock:
-            known = await self._known()
-        return sorted(known | self._shipped)
+        if self._names is None:
+            async with self._lock:
+                await self._known()
+        return sorted((self._names or set()) | self._shipped)
 
     async def resolve(self, name: str | None) -> str:
-        names = await self.names()
-        if name is None:
-            name = DEFAULT if DEFAULT in names else SAMPLE
-        if name not in names:
-            known = ", ".join(names) or "none yet"
-            raise NotFound(f"there is no collection {name[:80]!r}; there are: {known}")
-        return name
+        if name is not None and name in self._open:
+            return name
+        return _resolve(name, await self.names())
 
     async def metadata_fields(self, name: str) -> Sequence[str]:
         return (await self.get(name)).manifest.metadata_fields
@@ -71,10 +68,10 @@ class Collections:
         """The open collection. Raises NotFound, StoreError."""
         if name in self._open:
             return self._open[name]
-        await self.resolve(name)
         async with self._lock:
             if name in self._open:
                 return self._open[name]
+            _resolve(name, sorted(await self._known() | self._shipped))
             if name == SAMPLE:
                 collection = await self._open_sample()
             else:
@@ -222,6 +219,15 @@ class Collections:
                 await collection.close()
             raise
         return collection
+
+
+def _resolve(name: str | None, names: Sequence[str]) -> str:
+    if name is None:
+        name = DEFAULT if DEFAULT in names else SAMPLE
+    if name not in names:
+        known = ", ".join(names) or "none yet"
+        raise NotFound(f"there is no collection {name[:80]!r}; there are: {known}")
+    return name
 
 
 def _discard(root: Path, name: str) -> None:

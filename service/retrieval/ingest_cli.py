@@ -52,7 +52,7 @@ async def run_ingest(
             report = await ingest_through(base, files, collection, settings, listener)
         else:
             report = await _here(files, collection, settings, listener)
-    _print_totals(console, report, collection)
+    _print_totals(console, report, collection, embedded=not base)
     return 1 if report.failed else 0
 
 
@@ -101,7 +101,8 @@ def _listening(console: Console) -> Iterator[Listener]:
         def problem(found: Problem) -> None:
             shown.count += 1
             if shown.count <= MOST_SHOWN:
-                bar.console.print(f"[red]bad[/] {escape(str(found))}", highlight=False)
+                line = f"[red]bad[/] {escape(str(found))}"
+                bar.console.print(line, highlight=False, soft_wrap=True)
             elif shown.count == MOST_SHOWN + 1:
                 bar.console.print("further bad lines are only counted")
 
@@ -113,10 +114,14 @@ class _Shown:
     count: int = 0
 
 
-def _print_totals(console: Console, report: IngestReport, collection: str) -> None:
+def _print_totals(
+    console: Console, report: IngestReport, collection: str, *, embedded: bool
+) -> None:
+    """A server does not say how many passages it embedded."""
     console.print(
         f"collection {collection}: {report.indexed:,} documents indexed, "
-        f"{report.unchanged:,} unchanged, {report.failed:,} failed; "
-        f"{report.embedded:,} passages embedded",
+        f"{report.unchanged:,} unchanged, {report.failed:,} failed"
+        + (f"; {report.embedded:,} passages embedded" if embedded else ""),
         highlight=False,
+        soft_wrap=True,
     )

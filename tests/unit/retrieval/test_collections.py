@@ -105,6 +105,29 @@ async def test_delete_waits_for_searches_and_frees_the_name(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "collections").iterdir()] == ["c"]
 
 
+async def test_who_comes_during_a_deletion_is_told_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        for name in ("c", "other"):
+            await collections.create(name)
+        writing = anyio.Event()
+
+        async def write() -> None:
+            async with collections.writing("c"):
+                writing.set()
+                await anyio.sleep(0.1)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(write)
+            await writing.wait()
+            group.start_soon(collections.delete, "c")
+            await anyio.sleep(0.02)
+            with anyio.fail_after(0.05):  # the others do not wait for it
+                assert await collections.resolve("other") == "other"
+                assert await collections.metadata_fields("other") == ()
+            with pytest.raises(NotFound):
+                await collections.get("c")
+
+
 async def test_leftovers_of_a_kill_are_cleared(tmp_path: Path) -> None:
     (tmp_path / "collections" / ".deleted-x-1").mkdir(parents=True)
     (tmp_path / "collections" / "half" / "bm25").mkdir(parents=True)
