@@ -10,16 +10,14 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
-import anyio
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
 from service.answering import collect
-from service.api.asking import Answering, disconnected, open_answering
+from service.api.asking import Answering, open_answering
 from service.api.bodies import JSON, read_json
 from service.api.problems import (
-    ClientGone,
     MalformedRequest,
     ReconnectRefused,
     documented,
@@ -87,6 +85,15 @@ async def answering_of_body(
         yield answering
 
 
+async def ending_of_body(
+    request: Request, asked: Annotated[AnswerRequest, Depends(body_request)]
+) -> AsyncIterator[Answering]:
+    """Dependency: as `answering_of_body`, for who needs no more than the end."""
+    prepared = await prepare(request, asked)
+    async with open_answering(request, prepared, only_end=True) as answering:
+        yield answering
+
+
 async def answering_of_query(
     request: Request, asked: Annotated[AnswerRequest, Depends(query_request)]
 ) -> AsyncIterator[Answering]:
@@ -102,17 +109,9 @@ async def answering_of_query(
     openapi_extra=BODY,
     summary="Answer a question, in one body",
 )
-async def answer(
-    request: Request, answering: Annotated[Answering, Depends(answering_of_body)]
-) -> Response:
+async def answer(answering: Annotated[Answering, Depends(ending_of_body)]) -> Response:
     """The answer with its route, steps and citations. A client that leaves cancels it."""
-    result: Answer | Problem | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(_leave, request, group.cancel_scope)
-        result = await collect(answering.events())
-        group.cancel_scope.cancel()
-    if result is None:
-        raise ClientGone("the client left before its answer")
+    result = await collect(answering.events())
     if isinstance(result, Problem):
         return problem_response(result)
     return Response(result.model_dump_json(), media_type=JSON)
@@ -164,8 +163,3 @@ def encode(answer_id: str, event: BaseEvent) -> ServerSentEvent:
     return ServerSentEvent(
         event=name, id=f"{answer_id}-{event.seq}", raw_data=data.translate(LINE_BREAKS)
     )
-
-
-async def _leave(request: Request, scope: anyio.CancelScope) -> None:
-    await disconnected(request)
-    scope.cancel()

@@ -1,7 +1,7 @@
 """One question under way at the HTTP edge.
 
 The answering runs in one producer task, in a task group that the request owns; whoever serves the
-response only receives from a bounded stream. So both ways in which a client can leave end the
+response only takes from a bounded channel. So both ways in which a client can leave end the
 answering at once: a request cancelled while it waits, and one that hangs in a send or at a yield.
 """
 
@@ -12,16 +12,16 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from fastapi import Request
 
 from service.answering import problem_of
+from service.api.channel import Channel
 from service.api.draining import DETAIL, Drain
 from service.api.limits import Admission, Place
-from service.api.problems import request_id
+from service.api.problems import ClientGone, request_id
 from service.concurrency import closing, first_of
 from service.errors import Draining, RevelatorError
-from service.events import BaseEvent, Done, Failed
+from service.events import AnswerReady, BaseEvent, Done, Failed
 from service.inquiry import QuestionRequest
 from service.runtime import Runtime, new_id
 from service.telemetry.logs import QuestionLog
@@ -35,27 +35,30 @@ class ClientStalled(RevelatorError):
 
 
 class Answering:
-    """A running question: `events` are what its client gets."""
+    """A running question: `events` are what its client gets.
 
-    def __init__(self, runtime: Runtime, question: QuestionRequest, request: Request) -> None:
+    With `only_end`, no events but the last: `answer` or `error`, and `done`.
+    """
+
+    def __init__(
+        self, runtime: Runtime, question: QuestionRequest, request: Request, only_end: bool = False
+    ) -> None:
         self._runtime = runtime
         self._question = question
+        self._only_end = only_end
         self._request_id = request_id(request)
         own = getattr(request.state, "own_id", False)
         self.id = self._request_id if own else new_id()
         self._scope = anyio.CancelScope()
         self._cut: RevelatorError | None = None
-        self._send: MemoryObjectSendStream[BaseEvent]
-        self._receive: MemoryObjectReceiveStream[BaseEvent]
-        self._send, self._receive = anyio.create_memory_object_stream(BUFFERED_EVENTS)
+        self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
 
     async def events(self) -> AsyncIterator[BaseEvent]:
         """From `start` to `done`. A question that is cut off ends by `error`, then `done`."""
         last: BaseEvent | None = None
-        with self._receive:
-            async for event in self._receive:
-                last = self._named(event)
-                yield last
+        async for event in self._channel:
+            last = self._named(event)
+            yield last
         if isinstance(last, Done):
             return
         problem = problem_of(self._cut or RevelatorError("the answering ended"), self._request_id)
@@ -65,41 +68,46 @@ class Answering:
 
     def close(self) -> None:
         """Forget what nobody will read."""
-        self._send.close()
-        self._receive.close()
+        self._channel.close()
 
     def cut_off(self, why: RevelatorError) -> None:
         """End the answering now; its stream ends by `error` with this reason."""
         self._cut = self._cut or why
         self._scope.cancel()
 
+    async def watch(self, request: Request) -> None:
+        """Cut the answering off when the client leaves."""
+        await disconnected(request)
+        self.cut_off(ClientGone("the client left before its answer"))
+
     async def produce(self, place: Place, drain: Drain) -> None:
         """The one task that answers. Gives the place back when the answering ends."""
         log = QuestionLog(self.id)
         try:
-            with self._send, self._scope, drain.work(self._expire):
+            with self._scope, drain.work(self._expire):
                 events = self._runtime.ask(
                     self._question, answer_id=self.id, queued_s=place.waited_s
                 )
                 async with closing(events) as stream:
                     async for event in stream:
                         log.see(event)
-                        await self._put(event)
+                        if not self._only_end or isinstance(event, AnswerReady | Failed | Done):
+                            await self._put(event)
         except Draining as error:
             self._cut = error
         finally:
+            self._channel.close()
             place.release()
             log.write()
 
     async def _put(self, event: BaseEvent) -> None:
-        try:
-            self._send.send_nowait(event)
-        except anyio.WouldBlock:
+        if self._channel.full():
             with anyio.move_on_after(STALLED_S) as waiting:
-                await self._send.send(event)
+                await self._channel.room()
             if waiting.cancelled_caught:
                 self.cut_off(ClientStalled(f"no event was read for {STALLED_S:.0f} s"))
                 await anyio.lowlevel.checkpoint()
+        self._channel.put_nowait(event)
 
     def _expire(self) -> None:
         self.cut_off(Draining(DETAIL))
@@ -113,18 +121,23 @@ class Answering:
 
 
 @asynccontextmanager
-async def open_answering(request: Request, question: QuestionRequest) -> AsyncIterator[Answering]:
+async def open_answering(
+    request: Request, question: QuestionRequest, *, only_end: bool = False
+) -> AsyncIterator[Answering]:
     """Admit a prepared question and start answering it; leaving ends it, whatever it is doing.
 
-    Raises Overloaded, Draining, ClientGone before anything has started.
+    With `only_end` the client's leaving is watched too, since nothing is sent before the end that
+    would tell. Raises Overloaded, Draining, ClientGone before anything has started.
     """
     state = request.app.state
     admission: Admission = state.admission
     place = await admission.enter(lambda: disconnected(request))
-    answering = Answering(state.runtime, question, request)
+    answering = Answering(state.runtime, question, request, only_end)
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(answering.produce, place, state.drain)
+            if only_end:
+                group.start_soon(answering.watch, request)
             try:
                 yield answering
             finally:
