@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from service.retrieval.base import StoreQuery
+from service.retrieval.chunking import passages_of
+from service.retrieval.documents import Document, Record
+from service.retrieval.tantivy_store import TantivyStore
+
+pytestmark = pytest.mark.anyio
+
+K1, B = 1.2, 0.75
+TEXTS = {
+    "a": "river bridge river stone",
+    "b": "bridge tower",
+    "c": "tower stone wall gate moat",
+    "d": "river",
+}
+
+
+def records(texts: dict[str, str]) -> list[Record]:
+    return [record for i, text in texts.items() for record in passages_of(Document(i, "", text))]
+
+
+def bm25(words: list[str], text: str) -> float:
+    """BM25 as methods give it, in Lucene's form."""
+    corpus = [other.split() for other in TEXTS.values()]
+    average = sum(map(len, corpus)) / len(corpus)
+    score, own = 0.0, text.split()
+    for word in words:
+        having = sum(word in other for other in corpus)
+        idf = math.log(1 + (len(corpus) - having + 0.5) / (having + 0.5))
+        often = own.count(word)
+        length = 1 - B + B * len(own) / average
+        score += idf * often * (K1 + 1) / (often + K1 * length)
+    return score
+
+
+async def test_scores_are_bm25_with_k1_and_b_as_stated(tmp_path: Path) -> None:
+    store = TantivyStore.open(tmp_path)
+    store.replace([], records(TEXTS))
+    hits = await store.search(StoreQuery("river bridge", 10))
+    expected = {i: bm25(["river", "bridge"], text) for i, text in TEXTS.items() if i != "c"}
+    assert {hit.passage.passage_id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
+    store.close()
+
+
+async def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
+    store = TantivyStore.open(tmp_path)
+    store.replace([], records(TEXTS))
+    spoiled = [*records({"a": "new text"}), None]
+    with pytest.raises(AttributeError):
+        store.replace(["a", "b"], spoiled)  # type: ignore[arg-type]
+    assert store.count_passages() == store.count_documents() == 4
+    store.replace(["b"], records({"b": "other"}))
+    assert [record.passage.text for record in store.document("a")] == [TEXTS["a"]]
+    assert [record.passage.text for record in store.document("b")] == ["other"]
+    store.close()
+
+    again = TantivyStore.open(tmp_path)
+    assert again.count_passages() == 4
+    assert {record.document_id for record in again.records()} == set(TEXTS)
+    assert set(again.hashes(["a", "no"])) == {"a"}
+    again.close()
+
+
+async def test_titles_count_too(tmp_path: Path) -> None:
+    store = TantivyStore.open(tmp_path)
+    documents = [Document("x", "Etna", "A volcano."), Document("y", "Nile", "A river.")]
+    store.replace([], [record for document in documents for record in passages_of(document)])
+    [hit] = await store.search(StoreQuery("etna", 5))
+    assert hit.passage.passage_id == "x"
+    store.close()
