@@ -112,7 +112,9 @@ class ReplyReader:
             raise BadReply(f"sent what is no JSON: {_cut(data)}") from None
         try:
             return self._read(event)
-        except (AttributeError, IndexError, KeyError, TypeError):
+        except BadReply:
+            raise
+        except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
             raise BadReply(f"sent JSON that is no completion: {_cut(data)}") from None
 
     def end(self) -> Delta:
@@ -132,8 +134,8 @@ class ReplyReader:
         if error := event.get("error"):
             raise BadReply(f"failed while answering: {error_text(error)}")
         if usage := event.get("usage"):
-            prompt, completion = usage["prompt_tokens"], usage.get("completion_tokens") or 0
-            self._usage = TokenUsage(int(prompt), int(completion))
+            prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+            self._usage = TokenUsage(int(prompt or 0), int(completion or 0))
         choices = event.get("choices")
         if not choices:
             return None
