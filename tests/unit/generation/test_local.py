@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
 import shutil
 import threading
 import time
@@ -376,3 +377,30 @@ async def test_prompts_of_like_length_are_prefilled_together(open_local: OpenLoc
     )
 
     assert engine.forward_passes - before <= 2  # the first may have left alone
+
+
+async def test_calls_that_come_and_go_at_random_do_not_disturb_each_other(
+    open_local: OpenLocal,
+) -> None:
+    engine = open_local(max_concurrency=8)
+    chance = random.Random(5)
+    requests = mixed_requests()
+    expected = [(await complete(engine, request)).text for request in requests]
+    leaving: list[asyncio.Task[Any]] = []
+    staying: list[tuple[int, asyncio.Task[Any]]] = []
+    for _ in range(80):
+        number = chance.randrange(len(requests))
+        call = asyncio.ensure_future(complete(engine, requests[number]))
+        if chance.random() < 0.4:
+            leaving.append(call)
+        else:
+            staying.append((number, call))
+        await asyncio.sleep(chance.random() * 0.004)
+        if leaving and chance.random() < 0.5:
+            leaving.pop(chance.randrange(len(leaving))).cancel()
+    for call in leaving:
+        call.cancel()
+
+    for number, call in staying:
+        assert (await call).text == expected[number]
+    await settled(engine)
