@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    DownloadColumn,
     ProgressColumn,
     TaskProgressColumn,
     TextColumn,
@@ -81,10 +80,8 @@ class _Rate(ProgressColumn):
 def _listening(console: Console) -> Iterator[Listener]:
     """A progress bar with rate and time left; bad lines are printed above it as they come."""
     columns = (
-        TextColumn("ingest"),
         BarColumn(),
         TaskProgressColumn(),
-        DownloadColumn(),
         _Rate(),
         TextColumn("left"),
         TimeRemainingColumn(),
