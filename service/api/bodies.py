@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from email.message import Message
 from typing import Any, Final
 
-import anyio
 import orjson
 from fastapi import Request
 
@@ -57,7 +57,7 @@ async def read_body(request: Request, most: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        with anyio.fail_after(BODY_TIMEOUT_S):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > most:
@@ -95,7 +95,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
     stream = request.stream()
     while True:
         try:
-            with anyio.fail_after(BODY_TIMEOUT_S):
+            async with asyncio.timeout(BODY_TIMEOUT_S):
                 chunk = await anext(stream, None)
         except TimeoutError:
             raise RequestTimeout(f"nothing came for {BODY_TIMEOUT_S:.0f} s") from None

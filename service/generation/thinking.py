@@ -74,5 +74,7 @@ def strip_thinking(text: str) -> str:
     All up to a closing tag that nothing opened is reasoning (chat templates often write the opening
     tag into the prompt), and so is all after a tag that is never closed.
     """
+    if "<" not in text:
+        return text.strip()
     thinking = ThinkFilter()
     return (thinking.feed(text) + thinking.flush()).strip()

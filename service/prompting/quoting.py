@@ -31,6 +31,7 @@ _MARKER = re.compile(
     rf"((?:{_BLANK}?[*_])*){_BLANK}*[:：﹕︓︰∶꞉]",
     re.IGNORECASE,
 )
+_SUSPECT = frozenset('<[:#*"')  # without one of these, plain ASCII needs no look
 _RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}")
 
 
@@ -40,6 +41,8 @@ def quote(text: str) -> str:
     Words, case and order stay; only white space, control characters, control tokens, rulers
     (``###``, ``**``, doubled quotes) and the colon after a field marker change.
     """
+    if text.isascii() and text.isprintable() and _SUSPECT.isdisjoint(text):
+        return " ".join(text.split())
     printable = "".join(
         " " if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else character
         for character in text

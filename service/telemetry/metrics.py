@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -32,6 +32,15 @@ LLM_CALLS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 OF_QUESTION: Final = ("route", "loop")
 
 
+class _Call(NamedTuple):
+    """The metrics of engine calls of one role at one worker."""
+
+    seconds: Histogram
+    first_token: Histogram
+    prompt: Counter
+    completion: Counter
+
+
 class Metrics:
     """All metrics; `render` gives them in Prometheus' text format.
 
@@ -40,6 +49,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._calls: dict[tuple[str, str], _Call] = {}
         self._question_metrics()
         self._call_metrics()
         self._load_metrics()
@@ -202,10 +212,21 @@ class Metrics:
         self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
     ) -> None:
         """One engine call ended: its wall time, the part before its first output, its tokens."""
-        self._generation_seconds.labels(role, worker).observe(seconds)
-        self._first_token_seconds.labels(worker).observe(first_token)
-        self._tokens.labels(role, "prompt").inc(usage.prompt_tokens)
-        self._tokens.labels(role, "completion").inc(usage.completion_tokens)
+        child = self._calls.get((role, worker)) or self._add_call(role, worker)
+        child.seconds.observe(seconds)
+        child.first_token.observe(first_token)
+        child.prompt.inc(usage.prompt_tokens)
+        child.completion.inc(usage.completion_tokens)
+
+    def _add_call(self, role: RoleName, worker: str) -> _Call:
+        """Labels are looked up once: a question makes a dozen calls and more."""
+        call = self._calls[role, worker] = _Call(
+            self._generation_seconds.labels(role, worker),
+            self._first_token_seconds.labels(worker),
+            self._tokens.labels(role, "prompt"),
+            self._tokens.labels(role, "completion"),
+        )
+        return call
 
     def wasted(self, tokens: int) -> None:
         """Tokens that an engine made for a call that was cut off."""

@@ -33,6 +33,9 @@ _NEGATION = re.compile(
 )
 
 
+_PLAIN = {"true": True, "false": False, "yes": True, "no": False}  # constrained decoding
+
+
 def _label_text(text: str) -> str:
     """`text` as labels are looked for: folded, ASCII punctuation, no mark-up, first turn only."""
     if len(text := unwrap(text)) > 2 * _READ:
@@ -190,6 +193,8 @@ def parse_verdict(text: str) -> bool | None:
     The stated conclusion, else the first verdict given, else a quality ("not relevant",
     "sufficient") with its negation.
     """
+    if text in _PLAIN:
+        return _PLAIN[text]
     text = _OPENER.sub("", _label_text(text), count=1)
     unasked = _MENU.sub(" ", text)
     text = unasked if _verdict(unasked) is not None else text
