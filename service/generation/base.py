@@ -68,10 +68,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
+    """What an engine can do. `context_tokens`: of prompt and output together, None: not known."""
+
     choices: bool = False
     json_schema: bool = False
     logprobs: bool = False
     token_signals: bool = False
+    context_tokens: int | None = None
 
 
 class Generator(Protocol):

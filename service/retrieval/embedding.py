@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import anyio.to_thread
 
 from service.domain import Passage
 from service.errors import ConfigurationError, RevelatorError
+from service.offline import prepare_torch
 from service.settings import RetrievalSettings
 from service.text import content_words
 
@@ -198,8 +198,7 @@ def _model_folder() -> Path:
 
 
 def _load_minilm(folder: Path) -> Callable[[list[str]], list[Vector]]:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+    prepare_torch()
     import torch  # noqa: PLC0415
     from safetensors.torch import load_file  # noqa: PLC0415
     from tokenizers import Tokenizer  # noqa: PLC0415

@@ -15,7 +15,7 @@ SERVICE = ROOT / "service"
 
 # A layer may import itself and what stands to its left.
 LAYERS = (
-    ("errors", "concurrency", "text", "domain"),
+    ("errors", "concurrency", "text", "domain", "offline"),
     ("events", "budget", "settings", "locking"),
     ("prompting", "generation", "retrieval"),
     ("citing", "folding", "inquiry", "telemetry"),

@@ -46,7 +46,7 @@ class Engine:
         self._constrained = constrained
         self._device: torch.device = network.device
         config = network.config.get_text_config(decoder=True)
-        self._context: int = getattr(config, "max_position_embeddings", None) or 4096
+        self.context_tokens: int = getattr(config, "max_position_embeddings", None) or 4096
         self._ends = _end_tokens(network, encoder.tokenizer)
         self._schemas = SchemaCompiler(encoder.tokenizer, config.vocab_size, sorted(self._ends))
         self._trie: Callable[[tuple[str, ...]], TrieNode] = lru_cache(maxsize=256)(
@@ -93,15 +93,15 @@ class Engine:
     def _row(self, job: Job) -> Row:
         request = job.request
         prompt = self._encoder.encode(request)
-        limit = max(1, min(request.max_tokens, self._context // 2))
-        prompt = _shorten(prompt, self._context - limit)
+        limit = max(1, min(request.max_tokens, self.context_tokens // 2))
+        prompt = _shorten(prompt, self.context_tokens - limit)
         context = prompt[-CONTEXT_TAIL:] if request.prompt is not None else ()
         choice = bool(request.choices) and self._constrained
         return Row(
             job,
             prompt,
             Detokenizer(self._encoder.backend, context),
-            limit=self._context - len(prompt) if choice else limit,
+            limit=self.context_tokens - len(prompt) if choice else limit,
             end_tokens=self._ends,
             constraint=self._constraint(request) if self._constrained else None,
         )

@@ -43,7 +43,12 @@ class LocalGenerator:
     @property
     def capabilities(self) -> Capabilities:
         constrained = self._settings.constrained != "none"
-        return Capabilities(choices=constrained, json_schema=constrained, logprobs=True)
+        return Capabilities(
+            choices=constrained,
+            json_schema=constrained,
+            logprobs=True,
+            context_tokens=self._worker.context_tokens if self._worker else None,
+        )
 
     @property
     def forward_passes(self) -> int:

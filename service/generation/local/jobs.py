@@ -45,6 +45,7 @@ class BatchEngine(Protocol):
     """The part that computes; only the engine's thread calls it."""
 
     forward_passes: int
+    context_tokens: int
 
     @property
     def running(self) -> int: ...

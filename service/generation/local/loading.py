@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.errors import EngineFailure
+from service.offline import prepare_torch
 
 if TYPE_CHECKING:
     from service.generation.local.engine import Engine
-
-# Must be set before torch is first imported. By default OpenMP threads spin while they wait; on
-# cores that others use too, that made a step five to fifteen times as long.
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def load_engine(name: str, model: str, *, threads: int, constrained: bool) -> Engine:
@@ -21,8 +17,7 @@ def load_engine(name: str, model: str, *, threads: int, constrained: bool) -> En
 
     `model` is a folder or a name in the local hub cache. On CUDA the weights keep their type.
     """
-    for variable, value in ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
+    prepare_torch()
     _check_folder(name, Path(model))
     try:
         import torch  # noqa: PLC0415

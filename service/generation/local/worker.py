@@ -35,6 +35,10 @@ class Worker:
         return self._engine.forward_passes if self._engine else 0
 
     @property
+    def context_tokens(self) -> int | None:
+        return self._engine.context_tokens if self._engine else None
+
+    @property
     def running(self) -> int:
         return self._engine.running if self._engine else 0
 

@@ -156,7 +156,9 @@ class _Conversation:
 
     def _turn_request(self) -> GenerationRequest:
         settings, most = self.inquiry.settings.autorag, self.plan.max_tokens
-        messages = self.dialogue.fitted(settings.context_tokens - most)
+        served = self.inquiry.roles.reader.generator.capabilities.context_tokens
+        context = min(settings.context_tokens, served or settings.context_tokens)
+        messages = self.dialogue.fitted(context - most)
         if messages != self.dialogue.messages and self.record.step:
             self.record.step.flag("shortened")
         stop = FEW_SHOT_STOPS if settings.mode == "few_shot" else ()
