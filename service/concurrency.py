@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
@@ -13,14 +12,20 @@ T = TypeVar("T")
 BUFFERED_EVENTS = 64
 
 
-@asynccontextmanager
-async def closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+class closing(Generic[T]):
     """`contextlib.aclosing` for what is typed as an iterator: leave nothing running behind."""
-    try:
-        yield stream
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: AsyncIterator[T]) -> None:
+        self._stream = stream
+
+    async def __aenter__(self) -> AsyncIterator[T]:
+        return self._stream
+
+    async def __aexit__(self, *_: object) -> None:
+        if isinstance(self._stream, AsyncGenerator):
+            await self._stream.aclose()
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

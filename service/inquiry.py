@@ -154,6 +154,28 @@ class Scope:
         return [Scope(self.inquiry, f"{group}.{n}") for n in range(1, count + 1)]
 
 
+class _Call:
+    """What one engine call has come to so far (seconds)."""
+
+    __slots__ = ("first", "pieces", "role", "started", "usage")
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.started = time.monotonic()
+        self.first = 0.0
+        self.pieces = 0
+        self.usage: TokenUsage | None = None
+
+    def see(self, delta: Delta) -> None:
+        self.first = self.first or self.seconds
+        self.pieces += 1
+        self.usage = delta.usage or self.usage
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
 @dataclass(slots=True)
 class OpenStep:
     """A step under way: calls made through it are counted to it."""
@@ -178,21 +200,28 @@ class OpenStep:
         return StepEnd(step=self.id, answer=self.answer, flags=list(self.flags), usage=self.usage)
 
     async def ask(
-        self, role: RoleName, request: GenerationRequest, *, final: bool = False
+        self, role_name: RoleName, request: GenerationRequest, *, final: bool = False
     ) -> Completion:
         """One engine call to its end, thinking stripped. `final` may use the time reserve.
 
         Raises DeadlineExceeded when the time for it is up, EngineFailure as the engine does.
         """
+        role, budget = self.inquiry.roles[role_name], self.inquiry.budget
+        call = _Call(role)
         pieces: list[str] = []
-        finish: Completion | None = None
-        async with closing(self._deltas(role, request, final)) as deltas:
-            async for delta in deltas:
-                pieces.append(delta.text)
-                if delta.finish and delta.usage:
-                    finish = Completion("", delta.finish, delta.usage, delta.logprob)
-        done = finish or Completion("", "stop", TokenUsage(0, 0))
-        return replace(done, text=strip_thinking("".join(pieces)).strip())
+        done = Completion("", "stop", TokenUsage(0, 0))
+        left = budget.remaining_s if final else budget.step_remaining_s
+        try:
+            with self.inquiry.generation_time, _deadline(left):
+                async with closing(role.generator.stream(self._request(role, request))) as deltas:
+                    async for delta in deltas:
+                        call.see(delta)
+                        pieces.append(delta.text)
+                        if delta.finish and delta.usage:
+                            done = Completion("", delta.finish, delta.usage, delta.logprob)
+        finally:
+            self._count(call)
+        return replace(done, text=strip_thinking("".join(pieces)))
 
     async def write(
         self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False
@@ -223,41 +252,42 @@ class OpenStep:
     ) -> AsyncIterator[Delta]:
         """Stream one call under the question's clock; count it whatever its end."""
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        call = replace(request, model=role.model, affinity=self.inquiry.id)
-        started = time.monotonic()
-        first, pieces, usage = 0.0, 0, None
+        call = _Call(role)
         try:
-            async with closing(role.generator.stream(call)) as deltas:
+            async with closing(role.generator.stream(self._request(role, request))) as deltas:
                 while True:
                     left = budget.remaining_s if final else budget.step_remaining_s
                     with self.inquiry.generation_time, _deadline(left):
                         delta = await anext(deltas, None)
                     if delta is None:
                         break
-                    first = first or time.monotonic() - started
-                    pieces += 1
-                    usage = delta.usage or usage
+                    call.see(delta)
                     yield delta
         finally:
-            spent = usage or TokenUsage(0, pieces)
-            self._count(role, spent, time.monotonic() - started, first)
-            if usage is None and self.inquiry.observer:
-                self.inquiry.observer.wasted(pieces)
+            self._count(call)
 
-    def _count(self, role: Role, usage: TokenUsage, seconds: float, first: float) -> None:
+    def _request(self, role: Role, request: GenerationRequest) -> GenerationRequest:
+        return replace(request, model=role.model, affinity=self.inquiry.id)
+
+    def _count(self, call: _Call) -> None:
+        role, usage, seconds = call.role, call.usage, call.seconds
+        spent = usage or TokenUsage(0, call.pieces)
         self.usage = self.usage.plus(
             CallUsage(
                 llm_calls=1,
-                prompt_tokens=usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens,
+                prompt_tokens=spent.prompt_tokens,
+                completion_tokens=spent.completion_tokens,
             )
         )
-        tokens = usage.prompt_tokens + usage.completion_tokens
+        tokens = spent.prompt_tokens + spent.completion_tokens
         self.inquiry.budget.spend_call(tokens, seconds, reader=role.name == "reader")
-        if self.inquiry.observer:
-            self.inquiry.observer.generation(
-                role.name, role.generator.name, seconds, first or seconds, usage
+        observer = self.inquiry.observer
+        if observer:
+            observer.generation(
+                role.name, role.generator.name, seconds, call.first or seconds, spent
             )
+            if usage is None:
+                observer.wasted(call.pieces)
 
     def query_event(self, query: str) -> QueryIssued:
         return QueryIssued(step=self.id, query=query, retriever=self.inquiry.request.retriever)

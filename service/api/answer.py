@@ -47,7 +47,7 @@ router = APIRouter(tags=["answer"], dependencies=[Depends(require_key)])
 
 
 async def body_request(request: Request) -> AnswerRequest:
-    """Dependency: the request in the body."""
+    """The request in the body."""
     settings: Settings = request.app.state.settings
     return parse_request(await read_json(request, settings.server.max_body_bytes))
 
@@ -77,19 +77,16 @@ async def prepare(request: Request, asked: AnswerRequest) -> QuestionRequest:
     return await runtime.prepare(**asked.arguments())
 
 
-async def answering_of_body(
-    request: Request, asked: Annotated[AnswerRequest, Depends(body_request)]
-) -> AsyncIterator[Answering]:
+async def answering_of_body(request: Request) -> AsyncIterator[Answering]:
     """Dependency: the question in the body, admitted and under way until the response ends."""
-    async with open_answering(request, await prepare(request, asked)) as answering:
+    prepared = await prepare(request, await body_request(request))
+    async with open_answering(request, prepared) as answering:
         yield answering
 
 
-async def ending_of_body(
-    request: Request, asked: Annotated[AnswerRequest, Depends(body_request)]
-) -> AsyncIterator[Answering]:
+async def ending_of_body(request: Request) -> AsyncIterator[Answering]:
     """Dependency: as `answering_of_body`, for who needs no more than the end."""
-    prepared = await prepare(request, asked)
+    prepared = await prepare(request, await body_request(request))
     async with open_answering(request, prepared, only_end=True) as answering:
         yield answering
 
