@@ -9,8 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from service.settings import Settings
-
 SAMPLE_QUESTIONS = Path(__file__).parent / "models" / "sample" / "questions.jsonl"
 
 
@@ -21,10 +19,10 @@ def sample_questions() -> Iterator[dict[str, object]]:
             yield json.loads(line)
 
 
-def print_banner(url: str, settings: Settings) -> None:
+def print_banner(url: str) -> None:
     """Print the URL and one sample question of each type as a curl line."""
     console = Console()
-    console.print(f"revelator answers at {url} (Ctrl-C stops it); API at {url}/docs")
+    console.print(f"revelator answers at {url} (Ctrl-C stops it), API: {url}/docs", soft_wrap=True)
     shown: set[object] = set()
     for sample in sample_questions():
         if sample["route"] not in shown:

@@ -96,7 +96,7 @@ def serve(
         config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure
     )
     try:
-        run_server(settings, on_started=lambda url: print_banner(url, settings))
+        run_server(settings, on_started=print_banner)
     except RevelatorError as error:
         fail(error.detail)
 

@@ -25,16 +25,22 @@ from service.events import (
 
 
 class EventPrinter:
-    """Prints each event as it comes; tokens run on, everything else is a line of its step."""
+    """Prints each event as it comes: the answer's tokens run on, all else is a line of its step.
+
+    Drafts are not shown token by token, since parallel parts write theirs at the same time; what
+    a step arrived at stands in its last line.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._titles: dict[str, str] = {}
         self._writing: str | None = None
+        self._written: set[str | None] = set()
 
     def show(self, event: BaseEvent) -> None:
         if isinstance(event, Token):
-            self._token(event)
+            if event.role == "answer":
+                self._token(event)
             return
         if isinstance(event, AnswerReady):
             self._answer(event.body)
@@ -43,21 +49,21 @@ class EventPrinter:
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def _token(self, event: Token) -> None:
-        key = f"{event.step}/{event.role}"
-        if self._writing != key:
+        if self._writing != event.step:
             self._break()
-            label = "answer" if event.role == "answer" else "draft"
-            self._console.print(f"  [dim]{event.step}[/] {label}: ", end="")
-            self._writing = key
-        style = "bold" if event.role == "answer" else "dim"
-        self._console.print(event.text, style=style, end="", markup=False, highlight=False)
+            self._console.print(f"  [dim]{event.step}[/] answer: ", end="")
+            self._writing = event.step
+            self._written.add(event.step)
+        self._console.print(
+            event.text, style="bold", end="", markup=False, highlight=False, soft_wrap=True
+        )
 
     def _break(self) -> None:
         if self._writing:
             self._console.print()
             self._writing = None
 
-    def _line(self, event: BaseEvent) -> str | None:  # noqa: PLR0911 - one line per kind
+    def _line(self, event: BaseEvent) -> str | None:  # noqa: C901, PLR0911 (a line per kind)
         match event:
             case RouteChosen():
                 sure = f" ({event.confidence:.0%} sure)" if event.confidence is not None else ""
@@ -78,10 +84,10 @@ class EventPrinter:
                 return f"  [dim]{event.step}[/] thought: [italic]{escape(event.text)}[/]"
             case Trigger():
                 return f"  [dim]{event.step}[/] trigger at {escape(event.token)!r}"
-            case Withdraw():
+            case Withdraw(role="answer"):
                 return f"  [dim]{event.step}[/] [dim]withdrawn ({event.reason})[/]"
-            case StepEnd(flags=flags) if flags:
-                return f"  [dim]{event.step}[/] [yellow]{', '.join(flags)}[/]"
+            case StepEnd():
+                return self._step_end(event)
             case Failed():
                 problem = event.problem
                 return f"[red]{problem.title}[/]: {escape(problem.detail)} ({problem.status})"
@@ -100,14 +106,25 @@ class EventPrinter:
             return f"  [dim]{event.step}[/] keeps {title}"
         return None
 
+    def _step_end(self, event: StepEnd) -> str | None:
+        said = []
+        if event.answer and event.step not in self._written:
+            said.append(f"[italic]{escape(event.answer)}[/]")
+        if event.flags:
+            said.append(f"[yellow]{', '.join(event.flags)}[/]")
+        return f"  [dim]{event.step}[/] ends: {'  '.join(said)}" if said else None
+
     def _answer(self, body: Answer) -> None:
         self._break()
         self._console.print()
-        self._console.print(body.answer, style="bold", markup=False, highlight=False)
+        self._console.print(
+            body.answer, style="bold", markup=False, highlight=False, soft_wrap=True
+        )
         for number, citation in enumerate(body.citations, 1):
             self._console.print(
                 f"  \\[{number}] [dim]{escape(citation.title)}:[/] {escape(citation.text)}",
                 highlight=False,
+                soft_wrap=True,
             )
         usage = body.usage
         self._console.print(

@@ -44,6 +44,7 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         Token(step="2", role="answer", text=" Bellini"),
         StepEnd(step="2", answer="Vincenzo Bellini", usage=CallUsage(llm_calls=2)),
         Judgement(step="2", ending=True),
+        StepEnd(step="3.1", answer="Catania", flags=["repaired"]),
     )
     assert text.splitlines() == [
         "route single, loop anrag, by model (93% sure)",
@@ -53,13 +54,14 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         "  2 keeps Norma",
         "  2 answer: Vincenzo Bellini",
         "  2 enough to answer: yes",
+        "  3.1 ends: Catania  repaired",
     ]
 
 
 def test_markup_in_data_is_text() -> None:
     text = shown(
         Decomposition(step="2", questions=["[red]a?[/]", "b?"]),
-        Token(step="2", role="draft", text="[bold]x"),
+        Token(step="2", role="answer", text="[bold]x"),
     )
     assert "[red]a?[/]" in text
     assert "[bold]x" in text
