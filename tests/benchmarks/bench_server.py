@@ -1,7 +1,7 @@
 """The service, and beside it the yardsticks, in a process of its own for the HTTP benchmarks.
 
-``python -m tests.benchmarks.bench_server [--engine URL]`` prints its URL. The engine is scripted
-(`Task: closed` is answered by one time stamp every 50 ms), or an OpenAI-compatible server.
+``python -m tests.benchmarks.bench_server [--paced | --engine URL]`` prints its URL. The engine is
+scripted, or says a time stamp every 50 ms, or is an OpenAI-compatible server.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from service.api.app import create_app
-from service.domain import Passage
+from service.domain import Passage, ScoredPassage
 from service.generation.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
 from service.generation.factory import open_generator
 from service.generation.scripted import ScriptedGenerator, ScriptStep, render
+from service.retrieval.base import Filter, SearchRequest, SearchResult
 from service.serving import base_url, bind, make_server
 from service.settings import EngineSettings, Settings
 from service.telemetry.logs import configure_logging
-from tests.stubs.fake_retriever import FakeRetriever
 
 PACE_S = 0.05
 NO_OPS = 12  # engine calls of a `single` question: route, ten judgements, the answer
-PASSAGES = [Passage(f"p{n}", f"T{n}", f"Passage {n} is about Norma.") for n in range(10)]
 
 
 class Asked(BaseModel):
@@ -53,33 +52,38 @@ class PacedGenerator:
         return
 
 
-class BenchEngine:
-    """Scripted for `single` questions, paced for `direct` ones."""
-
-    name = "bench"
-    capabilities = Capabilities()
+class StubRetriever:
+    """Ten passages for any query, at once."""
 
     def __init__(self) -> None:
-        self._paced = PacedGenerator()
-        self._scripted = ScriptedGenerator(_script())
+        hits = [
+            ScoredPassage(Passage(f"p{n}", f"T{n}", f"Passage {n} is about Norma."), n, 1 / n)
+            for n in range(1, 11)
+        ]
+        self._result = SearchResult(tuple(hits))
 
-    def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]:
-        engine: Generator = self._paced if "Task: closed" in render(request) else self._scripted
-        return engine.stream(request)
+    async def search(self, request: SearchRequest) -> SearchResult:
+        return self._result
 
-    async def check(self) -> None:
-        return
+    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
+        return [self._result for _ in requests]
+
+    async def check_request(self, collection: str | None, filter: Filter) -> str:
+        return collection or "sample"
 
     async def aclose(self) -> None:
         return
 
 
-def _script() -> Sequence[ScriptStep]:
-    return [
-        ScriptStep(match="Task: route", reply=["single-step question"], times=None),
-        ScriptStep(match="Task: relevance", reply=["true"], times=None),
-        ScriptStep(match="Task: answer", reply="Vincenzo Bellini", times=None),
-    ]
+def scripted() -> ScriptedGenerator:
+    """A `single` question: route, ten judgements, the answer. The most frequent call first."""
+    return ScriptedGenerator(
+        [
+            ScriptStep(match="Task: relevance", reply=["true"], times=None),
+            ScriptStep(match="Task: route", reply=["single-step question"], times=None),
+            ScriptStep(match="Task: answer", reply="Vincenzo Bellini", times=None),
+        ]
+    )
 
 
 async def no_op() -> None:
@@ -95,17 +99,16 @@ async def bare(asked: Asked) -> dict[str, str]:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description="the server of the HTTP benchmarks")
+    parser.add_argument("--paced", action="store_true", help="an engine of one token every 50 ms")
     parser.add_argument("--engine", help="base URL of an OpenAI-compatible server")
     options = parser.parse_args()
     configure_logging("warning")
     settings = Settings.model_validate({"server": {"port": 0, "drain_s": 0}})
-    engine: Generator = BenchEngine()
+    engine: Generator = PacedGenerator() if options.paced else scripted()
     if options.engine:
         openai = EngineSettings(kind="openai", urls=[options.engine], model="stub-model")
         engine = open_generator("default", openai)
-    app: FastAPI = create_app(
-        settings, engines={"default": engine}, retriever=FakeRetriever({"sample": PASSAGES})
-    )
+    app: FastAPI = create_app(settings, engines={"default": engine}, retriever=StubRetriever())
     app.post("/bare")(bare)
     listener = bind(settings.server)
     server = make_server(app, settings.server)

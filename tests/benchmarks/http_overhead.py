@@ -93,8 +93,7 @@ def show(name: str, rows: list[tuple[float, float]], yardstick: str, aim: float)
     own, bare = (statistics.median(column) for column in zip(*rows, strict=True))
     ratio = statistics.median(each / other for each, other in rows)
     print(
-        f"{name}: own CPU {in_ms(own)}, {yardstick} {in_ms(bare)}, "
-        f"ratio {ratio:.2f} (aim <= {aim})"
+        f"{name}: own CPU {in_ms(own)}, {yardstick} {in_ms(bare)}, ratio {ratio:.2f} (aim <= {aim})"
     )
 
 

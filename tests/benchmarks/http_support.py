@@ -15,7 +15,7 @@ class ServerProcess:
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.url = url
-        self.port = int(url.split(":")[2].split("/")[0])
+        self.port = int(url.split(":")[2].split("/", 1)[0])
         self._tasks = Path(f"/proc/{process.pid}/task")
 
     def cpu_s(self) -> float:

@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, default=4)
     options = parser.parse_args()
-    with server("tests.benchmarks.bench_server") as target:
+    with server("tests.benchmarks.bench_server", "--paced") as target:
         asyncio.run(measure(target.port, options.streams))
 
 
