@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from service.domain import Passage
 from service.generation.factory import open_generator
 from service.generation.scripted import ScriptedGenerator, ScriptStep
 from service.settings import EngineSettings
+from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.openai_server import StubServer
-from tests.support.live import Live, Raw, eventually, live
+from tests.support.live import Live, Raw, answering, eventually, live
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 1.0
@@ -121,6 +123,25 @@ async def _until_stuck(service: Live) -> None:
         while waiting <= 0 or waiting != _waiting(service):
             waiting = _waiting(service)
             await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("path", ["/answer", "/answer/stream"])
+async def test_the_client_closes_while_ten_judgements_run(path: str) -> None:
+    passages = [Passage(f"p{number}", "T", f"Text {number}.") for number in range(10)]
+    script = [
+        ScriptStep(match="Task: relevance", reply="true", delay=60.0, times=10),
+        *answering("Bellini"),
+    ]
+    engine = ScriptedGenerator(script)
+    async with live(engine, retriever=FakeRetriever({"sample": passages})) as service:
+        client = await Raw.ask(service.port, path, route="single")
+        await eventually(lambda: engine.running == 10)
+        await client.close()
+        await eventually(lambda: engine.running == 0, WITHIN_S)
+        assert engine.aborted == 10
+        await eventually(lambda: service.app.state.admission.running == 0)
+        status, body = await service.ask(route="single")
+        assert (status, body["answer"]) == (200, "Bellini")
 
 
 def _waiting(service: Live) -> int:
