@@ -1,0 +1,190 @@
+"""The edge's parts by hand: channel, admission, drain, bounded lines, wire form, exposure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+from fastapi import Request
+
+from service.api.answer import encode
+from service.api.bodies import read_lines
+from service.api.channel import Channel
+from service.api.draining import Drain
+from service.api.limits import Admission, Place
+from service.errors import Draining, Overloaded
+from service.events import Done, Judgement, StepEnd, Token
+from service.settings import ServerSettings
+from service.telemetry.metrics import Metrics
+
+pytestmark = pytest.mark.anyio
+
+
+async def never() -> None:
+    await anyio.sleep_forever()
+
+
+async def test_a_channel_gives_what_waits_then_the_end() -> None:
+    channel: Channel[int] = Channel(2)
+    channel.put_nowait(1)
+    channel.put_nowait(2)
+    assert channel.full()
+    channel.close()
+    channel.put_nowait(3)
+    assert [item async for item in channel] == [1, 2]
+
+
+async def test_a_full_channel_waits_for_its_taker() -> None:
+    channel: Channel[int] = Channel(2)
+
+    async def put() -> None:
+        for number in range(10):
+            await channel.room()
+            channel.put_nowait(number)
+        channel.close()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(put)
+        await anyio.wait_all_tasks_blocked()
+        taken = [item async for item in channel]
+    assert taken == list(range(10))
+
+
+async def test_closing_frees_a_putter_that_waits() -> None:
+    channel: Channel[int] = Channel(1)
+    channel.put_nowait(1)
+    async with asyncio.timeout(1), anyio.create_task_group() as group:
+        group.start_soon(channel.room)
+        await anyio.wait_all_tasks_blocked()
+        channel.close()
+
+
+def admission(drain: Drain | None = None, **limits: float) -> Admission:
+    settings = ServerSettings.model_validate({"max_running": 1, "max_waiting": 8, **limits})
+    return Admission(settings, Metrics(), drain or Drain())
+
+
+async def test_places_go_by_order_of_arrival_and_none_is_lost() -> None:
+    gate = admission()
+    first = await gate.enter(never)
+    order: list[int] = []
+
+    async def wait(number: int) -> None:
+        place = await gate.enter(never)
+        order.append(number)
+        assert gate.running == 1
+        await anyio.lowlevel.checkpoint()
+        place.release()
+        place.release()
+
+    async with anyio.create_task_group() as group:
+        for number in range(8):
+            group.start_soon(wait, number)
+            await anyio.wait_all_tasks_blocked()
+        with pytest.raises(Overloaded):
+            await gate.enter(never)
+        first.release()
+    assert order == list(range(8))
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+async def test_a_place_given_to_one_who_is_just_leaving_goes_to_the_next() -> None:
+    gate = admission()
+    first = await gate.enter(never)
+    places: list[Place] = []
+
+    async def wait() -> None:
+        places.append(await gate.enter(never))
+
+    leaving = asyncio.create_task(wait())
+    await anyio.sleep(0.01)
+    staying = asyncio.create_task(wait())
+    await anyio.sleep(0.01)
+    first.release()  # gives the place to the first waiter …
+    leaving.cancel()  # … which goes before it can take it
+    await asyncio.wait([leaving, staying], timeout=1)
+    assert leaving.cancelled()
+    assert len(places) == 1
+    places[0].release()
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+async def test_who_waits_when_draining_begins_is_refused() -> None:
+    drain = Drain()
+    gate = admission(drain)
+    await gate.enter(never)
+    waiting = asyncio.create_task(gate.enter(never))
+    await anyio.sleep(0.01)
+    drain.begin()
+    with pytest.raises(Draining):
+        await waiting
+    with pytest.raises(Draining):
+        await gate.enter(never)
+
+
+async def test_a_drain_waits_for_work_then_cuts_it_off() -> None:
+    drain = Drain()
+    cut = anyio.Event()
+    with drain.work(cut.set):
+        drain.begin()
+        assert drain.running == 1
+        await drain.finished(0.01)
+        assert cut.is_set()
+    async with asyncio.timeout(1):
+        await drain.finished(60)
+    with pytest.raises(Draining), drain.work(cut.set):
+        pass
+
+
+async def lines(chunks: list[bytes], longest: int = 10) -> list[bytes | None]:
+    messages: AsyncIterator[dict[str, object]]
+
+    async def body() -> AsyncIterator[dict[str, object]]:
+        for chunk in chunks:
+            yield {"type": "http.request", "body": chunk, "more_body": True}
+        yield {"type": "http.request", "body": b"", "more_body": False}
+
+    messages = body()
+
+    async def receive() -> dict[str, object]:
+        return await anext(messages)
+
+    request = Request({"type": "http", "headers": []}, receive)  # type: ignore[arg-type]
+    return [line async for line in read_lines(request, longest)]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([b"a\nb\n"], [b"a", b"b"]),
+        ([b"a", b"b\n", b"c"], [b"ab", b"c"]),
+        ([b"\n\na"], [b"", b"", b"a"]),
+        ([b"x" * 10 + b"\n"], [b"x" * 10]),
+        ([b"x" * 11 + b"\nb"], [None, b"b"]),
+        ([b"x" * 8, b"x" * 8, b"x" * 8 + b"\nb\n"], [None, b"b"]),
+        ([b"x" * 30], [None]),
+        ([], []),
+    ],
+)
+async def test_lines_are_bounded_however_they_are_cut(
+    chunks: list[bytes], expected: list[bytes | None]
+) -> None:
+    assert await lines(chunks) == expected
+
+
+def test_the_wire_form_leaves_out_the_tag_and_an_absent_step() -> None:
+    event = encode("a", Done(seq=7, ms=1.5))
+    assert (event.event, event.id, event.raw_data) == ("done", "a-7", '{"seq":7,"ms":1.5}')
+    token = json.loads(encode("a", Token(seq=1, step="2", role="draft", text="é")).raw_data or "")
+    assert token == {"seq": 1, "ms": 0.0, "step": "2", "role": "draft", "text": "é"}
+
+
+def test_a_judgement_has_one_of_two_shapes_and_a_step_s_absent_answer_is_null() -> None:
+    ending = json.loads(encode("a", Judgement(step="1", ending=True)).raw_data or "")
+    assert ending == {"seq": 0, "ms": 0.0, "step": "1", "ending": True}
+    closed = json.loads(encode("a", StepEnd(step="1")).raw_data or "")
+    assert closed["answer"] is None

@@ -1,0 +1,89 @@
+"""The metrics: what events and calls become."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.domain import Problem
+from service.events import (
+    BaseEvent,
+    Failed,
+    PassagesFound,
+    QueryIssued,
+    RouteChosen,
+    StepEnd,
+    StepStart,
+)
+from service.generation.base import TokenUsage
+from service.telemetry.metrics import Metrics
+
+ROUTE = RouteChosen(route="complex", loop="anrag", by="model")
+STEPS: list[BaseEvent] = [
+    StepStart(step="1", kind="retrieve"),
+    QueryIssued(step="1", query="q", retriever="hybrid"),
+    PassagesFound(step="1", passages=[], missing=["dense"]),
+    StepEnd(step="1"),
+]
+FAILED = Failed(problem=Problem(type="t", title="t", status=503, detail="d", request_id="r"))
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """Value by name and label values, in the order of the label names."""
+    return {
+        (sample.name, ",".join(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+
+
+def watch(metrics: Metrics, *events: BaseEvent) -> None:
+    with metrics.question() as observation:
+        for event in events:
+            observation.see(event)
+
+
+def test_a_question_that_fails_counts_as_error_with_what_it_did() -> None:
+    metrics = Metrics()
+    watch(metrics, ROUTE, *STEPS, *STEPS[2:], FAILED)
+    found = samples(metrics)
+    assert found["revelator_questions_total", "anrag,error,complex"] == 1
+    assert found["revelator_retrievals_per_question_sum", "anrag,complex"] == 1
+    assert found["revelator_steps_per_question_sum", "anrag,complex"] == 1
+    assert found["revelator_degraded_total", "dense"] == 1
+    assert found["revelator_questions_in_flight", ""] == 0
+
+
+def test_a_question_cut_off_counts_as_cancelled_even_before_its_route() -> None:
+    metrics = Metrics()
+    with metrics.question():
+        assert samples(metrics)["revelator_questions_in_flight", ""] == 1
+    found = samples(metrics)
+    assert found["revelator_questions_total", "none,cancelled,none"] == 1
+    assert found["revelator_question_seconds_count", "none,none"] == 1
+
+
+def test_calls_searches_and_workers() -> None:
+    metrics = Metrics()
+    for _ in range(2):
+        metrics.generation("judge", "w1", 0.2, 0.1, TokenUsage(10, 3))
+    metrics.wasted(4)
+    metrics.search("tantivy", 0.01, False)
+    metrics.search("tantivy", 0.01, True)
+    metrics.worker_up("w1", True)
+    metrics.worker_in_flight("w1", 1)
+    found = samples(metrics)
+    assert found["revelator_generation_seconds_count", "judge,w1"] == 2
+    assert found["revelator_time_to_first_token_seconds_sum", "w1"] == pytest.approx(0.2)
+    assert found["revelator_tokens_total", "prompt,judge"] == 20
+    assert found["revelator_wasted_tokens_total", ""] == 4
+    assert found["revelator_retrieval_seconds_count", "tantivy"] == 2
+    assert found["revelator_retrieval_failures_total", "tantivy"] == 1
+    assert found["revelator_worker_up", "w1"] == found["revelator_worker_in_flight", "w1"] == 1
+
+
+def test_two_of_them_share_nothing() -> None:
+    one, two = Metrics(), Metrics()
+    one.rejected("busy")
+    assert samples(one)["revelator_rejected_total", "busy"] == 1
+    assert samples(two)["revelator_rejected_total", "busy"] == 0
