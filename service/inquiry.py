@@ -88,6 +88,8 @@ class Observer(Protocol):
 
     def wasted(self, tokens: int) -> None: ...
 
+    def worker_in_flight(self, worker: str, change: int) -> None: ...
+
 
 class Stopwatch:
     """Wall time during which at least one thing ran; re-entrant, in seconds."""
@@ -207,7 +209,7 @@ class OpenStep:
         Raises DeadlineExceeded when the time for it is up, EngineFailure as the engine does.
         """
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        call = _Call(role)
+        call = self._begin(role)
         pieces: list[str] = []
         done = Completion("", "stop", TokenUsage(0, 0))
         left = budget.remaining_s if final else budget.step_remaining_s
@@ -252,7 +254,7 @@ class OpenStep:
     ) -> AsyncIterator[Delta]:
         """Stream one call under the question's clock; count it whatever its end."""
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        call = _Call(role)
+        call = self._begin(role)
         try:
             async with closing(role.generator.stream(self._request(role, request))) as deltas:
                 while True:
@@ -265,6 +267,11 @@ class OpenStep:
                     yield delta
         finally:
             self._count(call)
+
+    def _begin(self, role: Role) -> _Call:
+        if self.inquiry.observer:
+            self.inquiry.observer.worker_in_flight(role.generator.name, 1)
+        return _Call(role)
 
     def _request(self, role: Role, request: GenerationRequest) -> GenerationRequest:
         return replace(request, model=role.model, affinity=self.inquiry.id)
@@ -286,6 +293,7 @@ class OpenStep:
             observer.generation(
                 role.name, role.generator.name, seconds, call.first or seconds, spent
             )
+            observer.worker_in_flight(role.generator.name, -1)
             if usage is None:
                 observer.wasted(call.pieces)
 

@@ -42,6 +42,7 @@ async def test_one_runs_one_waits_the_third_is_told_when_to_come_back() -> None:
         second = await start(service)
         await eventually(lambda: admission.waiting == 1)
         assert await service.metric("revelator_questions_waiting") == 1
+        assert await service.metric('revelator_worker_in_flight{worker="scripted"}') == 1
         for path in ("/answer", "/answer/stream"):
             async with service.http.post(path, json={"question": "Who?"}) as response:
                 await check_problem(response, 503, "overloaded")
@@ -49,6 +50,7 @@ async def test_one_runs_one_waits_the_third_is_told_when_to_come_back() -> None:
         gate.set()
         assert [(await task)[0] for task in (first, second)] == [200, 200]
         assert (admission.running, admission.waiting) == (0, 0)
+        assert await service.metric('revelator_worker_in_flight{worker="scripted"}') == 0
         assert await service.metric('revelator_rejected_total{reason="busy"}') == 2
         rejected = 'revelator_questions_total{loop="none",outcome="rejected",route="none"}'
         assert await service.metric(rejected) == 2
