@@ -157,6 +157,6 @@ def encode(answer_id: str, event: BaseEvent) -> ServerSentEvent:
         left_out = TAG if event.step is not None else TAG_AND_STEP
         data = event.model_dump_json(exclude=set(left_out))
     name: str = getattr(event, "event")  # noqa: B009 (every event has its tag; the base has not)
-    return ServerSentEvent(
-        event=name, id=f"{answer_id}-{event.seq}", raw_data=data.translate(LINE_BREAKS)
-    )
+    if not data.isascii():
+        data = data.translate(LINE_BREAKS)
+    return ServerSentEvent(event=name, id=f"{answer_id}-{event.seq}", raw_data=data)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 from fastapi import Request
 
 from service.answering import problem_of
@@ -21,12 +22,14 @@ from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
 from service.concurrency import closing, first_of
 from service.errors import Draining, RevelatorError
-from service.events import AnswerReady, BaseEvent, Done, Failed
+from service.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.inquiry import QuestionRequest
 from service.runtime import Runtime, new_id
 from service.telemetry.logs import QuestionLog
 
 BUFFERED_EVENTS: Final = 64
+ENDS: Final = (AnswerReady, Failed, Done)
+HOPS: Final = 4  # turns of the event loop that an event takes from here to the socket
 STALLED_S: Final = 60.0  # so long an event may wait for a client that does not read
 
 
@@ -91,7 +94,7 @@ class Answering:
                 async with closing(events) as stream:
                     async for event in stream:
                         log.see(event)
-                        if not self._only_end or isinstance(event, AnswerReady | Failed | Done):
+                        if not self._only_end or isinstance(event, ENDS):
                             await self._put(event)
         except Draining as error:
             self._cut = error
@@ -108,6 +111,9 @@ class Answering:
                 self.cut_off(ClientStalled(f"no event was read for {STALLED_S:.0f} s"))
                 await anyio.lowlevel.checkpoint()
         self._channel.put_nowait(event)
+        if isinstance(event, Start):  # it reaches the socket before the work begins
+            for _ in range(HOPS):
+                await anyio.lowlevel.checkpoint()
 
     def _expire(self) -> None:
         self.cut_off(Draining(DETAIL))

@@ -55,7 +55,6 @@ def configure_logging(level: str = "info", stream: TextIO | None = None) -> None
         processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        cache_logger_on_first_use=True,
     )
 
 

@@ -259,7 +259,8 @@ class Observation:
         self.loop: LoopName = "none"
         self.outcome: Outcome = "cancelled"
         self.missing: list[str] = []
-        self._fold = Fold()
+        self._events: list[BaseEvent] = []
+        self._usage: Usage | None = None
         self._started = time.monotonic()
 
     @property
@@ -271,7 +272,7 @@ class Observation:
         """Take one event, in order."""
         if isinstance(event, Token):
             return
-        self._fold.add(event)
+        self._events.append(event)
         match event:
             case RouteChosen():
                 self.route, self.loop = event.route, event.loop
@@ -279,9 +280,15 @@ class Observation:
                 self.missing += [name for name in names if name not in self.missing]
             case AnswerReady():
                 self.outcome = "answered" if event.body.answered else "unanswered"
+                self._usage = event.body.usage
             case Failed():
                 self.outcome = "error"
 
     def usage(self) -> Usage:
         """Calls, tokens, retrievals and cycles up to the newest event."""
-        return self._fold.usage()
+        if self._usage is not None:
+            return self._usage
+        fold = Fold()
+        for event in self._events:
+            fold.add(event)
+        return fold.usage()

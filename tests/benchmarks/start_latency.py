@@ -13,6 +13,7 @@ import asyncio
 import json
 import time
 
+from tests.benchmarks.bench_server import PACE_S
 from tests.benchmarks.http_support import in_ms, quantile, server
 
 STREAMS = 16
@@ -37,8 +38,9 @@ async def timed(port: int, request: bytes, until: bytes) -> float:
     return seconds
 
 
-async def hold_open(port: int) -> None:
-    """One stream of a token every 50 ms, read as it comes."""
+async def hold_open(port: int, number: int) -> None:
+    """One stream of a token every 50 ms, read as it comes; all are out of step."""
+    await asyncio.sleep(number * PACE_S / STREAMS)
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(question("background"))
@@ -48,7 +50,7 @@ async def hold_open(port: int) -> None:
 
 
 async def measure(port: int, samples: int) -> None:
-    background = [asyncio.create_task(hold_open(port)) for _ in range(STREAMS)]
+    background = [asyncio.create_task(hold_open(port, number)) for number in range(STREAMS)]
     await asyncio.sleep(1)
     health, start = [], []
     for number in range(samples + 20):
