@@ -211,7 +211,7 @@ class OpenStep:
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
         call = self._begin(role)
         pieces: list[str] = []
-        done = Completion("", "stop", TokenUsage(0, 0))
+        end = Delta("", finish="stop", usage=TokenUsage(0, 0))
         left = budget.remaining_s if final else budget.step_remaining_s
         try:
             with self.inquiry.generation_time, _deadline(left):
@@ -220,10 +220,11 @@ class OpenStep:
                         call.see(delta)
                         pieces.append(delta.text)
                         if delta.finish and delta.usage:
-                            done = Completion("", delta.finish, delta.usage, delta.logprob)
+                            end = delta
         finally:
             self._count(call)
-        return replace(done, text=strip_thinking("".join(pieces)))
+        text = strip_thinking("".join(pieces))
+        return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), end.logprob)
 
     async def write(
         self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False

@@ -50,6 +50,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._calls: dict[tuple[str, str], _Call] = {}
+        self._flights: dict[str, Gauge] = {}
         self._question_metrics()
         self._call_metrics()
         self._load_metrics()
@@ -244,7 +245,10 @@ class Metrics:
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         """Calls at a worker began (+1) or ended (-1)."""
-        self._worker_in_flight.labels(worker).inc(change)
+        gauge = self._flights.get(worker)
+        if gauge is None:
+            gauge = self._flights[worker] = self._worker_in_flight.labels(worker)
+        gauge.inc(change)
 
     def render(self) -> bytes:
         """The text format, to be sent as `CONTENT_TYPE`."""
