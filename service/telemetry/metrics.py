@@ -54,6 +54,7 @@ class Metrics:
         self._question_metrics()
         self._call_metrics()
         self._load_metrics()
+        self._show_from_the_start()
 
     def _question_metrics(self) -> None:
         registry = self.registry
@@ -129,9 +130,6 @@ class Metrics:
             "Tokens of calls that were cut off before their end.",
             registry=registry,
         )
-        for role in ("revelator", "reader", "judge"):
-            for kind in ("prompt", "completion"):
-                self._tokens.labels(role, kind)
 
     def _load_metrics(self) -> None:
         registry = self.registry
@@ -162,6 +160,12 @@ class Metrics:
             ("worker",),
             registry=registry,
         )
+
+    def _show_from_the_start(self) -> None:
+        """Samples whose labels are known beforehand are 0, not absent, before they first count."""
+        for role in ("revelator", "reader", "judge"):
+            for kind in ("prompt", "completion"):
+                self._tokens.labels(role, kind)
         for reason in ("busy", "key_limit", "draining"):
             self._rejected.labels(reason)
         for name in ("bm25", "dense", "index-incomplete"):
