@@ -99,14 +99,30 @@ async def _events(inquiry: Inquiry, fold: Fold) -> AsyncIterator[BaseEvent]:
                 else:
                     yield event
     except DeadlineExceeded:
-        text = fold.answer_text or fold.last_sub_answer
-        if not text:
-            raise
-        stop = Stop(stopped_by="deadline", answered=True)
-        if not fold.answer_text:
-            yield Token(role="answer", text=text)
-    stop = stop or Stop(stopped_by="answer", answered=True)
-    if not fold.answer_text:
+        stop = Stop(stopped_by="deadline", answered=False)
+    async with closing(
+        _end(stop or Stop(stopped_by="answer", answered=True), fold, inquiry)
+    ) as end:
+        async for event in end:
+            yield event
+
+
+async def _end(stop: Stop, fold: Fold, inquiry: Inquiry) -> AsyncIterator[BaseEvent]:
+    """`stop` with citations, after the answer text where no handler wrote one.
+
+    Out of time, the newest sub-answer is the answer; without any, DeadlineExceeded is raised,
+    unless the passages were read and held no evidence.
+    """
+    if fold.answer_text:
+        stop = stop.model_copy(update={"answered": True})
+    elif stop.stopped_by == "deadline" and fold.last_sub_answer:
+        stop = stop.model_copy(update={"answered": True})
+        yield Token(role="answer", text=fold.last_sub_answer)
+    elif stop.stopped_by == "deadline" and not fold.without_evidence:
+        raise DeadlineExceeded(
+            "time was up before any answer was reached; allow a longer timeout_s"
+        )
+    else:
         stop = stop.model_copy(update={"answered": False})
         yield Token(role="answer", text=inquiry.settings.answers.no_answer_text)
     yield stop.model_copy(update={"citations": fold.citations() if stop.answered else []})

@@ -149,6 +149,11 @@ class Fold:
         answers = [step.answer for step in self._steps.values() if step.answer]
         return answers[-1] if answers else None
 
+    @property
+    def without_evidence(self) -> bool:
+        """Whether some step found no passage worth reading."""
+        return any("no_evidence" in step.flags for step in self._steps.values())
+
     def citations(self) -> list[Citation]:
         """Of every passage shown in a step whose answer reached the final one (design, Answer).
 

@@ -446,6 +446,19 @@ async def test_nothing_written_in_time_is_a_504() -> None:
     assert problem.status == 504
 
 
+async def test_compound_parts_that_all_run_out_of_time_are_a_504() -> None:
+    script = [
+        decomposed("a?", "b?"),
+        ScriptStep(match="Task: relevance", reply="true", delay=5, times=None),
+        ScriptStep(match="Task: answer", reply="x", delay=5, times=None),
+    ]
+    events = await events_of(
+        script, {"": [NORMA]}, "q?", route="compound", limits=Limits(timeout_s=0.3)
+    )
+    problem = next(event.problem for event in events if isinstance(event, Failed))
+    assert problem.status == 504
+
+
 async def test_the_calls_budget_ends_the_loop_with_what_it_has() -> None:
     script = [
         say(["Task: ending", '""nothing""'], "no"),
