@@ -68,8 +68,13 @@ class ServerSettings(Section):
 
 
 class RetrievalSettings(Section):
-    elasticsearch_url: str | None = Field(None, description="Absent: embedded tantivy.")
-    qdrant_url: str | None = Field(None, description="Absent: embedded qdrant-edge.")
+    elasticsearch_url: str | None = Field(
+        None, description="http://[user:password@]host:9200; absent: embedded tantivy."
+    )
+    elasticsearch_replicas: int = Field(0, ge=0, description="Of each index made from now on.")
+    qdrant_url: str | None = Field(
+        None, description="http://[:KEY@]host:6333; absent: embedded qdrant-edge."
+    )
     embedding_model: str = Field(
         "minilm", description="`minilm`, from the package of extra `local`."
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from hypothesis import settings as hypothesis_settings
+
+from tests.elasticsearch_node import running_elasticsearch
 
 hypothesis_settings.register_profile("revelator", deadline=None)
 hypothesis_settings.load_profile("revelator")
@@ -26,11 +30,33 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def shared_root() -> Path:
+    """REVELATOR_SHARED, or the folder `shared` beside the checkout; it may be absent."""
+    return Path(os.environ.get("REVELATOR_SHARED") or Path(__file__).parents[2] / "shared")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The development data (see CONTRIBUTING.md), beside the checkout or in REVELATOR_SHARED."""
-    root = os.environ.get("REVELATOR_SHARED") or Path(__file__).parents[2] / "shared"
-    data = Path(root) / "data"
+    """The development data (see CONTRIBUTING.md)."""
+    data = shared_root() / "data"
     if not data.is_dir():
         unavailable("the development data", "set REVELATOR_SHARED to the folder that holds data/")
     return data
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_url() -> Iterator[str]:
+    """A real Elasticsearch: the one of ELASTICSEARCH_URL, or one that is started here."""
+    given = os.environ.get("ELASTICSEARCH_URL")
+    if given:
+        yield given
+        return
+    script = shared_root() / "servers" / "elasticsearch" / "run.sh"
+    if not (script.is_file() and shutil.which("java") and shutil.which("mvn")):
+        unavailable(
+            "Elasticsearch",
+            "set ELASTICSEARCH_URL, or REVELATOR_SHARED to a folder that holds "
+            "servers/elasticsearch/ and install Maven and a JDK of 21 or newer",
+        )
+    with running_elasticsearch(script) as node:
+        yield node.url

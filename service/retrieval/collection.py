@@ -1,4 +1,4 @@
-"""One embedded collection: its folder, its manifest, its two stores."""
+"""One collection: its folder, its manifest, its two stores."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import anyio
 import anyio.to_thread
 
 from service.errors import NotFound
+from service.retrieval.backends import Backends
 from service.retrieval.base import OpenCollection
 from service.retrieval.manifest import Manifest, read_manifest, write_manifest
-from service.retrieval.qdrant_edge_store import QdrantEdgeStore
-from service.retrieval.tantivy_store import TantivyStore
+from service.retrieval.stores import LexicalStore, VectorStore
 
 
 class Collection:
-    """`<name>/` with manifest.json, bm25/ (tantivy) and dense/ (qdrant-edge).
+    """`<name>/` with manifest.json and, where they are embedded, bm25/ (tantivy) and dense/
+    (qdrant-edge).
 
-    tantivy is the authority: a document is in when its passages are committed there. Whoever
-    writes holds `write_lock`; searches need no lock, only a loan, which keeps the stores open.
+    The BM25 store is the authority: a document is in when its passages are there. Whoever writes
+    holds `write_lock`; searches need no lock, only a loan, which keeps the stores open.
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, bm25: TantivyStore, dense: QdrantEdgeStore
+        self, folder: Path, manifest: Manifest, bm25: LexicalStore, dense: VectorStore
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -37,14 +38,19 @@ class Collection:
         self._closed = False
 
     @classmethod
-    def open(cls, folder: Path, manifest: Manifest | None = None) -> Self:
-        """Blocking. With a manifest the folder is made; without, it must exist."""
-        stored = manifest or read_manifest(folder)
-        bm25 = TantivyStore.open(folder / "bm25", stored.analysis)
-        dense = QdrantEdgeStore.open(folder / "dense", stored.dimension)
-        if manifest is not None:
-            write_manifest(folder, manifest)
-        return cls(folder, stored, bm25, dense)
+    def open(
+        cls, folder: Path, manifest: Manifest | None = None, backends: Backends | None = None
+    ) -> Self:
+        """Blocking. With a manifest it is made; without, it must exist."""
+        backends = backends or Backends()
+        if manifest is None:
+            stored = read_manifest(folder)
+            return cls(folder, stored, *backends.open(folder, stored))
+        fresh = manifest.model_copy(update={"stores": backends.names})
+        folder.mkdir(parents=True, exist_ok=True)
+        collection = cls(folder, fresh, *backends.create(folder, fresh))
+        write_manifest(folder, fresh)
+        return collection
 
     async def save(self, manifest: Manifest) -> None:
         """Write the manifest; from then on it is this collection's."""

@@ -1,4 +1,4 @@
-"""The embedded collections of a data directory: made, listed, lent, changed, deleted."""
+"""The collections of a data directory: made, listed, lent, changed, deleted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from service.errors import InvalidRequest, NotFound, StoreError
+from service.retrieval.backends import Backends
 from service.retrieval.base import OpenCollection
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Record
@@ -33,10 +34,17 @@ class Collections:
     when the shipped corpus or the embedding model changes, and not to be written by callers.
     """
 
-    def __init__(self, data_dir: Path, embedder: Embedder, sample: Sample | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        embedder: Embedder,
+        sample: Sample | None = None,
+        backends: Backends | None = None,
+    ) -> None:
         self._root = data_dir / "collections"
         self._embedder = embedder
         self._sample = sample or Sample.shipped()
+        self._backends = backends or Backends()
         self._names: set[str] | None = None
         self._shipped: set[str] = set()
         self._open: dict[str, Collection] = {}
@@ -75,7 +83,7 @@ class Collections:
             if name == SAMPLE:
                 collection = await self._open_sample()
             else:
-                collection = await anyio.to_thread.run_sync(Collection.open, self._root / name)
+                collection = await self._reopen(name)
             self._open[name] = collection
             return collection
 
@@ -185,16 +193,24 @@ class Collections:
         """With the lock held. A folder without a manifest was never finished: it goes."""
         folder = self._root / manifest.name
         await anyio.to_thread.run_sync(shutil.rmtree, folder, True)
-        collection = await anyio.to_thread.run_sync(Collection.open, folder, manifest)
+        collection = await anyio.to_thread.run_sync(
+            Collection.open, folder, manifest, self._backends
+        )
         self._open[manifest.name] = collection
         (await self._known()).add(manifest.name)
         return collection
 
+    async def _reopen(self, name: str) -> Collection:
+        folder = self._root / name
+        return await anyio.to_thread.run_sync(Collection.open, folder, None, self._backends)
+
     async def _remove(self, name: str) -> None:
-        """With the lock held. Renamed first, so that half a folder is never a collection."""
+        """With the lock held. Servers first: where one is out, the collection is still known.
+        The folder is renamed before it goes, so that half a folder is never a collection."""
         collection = self._open.pop(name, None)
         if collection is not None:
             await collection.close()
+        await self._backends.drop(name)
         (await self._known()).discard(name)
         await anyio.to_thread.run_sync(_discard, self._root, name)
 
@@ -204,11 +220,11 @@ class Collections:
         if SAMPLE in await self._known():
             with contextlib.suppress(StoreError):
                 stored = await anyio.to_thread.run_sync(read_manifest, self._root / SAMPLE)
-                same = (stored.source, stored.embedding_model) == (
-                    wanted.source, wanted.embedding_model,
+                same = (stored.source, stored.embedding_model, stored.stores) == (
+                    wanted.source, wanted.embedding_model, self._backends.names,
                 )  # fmt: skip
                 if same and stored.state == "complete" and stored.passages:
-                    return await anyio.to_thread.run_sync(Collection.open, self._root / SAMPLE)
+                    return await self._reopen(SAMPLE)
             await self._remove(SAMPLE)
         collection = await self._make(wanted)
         try:

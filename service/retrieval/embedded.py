@@ -1,4 +1,4 @@
-"""Everything embedded that a runtime needs, opened and closed together."""
+"""The collections that a runtime needs, with their stores, opened and closed together."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 
 from service.locking import DataDirectory, acquire
+from service.retrieval.backends import open_backends
 from service.retrieval.collections import Collections
 from service.retrieval.embedding import Embedder, open_embedder
 from service.retrieval.hybrid import HybridRetriever, Observe, ignore
@@ -44,12 +45,14 @@ async def open_embedded(
     embedder = open_embedder(settings.retrieval)
     directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
     try:
-        collections = Collections(settings.data_dir, embedder)
+        backends = open_backends(settings.retrieval)
+        collections = Collections(settings.data_dir, embedder, backends=backends)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, observe)
         try:
             yield EmbeddedStores(directory, embedder, collections, retriever)
         finally:
             with anyio.CancelScope(shield=True):
                 await retriever.aclose()
+                await backends.aclose()
     finally:
         directory.release()

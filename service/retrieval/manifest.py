@@ -26,7 +26,8 @@ class Manifest(BaseModel):
 
     `content_hash` is the sum, modulo 2^256, of SHA-256 over each document's id and content hash:
     the order of arrival does not matter. `state` is `building` from the first change of an ingest
-    to its end. `source` names the shipped file that a collection was made from.
+    to its end. `source` names the shipped file that a collection was made from; `stores` the
+    backends that hold it, BM25 first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +44,7 @@ class Manifest(BaseModel):
     content_hash: str = EMPTY_HASH
     state: Literal["building", "complete"] = "complete"
     source: str | None = None
+    stores: tuple[str, str] = ("tantivy", "qdrant_edge")
 
     def with_fields(self, fields: Iterable[str]) -> Manifest:
         known = tuple(sorted({*self.metadata_fields, *fields}))

@@ -10,16 +10,21 @@ from typing import Any, Self
 
 import qdrant_edge as edge
 
-from service.domain import Passage, ScoredPassage
+from service.domain import ScoredPassage
 from service.errors import StoreError
 from service.retrieval.base import StoreQuery
 from service.retrieval.documents import Record
-from service.retrieval.filters import filter_tokens, metadata_tokens
+from service.retrieval.filters import filter_tokens
+from service.retrieval.points import (
+    HASH_FIELDS,
+    PASSAGE_FIELDS,
+    hashes_of,
+    payload_of,
+    point_id,
+    ranked,
+)
 from service.retrieval.threads import Threads
 
-# Point ids are UUIDs made of passage ids, so that a repeated upsert hits the same point.
-_NAMESPACE = uuid.UUID("6f0c6a0e-7a52-4c39-9a0e-3f5a1f2f6f41")
-_PAYLOAD = ["passage_id", "title", "text", "metadata"]
 SCROLL = 2_000  # points read at once when everything is listed
 DELETE = 1_000  # points deleted at once
 
@@ -65,14 +70,10 @@ class QdrantEdgeStore:
                 limit=query.top_k,
                 query=edge.Query.Nearest(list(query.vector)),
                 filter=_filter(query),
-                with_payload=_PAYLOAD,
+                with_payload=PASSAGE_FIELDS,
             )
         )
-        hits = [(float(point.score), _passage(point.payload)) for point in points]
-        hits.sort(key=lambda hit: (-hit[0], hit[1].passage_id))
-        return [
-            ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
-        ]
+        return ranked(points)
 
     def count_passages(self) -> int:
         return int(self._shard.count(edge.CountRequest()))
@@ -83,8 +84,7 @@ class QdrantEdgeStore:
             return {}
         ids = [point_id(passage_id) for passage_id in passage_ids]
         # Its stub says the last two are optional; they are not.
-        records = self._shard.retrieve(ids, ["passage_id", "content_hash"], False)
-        return {r.payload["passage_id"]: r.payload["content_hash"] for r in records}
+        return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
 
     def all_hashes(self) -> dict[str, str]:
         """Content hash of every passage, by passage id."""
@@ -94,19 +94,18 @@ class QdrantEdgeStore:
             request = edge.ScrollRequest(
                 limit=SCROLL,
                 offset=offset,
-                with_payload=["passage_id", "content_hash"],
+                with_payload=HASH_FIELDS,
                 with_vector=False,
             )
             records, offset = self._shard.scroll(request)
-            for record in records:
-                found[record.payload["passage_id"]] = record.payload["content_hash"]
+            found |= hashes_of(records)
             if offset is None:
                 return found
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points; they survive the death of the process once this returns."""
         points = [
-            edge.Point(point_id(record.passage.passage_id), list(vector), _payload(record))
+            edge.Point(point_id(record.passage.passage_id), list(vector), payload_of(record))
             for record, vector in zip(records, vectors, strict=True)
         ]
         with self._write_lock:
@@ -137,11 +136,6 @@ class QdrantEdgeStore:
             self._shard.close()
 
 
-def point_id(passage_id: str) -> str:
-    """The point a passage is, always the same."""
-    return str(uuid.uuid5(_NAMESPACE, passage_id))
-
-
 def _filter(query: StoreQuery) -> Any:
     must: list[Any] = [
         edge.FieldCondition("filter", match=edge.MatchAny(tokens))
@@ -150,25 +144,3 @@ def _filter(query: StoreQuery) -> Any:
     shut: set[Any] = {point_id(passage_id) for passage_id in query.exclude}
     must_not: list[Any] = [edge.HasIdCondition(shut)] if shut else []
     return edge.Filter(must=must, must_not=must_not) if must or must_not else None
-
-
-def _payload(record: Record) -> dict[str, Any]:
-    passage = record.passage
-    return {
-        "passage_id": passage.passage_id,
-        "title": passage.title,
-        "text": passage.text,
-        "metadata": dict(passage.metadata),
-        "document_id": record.document_id,
-        "content_hash": record.content_hash,
-        "filter": metadata_tokens(passage.metadata),
-    }
-
-
-def _passage(payload: dict[str, Any]) -> Passage:
-    return Passage(
-        passage_id=payload["passage_id"],
-        title=payload["title"],
-        text=payload["text"],
-        metadata=payload["metadata"],
-    )

@@ -137,6 +137,9 @@ class TantivyStore:
                 raise
             self._index.reload()
 
+    def tidy(self) -> None:
+        """Nothing to do: a commit is whole or absent."""
+
     def _open_writer(self) -> Any:
         try:
             self._writer = self._index.writer(WRITER_BYTES, 1)

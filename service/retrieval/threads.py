@@ -1,11 +1,12 @@
-"""A store's searches, off the event loop and under one name."""
+"""A store's blocking searches off the event loop; and blocking callers' way back to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, TypeVarTuple
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 
 from service.errors import RetrievalFailure, RevelatorError
@@ -13,6 +14,7 @@ from service.errors import RetrievalFailure, RevelatorError
 AT_ONCE = 8  # searches of one store that run at a time
 
 Argument = TypeVar("Argument")
+Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
@@ -33,3 +35,18 @@ class Threads:
             raise
         except Exception as error:
             raise RetrievalFailure(f"{self._backend} failed: {error}") from error
+
+
+def on_loop(call: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
+    """Await `call(*arguments)` on the event loop that began this worker thread.
+
+    A caller that is cancelled meanwhile waits for its end, as for any other blocking call: `call`
+    must be bounded in time.
+    """
+
+    async def shielded() -> Result:
+        with anyio.CancelScope(shield=True):
+            result = await call(*arguments)
+        return result  # noqa: RET504 - the scope might swallow, mypy says
+
+    return anyio.from_thread.run(shielded)

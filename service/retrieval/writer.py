@@ -2,11 +2,11 @@
 
 Order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
 into the dense store, 32 at a time, each batch durable when its call returns; (3) passages of
-replaced documents that no longer exist leave the dense store; (4) the batch is committed to
-tantivy in one commit. tantivy is the authority. A kill before (4) leaves vectors whose document
-tantivy does not know yet: the next run finds them by passage id and content hash and does not
-embed them again. At the end of a run that began on a `building` collection the stores are
-compared, and the dense one is mended after tantivy.
+replaced documents that no longer exist leave the dense store; (4) the batch goes into the BM25
+store: tantivy in one commit, Elasticsearch as elastic_store.py says. That store is the authority.
+A kill before (4) leaves vectors whose document it does not know yet: the next run finds them by
+passage id and content hash and does not embed them again. At the end of a run that began on a
+`building` collection the BM25 store is tidied and the dense one mended after it.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class CollectionWriter:
             await self._begin()
             self._cut_short = True
             await self._embed(plan.absent, on_part)
-            await anyio.to_thread.run_sync(self._commit, plan)
+            passages = await anyio.to_thread.run_sync(self._commit, plan)
             self._cut_short = False
-            self._count(plan)
+            self._count(plan, passages)
         return Written(
             indexed=len(plan.changed),
             unchanged=len(documents) - len(plan.changed),
@@ -107,7 +107,7 @@ class CollectionWriter:
         )
 
     async def delete(self, document_id: str) -> bool:
-        """Whether there was such a document. tantivy first: a kill between cannot revive it."""
+        """Whether there was such a document. BM25 first: a kill between cannot revive it."""
         stored = await anyio.to_thread.run_sync(self._collection.bm25.document, document_id)
         if not stored:
             return False
@@ -174,13 +174,15 @@ class CollectionWriter:
             if on_part:
                 on_part(done / len(records))
 
-    def _commit(self, plan: _Plan) -> None:
+    def _commit(self, plan: _Plan) -> int:
+        """The number of passages then."""
         self._collection.dense.delete(plan.stale)
         self._collection.dense.flush()
         replaced = [document.id for document in plan.changed if document.id in plan.known]
         self._collection.bm25.replace(replaced, plan.records)
+        return self._collection.bm25.count_passages()
 
-    def _count(self, plan: _Plan) -> None:
+    def _count(self, plan: _Plan, passages: int) -> None:
         """Keep the manifest in memory right while the ingest runs; the end writes it."""
         manifest = self._collection.manifest
         ids = {document.id for document in plan.changed}
@@ -193,7 +195,7 @@ class CollectionWriter:
             update={
                 "content_hash": content_hash,
                 "documents": manifest.documents + len(new) - len(old),
-                "passages": self._collection.bm25.count_passages(),
+                "passages": passages,
             }
         )
 
@@ -220,7 +222,7 @@ class CollectionWriter:
         )
 
     async def _repair(self) -> None:
-        """Make the dense store hold tantivy's passages and no others; recount the manifest."""
+        """Make the dense store hold what the BM25 store does, and no more; recount."""
         self._began = True
         lacking, surplus = await anyio.to_thread.run_sync(self._compare)
         if lacking:
@@ -230,6 +232,7 @@ class CollectionWriter:
         await anyio.to_thread.run_sync(self._collection.dense.flush)
 
     def _compare(self) -> tuple[list[Record], list[str]]:
+        self._collection.bm25.tidy()
         vectors = self._collection.dense.all_hashes()
         lacking: list[Record] = []
         fields: set[str] = set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,52 @@ import pytest
 
 from service.domain import ScoredPassage
 from service.errors import InvalidRequest, NotFound
+from service.retrieval.backends import Backends
 from service.retrieval.base import Retriever, SearchRequest
+from service.retrieval.collections import Collections
+from service.retrieval.elastic_server import ElasticServer
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest_documents
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened
+from service.retrieval.qdrant_server import QdrantServer
+from service.retrieval.sample import Sample
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    # qdrant-client's engine in this process says that it scans everything.
+    pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning"),
+]
 
 
 @asynccontextmanager
-async def embedded(folder: Path) -> AsyncIterator[Retriever]:
-    """tantivy and qdrant-edge."""
+async def world(folder: Path, backends: Backends) -> AsyncIterator[Retriever]:
     embedder = HashingEmbedder()
-    async with opened(folder, embedder) as collections:
+    collections = Collections(folder, embedder, Sample(folder / "no-sample"), backends)
+    try:
         await collections.create("default")
         await ingest_documents(CORPUS, "default", collections)
         yield HybridRetriever(collections, embedder, SETTINGS)
+        await collections.delete("default")
+    finally:
+        await collections.aclose()
+        await backends.aclose()
 
 
-WORLDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Retriever]]] = {
-    "embedded": embedded,
+def elastic_server(request: pytest.FixtureRequest) -> ElasticServer:
+    return ElasticServer(request.getfixturevalue("elasticsearch_url"), SETTINGS.timeout_s)
+
+
+def qdrant_server() -> QdrantServer:
+    """The one of QDRANT_URL, else qdrant-client's engine in this process."""
+    return QdrantServer(os.environ.get("QDRANT_URL") or ":memory:", SETTINGS.timeout_s)
+
+
+WORLDS: dict[str, Callable[[pytest.FixtureRequest], Backends]] = {
+    "tantivy and qdrant-edge": lambda request: Backends(),
+    "tantivy and Qdrant": lambda request: Backends(None, qdrant_server()),
+    "Elasticsearch and qdrant-edge": lambda request: Backends(elastic_server(request), None),
+    "Elasticsearch and Qdrant": lambda request: Backends(elastic_server(request), qdrant_server()),
 }
 RETRIEVERS: tuple[Any, ...] = ("bm25", "dense", "hybrid")
 
@@ -46,7 +72,8 @@ async def retriever(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Retriever]:
     """Opened once: the tests only read."""
-    async with WORLDS[request.param](tmp_path_factory.mktemp("data")) as made:
+    backends = WORLDS[request.param](request)
+    async with world(tmp_path_factory.mktemp("data"), backends) as made:
         yield made
 
 

@@ -37,6 +37,8 @@ CONCRETE = (
     "service.generation.local",
     "service.retrieval.tantivy_store",
     "service.retrieval.qdrant_edge_store",
+    "service.retrieval.elastic_store",
+    "service.retrieval.qdrant_store",
 )
 
 

@@ -1,0 +1,73 @@
+"""Calls that come in one turn of the event loop go to a server as one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+Query = TypeVar("Query")
+Result = TypeVar("Result")
+
+
+class _Entry(Generic[Query, Result]):
+    """One caller's query: waiting, on its way (`sent` is set when that ends), or settled."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.sent: anyio.Event | None = None
+        self.answer: Result | Exception | None = None
+
+
+class Batcher(Generic[Query, Result]):
+    """`send` gets up to `most` queries and answers each with a result or its exception.
+
+    It must be safe to repeat: when the caller that sends is cancelled, another one sends again.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Query]], Awaitable[Sequence[Result | Exception]]],
+        most: int,
+    ) -> None:
+        self._send = send
+        self._most = most
+        self._waiting: list[_Entry[Query, Result]] = []
+
+    async def ask(self, query: Query) -> Result:
+        entry: _Entry[Query, Result] = _Entry(query)
+        self._waiting.append(entry)
+        try:
+            await anyio.lowlevel.checkpoint()
+            while entry.answer is None:
+                if entry.sent is None:
+                    await self._lead()
+                else:
+                    await entry.sent.wait()
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+        if isinstance(entry.answer, Exception):
+            raise entry.answer
+        return entry.answer
+
+    async def _lead(self) -> None:
+        batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+        sent = anyio.Event()
+        for entry in batch:
+            entry.sent = sent
+        try:
+            answers = await self._send([entry.query for entry in batch])
+            for entry, answer in zip(batch, answers, strict=True):
+                entry.answer = answer
+        except Exception as error:
+            for entry in batch:
+                entry.answer = error
+        finally:
+            for entry in batch:
+                if entry.answer is None:
+                    entry.sent = None
+                    self._waiting.append(entry)
+            sent.set()

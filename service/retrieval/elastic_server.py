@@ -1,0 +1,236 @@
+"""One Elasticsearch cluster: its client, bulk writing, and our errors for its own."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+
+from service.errors import ConfigurationError, RetrievalFailure, RevelatorError, StoreError
+
+if TYPE_CHECKING:
+    from elasticsearch import AsyncElasticsearch
+
+Answer = TypeVar("Answer")
+# An item of a bulk request: the action's line, and the document's where there is one.
+Action = tuple[bytes, ...]
+
+BULK_ACTIONS = 500
+BULK_BYTES = 4_000_000
+TRIES = 6  # of items that the cluster is too busy for
+FIRST_PAUSE_S = 0.1  # doubles with every try, with jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What the cluster says of a request or of one item of a bulk."""
+
+    status: int
+    kind: str = ""
+    reason: str = ""
+
+    @property
+    def blocked(self) -> bool:
+        return self.kind == "cluster_block_exception" and self.status in {403, 429}
+
+    @property
+    def busy(self) -> bool:
+        return self.status == 429 and not self.blocked
+
+
+_MAPPING = {
+    "document_parsing_exception", "mapper_parsing_exception", "strict_dynamic_mapping_exception",
+    "illegal_argument_exception",
+}  # fmt: skip
+
+# The first that holds says what a complaint is to us; {reason} is the cluster's own word.
+ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ...] = (
+    (
+        lambda c: c.blocked,
+        StoreError,
+        "does not let its index be written: {reason}; free disk space or lift the block "
+        "(index.blocks.*), then run the ingest again",
+    ),
+    (
+        lambda c: c.status in {401, 403},
+        ConfigurationError,
+        "refused the credentials ({status}): {reason}; put user:password@ into "
+        "retrieval.elasticsearch_url",
+    ),
+    (lambda c: c.busy, RetrievalFailure, "is overloaded (429): {reason}; try again later"),
+    (
+        lambda c: c.kind == "index_not_found_exception",
+        StoreError,
+        "has no such index: {reason}; delete the collection and ingest it again",
+    ),
+    (
+        lambda c: c.status == 400 and c.kind in _MAPPING,
+        StoreError,
+        "has an index with another mapping: {reason}; delete the collection and ingest it again",
+    ),
+    (lambda c: True, RetrievalFailure, "answered {status} {kind}: {reason}"),
+)
+
+
+class ElasticServer:
+    """The client connects at its first use; each call gets `timeout_s`.
+
+    `url` needs a port and may hold user:password, which no message repeats.
+    """
+
+    def __init__(self, url: str, timeout_s: float, replicas: int = 0) -> None:
+        self._url = url
+        self.place = place(url)
+        self.replicas = replicas
+        self._timeout_s = timeout_s
+        self._lock = anyio.Lock()
+        self._client: AsyncElasticsearch | None = None
+
+    async def call(self, request: Callable[[AsyncElasticsearch], Awaitable[Answer]]) -> Answer:
+        """Raises ConfigurationError, StoreError and RetrievalFailure, with their cause."""
+        client = self._client or await self._connect()
+        from elasticsearch import ApiError, TransportError, UnsupportedProductError  # noqa: PLC0415
+
+        try:
+            return await request(client)
+        except UnsupportedProductError as error:
+            raise ConfigurationError(
+                f"retrieval.elasticsearch_url: {self.place} is no Elasticsearch"
+            ) from error
+        except ApiError as error:
+            raise self.failure(complaint(error.meta.status, error.body)) from error
+        except TransportError as error:
+            raise RetrievalFailure(self._unreached(error)) from error
+
+    async def bulk(self, alias: str, actions: Sequence[Action]) -> None:
+        """Index or delete, in order, in requests of bounded size; refreshes nothing.
+
+        Items the cluster is too busy for are sent again, after longer and longer pauses. Raises
+        as `call` does, for the first item that failed, with the number of those that did.
+        """
+        for part in _parts(actions):
+            left = part
+            for turn in range(TRIES):
+                if turn:
+                    pause = FIRST_PAUSE_S * 2 ** (turn - 1)
+                    await anyio.sleep(pause * random.uniform(0.5, 1.5))
+                left, failed = await self._send(alias, left)
+                if failed:
+                    raise self.failure(failed[0], f"{len(failed)} of {len(part)} items: ")
+                if not left:
+                    break
+            if left:
+                busy = Complaint(429, "", f"{len(left)} items were refused {TRIES} times")
+                raise self.failure(busy)
+
+    async def aclose(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def failure(self, said: Complaint, of: str = "") -> RevelatorError:
+        """The error of ours that a complaint is."""
+        error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(said))
+        told = text.format(status=said.status, kind=said.kind, reason=of + (said.reason or "-"))
+        return error(f"Elasticsearch at {self.place} {told}")
+
+    async def _connect(self) -> AsyncElasticsearch:
+        async with self._lock:
+            if self._client is None:
+                module = await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
+                try:
+                    # One retry: a server that came back has closed the kept connections.
+                    self._client = module.AsyncElasticsearch(
+                        self._url,
+                        request_timeout=self._timeout_s,
+                        max_retries=1,
+                        retry_on_status=(),
+                    )
+                except ValueError as error:
+                    raise ConfigurationError(
+                        f"retrieval.elasticsearch_url: {self.place} is no URL with scheme, host "
+                        "and port, as http://127.0.0.1:9200"
+                    ) from error
+            client: AsyncElasticsearch = self._client
+        return client
+
+    def _unreached(self, error: Exception) -> str:
+        from elasticsearch import ConnectionTimeout  # noqa: PLC0415
+
+        if isinstance(error, ConnectionTimeout):
+            return f"Elasticsearch at {self.place} did not answer in {self._timeout_s:g} s"
+        return (
+            f"Elasticsearch at {self.place} cannot be reached: {error}; is it running, and is "
+            "retrieval.elasticsearch_url right?"
+        )
+
+    async def _send(
+        self, alias: str, actions: Sequence[Action]
+    ) -> tuple[list[Action], list[Complaint]]:
+        """Which to send again, and what was said of those that failed for good."""
+        lines: Any = [line for action in actions for line in action]
+        try:
+            answer = await self.call(
+                lambda client: client.bulk(
+                    index=alias,
+                    operations=lines,
+                    require_alias=True,  # else a write to a lost index would make one
+                    filter_path="errors,items.*.status,items.*.error",
+                )
+            )
+        except RevelatorError as error:
+            if _is_busy(error.__cause__):
+                return list(actions), []
+            raise
+        if not answer["errors"]:
+            return [], []
+        said = [_item(item) for item in answer["items"]]
+        again = [action for action, item in zip(actions, said, strict=True) if item.busy]
+        return again, [item for item in said if not item.busy and item.kind]
+
+
+def place(url: str) -> str:
+    """The URL without user and password, for messages."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def complaint(status: int, body: Any) -> Complaint:
+    error = body.get("error") if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return Complaint(status, "", str(error)[:300])
+    causes = error.get("root_cause") or [error]
+    return Complaint(status, str(error.get("type", "")), str(causes[0].get("reason"))[:300])
+
+
+def _item(item: dict[str, Any]) -> Complaint:
+    """Without a kind where nothing failed; to delete what is not there is no failure."""
+    (result,) = item.values()
+    if "error" not in result:
+        return Complaint(result["status"])
+    return complaint(result["status"], result)
+
+
+def _is_busy(cause: BaseException | None) -> bool:
+    meta = getattr(cause, "meta", None)
+    return meta is not None and complaint(meta.status, getattr(cause, "body", None)).busy
+
+
+def _parts(actions: Sequence[Action]) -> Iterator[list[Action]]:
+    part: list[Action] = []
+    size = 0
+    for action in actions:
+        own = sum(map(len, action))
+        if part and (len(part) >= BULK_ACTIONS or size + own > BULK_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(action)
+        size += own
+    if part:
+        yield part

@@ -1,0 +1,374 @@
+"""BM25 in Elasticsearch: one index per collection behind an alias (methods §6 #30, §1.6).
+
+k1 = 1.2 and b = 0.75 stand in the mapping. A query is a `should` of two `match` queries, on title
+and text: nothing in the user's text can become syntax. Metadata is one keyword field `filter` of
+tokens, as in every store, so that no document can spoil the mapping for another.
+
+The index never refreshes by itself: `replace` does at its end, so that a search sees all of a
+change or nothing. A passage's id in Elasticsearch is made of passage id and content hash: a new
+version stands beside the old one until that is deleted. Order of `replace`: (1) passages but the
+first of each document, (2) the first ones, whose presence makes the document known, (3) the old
+versions go. A kill between leaves passages without a first one, or two versions; `tidy` keeps
+the version that was written last and removes the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import Any, Self
+
+import orjson
+
+from service.domain import Passage, ScoredPassage
+from service.errors import StoreError
+from service.retrieval.base import StoreQuery
+from service.retrieval.batching import Batcher
+from service.retrieval.documents import Record
+from service.retrieval.elastic_server import Action, ElasticServer, complaint
+from service.retrieval.filters import filter_tokens, metadata_tokens
+from service.retrieval.folding import fold
+from service.retrieval.manifest import Analysis
+from service.retrieval.threads import on_loop
+
+_NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
+_SOURCE = ["passage_id", "title", "text", "original", "metadata"]
+_RECORD = [*_SOURCE, "document_id", "content_hash", "part", "parts"]
+_WORD = re.compile(r"\w+(?:[.,'’]\w+)*")
+MOST_TOKENS = 500  # of a query; each is a clause on two fields, and 1,024 clauses always work
+LONGEST_TOKEN = 255  # the standard tokenizer cuts longer ones
+MOST_HITS = 10_000  # Elasticsearch's own limit for one page
+MOST_SEARCHES = 64  # of one _msearch
+SCAN = 1_000  # passages read at once when many are listed
+KEEP_ALIVE = "2m"
+
+Page = list[dict[str, Any]]
+
+
+class ElasticStore:
+    """Blocking methods run in a worker thread of the event loop that owns `server`."""
+
+    backend = "elasticsearch"
+
+    def __init__(self, server: ElasticServer, name: str) -> None:
+        self._server = server
+        self._alias = alias_of(name)
+        self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
+
+    @classmethod
+    def create(
+        cls, server: ElasticServer, name: str, analysis: Analysis, *, replace: bool = False
+    ) -> Self:
+        """Make the index. Raises StoreError where one with documents is there, unless `replace`."""
+        on_loop(_create, server, name, analysis, replace)
+        return cls(server, name)
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        """Searches that come in one turn of the event loop go as one `_msearch`."""
+        return await self._batcher.ask(query)
+
+    def count_passages(self) -> int:
+        return on_loop(self._count, {"match_all": {}})
+
+    def count_documents(self) -> int:
+        return on_loop(self._count, {"term": {"part": 0}})
+
+    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
+        """Content hash of each of these documents that is stored."""
+        found: dict[str, str] = {}
+        for start in range(0, len(document_ids), SCAN):
+            among = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
+            query = {"bool": {"filter": [{"term": {"part": 0}}, among]}}
+            for hit in self._hits(query, ["document_id", "content_hash"]):
+                found[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
+        return found
+
+    def document(self, document_id: str) -> list[Record]:
+        """Its passages in order; empty when there is no such document."""
+        newest = self.hashes([document_id]).get(document_id)
+        wanted = [{"term": {"document_id": document_id}}, {"term": {"content_hash": newest or ""}}]
+        hits = self._hits({"bool": {"filter": wanted}}, _RECORD)
+        return sorted((_record(hit["_source"]) for hit in hits), key=lambda record: record.part)
+
+    def records(self) -> Iterator[Record]:
+        """Every passage, of one moment's state."""
+        for hit in self._hits({"match_all": {}}, _RECORD):
+            yield _record(hit["_source"])
+
+    def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
+        """Delete these documents and add `records`; the next search sees all of it."""
+        old: set[str] = set()
+        for start in range(0, len(document_ids), SCAN):
+            query = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
+            old |= {hit["_id"] for hit in self._hits(query, [])}
+        heads = [_index(record) for record in records if record.part == 0]
+        others = [_index(record) for record in records if record.part]
+        old -= {_id(record) for record in records}
+        on_loop(self._server.bulk, self._alias, others)
+        on_loop(self._server.bulk, self._alias, heads)
+        on_loop(self._server.bulk, self._alias, [_delete(own_id) for own_id in sorted(old)])
+        on_loop(self._refresh)
+
+    def tidy(self) -> None:
+        """Undo what a killed `replace` left half done."""
+        on_loop(self._refresh)
+        newest: dict[str, str] = {}
+        for hit in self._hits({"term": {"part": 0}}, ["document_id", "content_hash"]):
+            newest[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
+        stray = [
+            _delete(hit["_id"])
+            for hit in self._hits({"match_all": {}}, ["document_id", "content_hash"])
+            if newest.get(hit["_source"]["document_id"]) != hit["_source"]["content_hash"]
+        ]
+        if stray:
+            on_loop(self._server.bulk, self._alias, stray)
+            on_loop(self._refresh)
+
+    def close(self) -> None:
+        """Nothing to do: the client is the server's."""
+
+    async def _search_all(
+        self, queries: Sequence[StoreQuery]
+    ) -> list[list[ScoredPassage] | Exception]:
+        bodies = {
+            number: body
+            for number, query in enumerate(queries)
+            if (body := _body(query)) is not None
+        }
+        if len(bodies) == 1:
+            (body,) = bodies.values()
+            answer = await self._server.call(
+                lambda client: client.search(
+                    index=self._alias, allow_partial_search_results=False, **body
+                )
+            )
+            responses = [answer.body]
+        elif bodies:
+            head = {"index": self._alias, "allow_partial_search_results": False}
+            searches = [line for body in bodies.values() for line in (head, body)]
+            many = await self._server.call(lambda client: client.msearch(searches=searches))
+            responses = many["responses"]
+        else:
+            responses = []
+        answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
+        for number, response in zip(bodies, responses, strict=True):
+            answers[number] = self._answer(response)
+        return answers
+
+    def _answer(self, response: dict[str, Any]) -> list[ScoredPassage] | Exception:
+        if "error" in response:
+            return self._server.failure(complaint(response.get("status", 500), response))
+        hits = [(hit["_score"], _passage(hit["_source"])) for hit in response["hits"]["hits"]]
+        hits.sort(key=lambda hit: (-hit[0], hit[1].passage_id))
+        return [
+            ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
+        ]
+
+    async def _refresh(self) -> None:
+        await self._server.call(lambda client: client.indices.refresh(index=self._alias))
+
+    async def _count(self, query: dict[str, Any]) -> int:
+        answer = await self._server.call(
+            lambda client: client.count(index=self._alias, query=query)
+        )
+        return int(answer["count"])
+
+    def _hits(self, query: dict[str, Any], source: list[str]) -> Iterator[dict[str, Any]]:
+        """All that match, of one moment's state, in the order they were written."""
+        pages = self._pages(query, source)
+        try:
+            while page := on_loop(_next, pages):
+                yield from page
+        finally:
+            on_loop(pages.aclose)
+
+    async def _pages(self, query: dict[str, Any], source: list[str]) -> AsyncGenerator[Page, None]:
+        body: dict[str, Any] = {
+            "size": SCAN, "query": query, "source": source, "sort": ["_seq_no"],
+            "track_total_hits": False, "allow_partial_search_results": False,
+        }  # fmt: skip
+        answer = await self._server.call(lambda client: client.search(index=self._alias, **body))
+        if len(answer["hits"]["hits"]) < SCAN:
+            yield answer["hits"]["hits"]
+            return
+        opened = await self._server.call(
+            lambda client: client.open_point_in_time(index=self._alias, keep_alive=KEEP_ALIVE)
+        )
+        body["pit"] = {"id": opened["id"], "keep_alive": KEEP_ALIVE}
+        del body["allow_partial_search_results"]  # a point in time has its own
+        try:
+            while hits := (await self._scan(body)):
+                yield hits
+                body["search_after"] = hits[-1]["sort"]
+        finally:
+            await self._server.call(lambda client: client.close_point_in_time(id=body["pit"]["id"]))
+
+    async def _scan(self, body: dict[str, Any]) -> Page:
+        answer = await self._server.call(lambda client: client.search(**body))
+        body["pit"] = {"id": answer["pit_id"], "keep_alive": KEEP_ALIVE}
+        hits: Page = answer["hits"]["hits"]
+        return hits
+
+
+async def drop(server: ElasticServer, name: str) -> None:
+    """Delete a collection's index; it may be absent."""
+    indices = await _indices(server, alias_of(name))
+    if indices:
+        await server.call(
+            lambda client: client.indices.delete(index=indices, ignore_unavailable=True)
+        )
+
+
+def alias_of(name: str) -> str:
+    return f"revelator-{name}"
+
+
+async def _next(pages: AsyncIterator[Page]) -> Page:
+    """Empty at the end."""
+    return await anext(pages, [])
+
+
+async def _indices(server: ElasticServer, alias: str) -> list[str]:
+    answer = await server.call(
+        lambda client: client.options(ignore_status=404).indices.get_alias(name=alias)
+    )
+    return [] if answer.meta.status == 404 else list(answer.body)
+
+
+async def _create(server: ElasticServer, name: str, analysis: Analysis, replace: bool) -> None:
+    alias = alias_of(name)
+    if await _indices(server, alias) and not replace:
+        held = (await server.call(lambda client: client.count(index=alias)))["count"]
+        if held:
+            raise StoreError(
+                f"Elasticsearch at {server.place} holds {held:,} passages under {alias!r} that "
+                "this data directory knows nothing of; another gateway may own them. Use another "
+                "collection name, or delete that index"
+            )
+    await drop(server, name)
+    # The dot stands in no collection's name: no index can be called as another's alias.
+    index = f"{alias}.{uuid.uuid4().hex[:12]}"
+    await server.call(
+        lambda client: client.indices.create(
+            index=index,
+            settings=_settings(server.replicas),
+            mappings=_mappings(analysis),
+            aliases={alias: {"is_write_index": True}},
+        )
+    )
+
+
+def _settings(replicas: int) -> dict[str, Any]:
+    return {
+        "number_of_shards": 1,  # BM25 counts words per shard; `_seq_no` orders writes within one
+        "number_of_replicas": replicas,
+        "refresh_interval": "-1",
+        "similarity": {"bm25": {"type": "BM25", "k1": 1.2, "b": 0.75}},
+    }
+
+
+def _mappings(analysis: Analysis) -> dict[str, Any]:
+    words = {
+        "type": "text",
+        "analyzer": "english" if analysis == "english" else "standard",
+        "similarity": "bm25",
+        "index_options": "freqs",
+    }
+    keyword = {"type": "keyword"}
+    return {
+        "dynamic": False,
+        "properties": {
+            "passage_id": keyword,
+            "document_id": keyword,
+            "content_hash": keyword,
+            "filter": keyword,
+            "part": {"type": "integer"},
+            "title": words,
+            "text": words,
+            "metadata": {"type": "object", "enabled": False},
+            "original": {"type": "object", "enabled": False},
+        },
+    }
+
+
+def _body(query: StoreQuery) -> dict[str, Any] | None:
+    """None where no word is left to ask for."""
+    words = _words(query.text)
+    if not words or query.top_k < 1:
+        return None
+    either = [{"match": {field: {"query": words}}} for field in ("title", "text")]
+    clauses: dict[str, Any] = {"should": either, "minimum_should_match": 1}
+    if query.filter:
+        clauses["filter"] = [
+            {"terms": {"filter": tokens}} for tokens in filter_tokens(query.filter)
+        ]
+    if query.exclude:
+        clauses["must_not"] = [{"terms": {"passage_id": sorted(query.exclude)}}]
+    return {
+        "size": min(query.top_k, MOST_HITS),
+        "query": {"bool": clauses},
+        "_source": _SOURCE,
+        "track_total_hits": False,
+    }
+
+
+def _words(text: str) -> str:
+    """The words of a query, each once, as many as may be clauses."""
+    words: list[str] = []
+    room = MOST_TOKENS
+    for word in dict.fromkeys(_WORD.findall(fold(text).lower())):
+        # At most so many tokens: a script without spaces has one for each character.
+        room -= 1 + len(re.findall("[.,']", word)) + len(word) // LONGEST_TOKEN
+        room -= 0 if word.isascii() else len(word) - 1
+        if room < 0:
+            break
+        words.append(word)
+    return " ".join(words)
+
+
+def _id(record: Record) -> str:
+    return str(uuid.uuid5(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}"))
+
+
+def _delete(own_id: str) -> Action:
+    return (orjson.dumps({"delete": {"_id": own_id}}),)
+
+
+def _index(record: Record) -> Action:
+    passage = record.passage
+    title, text = fold(passage.title), fold(passage.text)
+    source: dict[str, Any] = {
+        "passage_id": passage.passage_id,
+        "title": title,
+        "text": text,
+        "metadata": dict(passage.metadata),
+        "filter": metadata_tokens(passage.metadata),
+        "document_id": record.document_id,
+        "content_hash": record.content_hash,
+        "part": record.part,
+        "parts": record.parts,
+    }
+    if (title, text) != (passage.title, passage.text):
+        source["original"] = {"title": passage.title, "text": passage.text}
+    return orjson.dumps({"index": {"_id": _id(record)}}), orjson.dumps(source)
+
+
+def _passage(source: dict[str, Any]) -> Passage:
+    original = source.get("original", source)
+    return Passage(
+        passage_id=source["passage_id"],
+        title=original["title"],
+        text=original["text"],
+        metadata=source["metadata"],
+    )
+
+
+def _record(source: dict[str, Any]) -> Record:
+    return Record(
+        passage=_passage(source),
+        document_id=source["document_id"],
+        content_hash=source["content_hash"],
+        part=source["part"],
+        parts=source["parts"],
+    )
