@@ -71,16 +71,12 @@ class _Numbered:
         self._seq = 0
 
     def stamp(self, event: BaseEvent) -> BaseEvent:
-        stamped = event.model_copy(
-            update={
-                "seq": self._seq,
-                "ms": round(self._inquiry.budget.elapsed_s * 1000, 3),
-                "step": event.step or self.fold.last_step,
-            }
-        )
+        event.seq = self._seq
+        event.ms = round(self._inquiry.budget.elapsed_s * 1000, 3)
+        event.step = event.step or self.fold.last_step
         self._seq += 1
-        self.fold.add(stamped)
-        return stamped
+        self.fold.add(event)
+        return event
 
 
 async def _events(inquiry: Inquiry, fold: Fold) -> AsyncIterator[BaseEvent]:

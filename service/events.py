@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from service.domain import (
     Answer,
@@ -28,7 +28,12 @@ TokenRole = Literal["draft", "answer"]
 
 
 class BaseEvent(Model):
-    """`seq` counts from 0; `ms` is milliseconds since admission; `step` the step it belongs to."""
+    """`seq` counts from 0; `ms` is milliseconds since admission; `step` the step it belongs to.
+
+    Written to once, when `service.answering` stamps an event that nobody else has seen yet.
+    """
+
+    model_config = ConfigDict(frozen=False, extra="forbid")
 
     seq: int = 0
     ms: float = 0.0

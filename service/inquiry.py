@@ -67,6 +67,10 @@ class Role:
     model: str | None
     templates: TemplateSet
 
+    def named(self, request: GenerationRequest) -> GenerationRequest:
+        """The request, naming this role's model where it has one."""
+        return request if self.model is None else replace(request, model=self.model)
+
 
 @dataclass(frozen=True, slots=True)
 class Roles:
@@ -186,10 +190,26 @@ class OpenStep:
     id: str
     kind: StepKind
     question: str | None = None
-    usage: CallUsage = field(default_factory=CallUsage)
     flags: list[Flag] = field(default_factory=list)
     answer: str | None = None
     stopped_by: StoppedBy = "answer"
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def usage(self) -> CallUsage:
+        return CallUsage(
+            llm_calls=self.llm_calls,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+        )
+
+    def charge(self, usage: CallUsage) -> None:
+        """Add what calls outside this step cost."""
+        self.llm_calls += usage.llm_calls
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
 
     def start(self) -> StepStart:
         return StepStart(step=self.id, kind=self.kind, question=self.question)
@@ -215,7 +235,7 @@ class OpenStep:
         left = budget.remaining_s if final else budget.step_remaining_s
         try:
             with self.inquiry.generation_time, _deadline(left):
-                async with closing(role.generator.stream(self._request(role, request))) as deltas:
+                async with closing(role.generator.stream(role.named(request))) as deltas:
                     async for delta in deltas:
                         call.see(delta)
                         pieces.append(delta.text)
@@ -257,7 +277,7 @@ class OpenStep:
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
         call = self._begin(role)
         try:
-            async with closing(role.generator.stream(self._request(role, request))) as deltas:
+            async with closing(role.generator.stream(role.named(request))) as deltas:
                 while True:
                     left = budget.remaining_s if final else budget.step_remaining_s
                     with self.inquiry.generation_time, _deadline(left):
@@ -274,19 +294,12 @@ class OpenStep:
             self.inquiry.observer.worker_in_flight(role.generator.name, 1)
         return _Call(role)
 
-    def _request(self, role: Role, request: GenerationRequest) -> GenerationRequest:
-        return replace(request, model=role.model, affinity=self.inquiry.id)
-
     def _count(self, call: _Call) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds
         spent = usage or TokenUsage(0, call.pieces)
-        self.usage = self.usage.plus(
-            CallUsage(
-                llm_calls=1,
-                prompt_tokens=spent.prompt_tokens,
-                completion_tokens=spent.completion_tokens,
-            )
-        )
+        self.llm_calls += 1
+        self.prompt_tokens += spent.prompt_tokens
+        self.completion_tokens += spent.completion_tokens
         tokens = spent.prompt_tokens + spent.completion_tokens
         self.inquiry.budget.spend_call(tokens, seconds, reader=role.name == "reader")
         observer = self.inquiry.observer

@@ -50,7 +50,7 @@ class Runtime:
     metrics: Metrics
     stores: EmbeddedStores | None = None
 
-    async def prepare(
+    async def prepare(  # noqa: PLR0913 (the fields of a request)
         self,
         question: str,
         *,
@@ -179,7 +179,7 @@ def _role(name: Any, settings: RoleSettings, engines: Mapping[str, Generator]) -
         )
     try:
         templates = TemplateSet(settings.templates)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         raise ConfigurationError(f"roles.{name}.templates: {error}") from None
     model = settings.adapter or settings.model
     return Role(name, engines[settings.engine], model, templates)

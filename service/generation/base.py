@@ -25,7 +25,7 @@ class GenerationRequest:
     `choices` and `json_schema` constrain the output where the engine can (see `Capabilities`);
     an engine that cannot ignores them and the caller reads free text. `stop` strings end the
     output and are not part of it. Greedy unless `temperature` is above 0. `model` names the model
-    or adapter to use, None the engine's own. `affinity` is one key per question.
+    or adapter to use, None the engine's own.
     """
 
     messages: tuple[Message, ...] = ()
@@ -38,7 +38,6 @@ class GenerationRequest:
     json_schema: Mapping[str, Any] | None = None
     logprobs: bool = False
     model: str | None = None
-    affinity: str | None = None
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):

@@ -7,16 +7,18 @@ Markers are those of methods §1.3 and §2.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from string import Template
 from typing import NamedTuple
 
 from service.prompting.quoting import quote
 
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
+FIELDS = ("question", "history", "passage", "passages", "pairs", "query")
+_FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
 
 
 class Pair(NamedTuple):
@@ -33,10 +35,31 @@ class PassageText(NamedTuple):
     text: str
 
 
+class PromptTemplate:
+    """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. Cut once, filled often."""
+
+    def __init__(self, text: str) -> None:
+        pieces = _FIELD.split(text)
+        self._literals = [piece.replace("$$", "$") for piece in pieces[::2]]
+        self.fields = pieces[1::2]
+
+    def fill(self, fields: Mapping[str, str]) -> str:
+        """Raises KeyError for a field that is not given."""
+        filled = [self._literals[0]]
+        for name, literal in zip(self.fields, self._literals[1:], strict=True):
+            filled += (fields[name], literal)
+        return "".join(filled)
+
+
 @cache
-def load_template(folder: Path, name: str) -> Template:
-    """Read one template file. Raises FileNotFoundError naming the file it looked for."""
-    return Template((folder / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n"))
+def load_template(folder: Path, name: str) -> PromptTemplate:
+    """Read one template file. Raises ValueError naming a field that no prompt has."""
+    path = folder / f"{name}.txt"
+    template = PromptTemplate(path.read_text(encoding="utf-8").rstrip("\n"))
+    unknown = [field for field in template.fields if field not in FIELDS]
+    if unknown:
+        raise ValueError(f"{path}: ${unknown[0]} is no field; they are {', '.join(FIELDS)}")
+    return template
 
 
 class TemplateSet:
@@ -54,7 +77,7 @@ class TemplateSet:
 
     def render(self, role: str, **fields: str) -> str:
         """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
-        return load_template(self.folder, role).substitute(fields)
+        return load_template(self.folder, role).fill(fields)
 
     def has(self, role: str) -> bool:
         return role in self._roles

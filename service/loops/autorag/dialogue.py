@@ -70,7 +70,7 @@ def _render(templates: TemplateSet, name: str, **fields: str) -> str:
     """The set's own template, or the shipped one where it has none."""
     if templates.has(name):
         return templates.render(name, **fields)
-    return _SHIPPED[name].substitute(fields)
+    return _SHIPPED[name].fill(fields)
 
 
 @dataclass(slots=True)

@@ -96,7 +96,8 @@ class Record:
         return self._end()
 
     def _charge(self, step: OpenStep) -> None:
-        step.usage, self.owed = step.usage.plus(self.owed), CallUsage()
+        step.charge(self.owed)
+        self.owed = CallUsage()
 
     def _end(self) -> list[BaseEvent]:
         step, self.step = self.step, None
