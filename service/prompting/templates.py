@@ -39,6 +39,7 @@ class PromptTemplate:
     """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. Cut once, filled often."""
 
     def __init__(self, text: str) -> None:
+        self.text = text
         pieces = _FIELD.split(text)
         self._literals = [piece.replace("$$", "$") for piece in pieces[::2]]
         self.fields = pieces[1::2]

@@ -81,8 +81,8 @@ def test_prompts_are_the_golden_ones(template_set: str) -> None:
 @pytest.mark.parametrize("role", [*ROLES, "merge_benchmark"])
 def test_full_prompt_ends_in_the_fields_of_the_compact_one(role: str) -> None:
     """Same fields, same order; only the `Task:` line is compact's own."""
-    frame = load_template(SHIPPED / "compact", role.removesuffix("_benchmark")).template
-    assert load_template(SHIPPED / "full", role).template.endswith(
+    frame = load_template(SHIPPED / "compact", role.removesuffix("_benchmark")).text
+    assert load_template(SHIPPED / "full", role).text.endswith(
         "\n\n" + frame.partition("\n")[2]
     )
 
@@ -90,13 +90,13 @@ def test_full_prompt_ends_in_the_fields_of_the_compact_one(role: str) -> None:
 @pytest.mark.parametrize(("role", "shots"), SHOTS.items())
 def test_full_templates_have_the_shots_of_methods(role: str, shots: int) -> None:
     """Methods §1.3; the last blank-line separated block is the question itself."""
-    text = load_template(SHIPPED / "full", role).template
+    text = load_template(SHIPPED / "full", role).text
     first = {"route": "Query:", "decompose": "Query:"}.get(role, "Question:")
     assert len(re.findall(rf"^{first} ", text, re.MULTILINE)) == shots + 1
 
 
 def test_route_has_two_shots_a_class() -> None:
-    text = load_template(SHIPPED / "full", "route").template
+    text = load_template(SHIPPED / "full", "route").text
     labels = re.findall(r"^Answer: (.+)$", text, re.MULTILINE)
     assert {label: labels.count(label) for label in labels} == {
         "straightforward question": 2,
