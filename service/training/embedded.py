@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import random
 import time
@@ -39,7 +38,7 @@ WARM_UP_S = 60.0
 STEP_TOKENS = 5120
 # Share and weight of prompt ids in the loss: little, but it keeps the language itself learning.
 PROMPT_SHARE = 0.2
-PROMPT_WEIGHT = 0.03
+PROMPT_WEIGHT = 0.02
 ROW_TOKENS = 2048
 POOL = 512
 
@@ -57,10 +56,10 @@ class Clock:
         return self.before_s + time.monotonic() - self.started
 
     def rate(self) -> float:
-        """Factor on the learning rates: linear warm-up, then a cosine down to 2 %."""
+        """Factor on the learning rates: up in a minute, flat, then a line down to 1 %."""
         share = min(1.0, self.elapsed_s / self.limit_s)
         warm = min(1.0, (self.elapsed_s + 1.0) / WARM_UP_S)
-        return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
+        return warm * max(0.01, min(1.0, 1.6 * (1 - share)))
 
 
 class Optimiser:

@@ -21,8 +21,8 @@ from service.training.synthesis import Hop, Maker, Synthesised, hop_of
 from service.training.tokenizer import Turn, encode_dialogue
 
 SHARES = {
-    "reader": 40.0, "relevance": 15.0, "route": 10.0, "autorag": 6.0, "refine": 8.0,
-    "ending": 6.0, "final": 6.0, "decompose": 5.0, "merge": 3.0, "closed": 0.7,
+    "reader": 42.0, "relevance": 30.0, "route": 6.0, "autorag": 6.0, "refine": 6.0,
+    "ending": 3.0, "final": 8.0, "decompose": 5.0, "merge": 3.0, "closed": 0.5,
 }  # fmt: skip
 # While copying is still being learnt: short prompts whose answers are copied, few labels.
 EARLY_SHARES = {
@@ -30,6 +30,7 @@ EARLY_SHARES = {
     "refine": 11.0, "ending": 3.0, "final": 8.0, "decompose": 8.0, "merge": 8.0,
 }  # fmt: skip
 EARLY = 0.36
+LATE = 0.8
 LONGEST = 900
 
 
@@ -62,9 +63,9 @@ class Tasks:
         return self.by_id.get(real.row["supporting_passage_ids"][0])
 
     def _words(self) -> int:
-        """How long a passage may be: mostly short, so that a minute holds many examples."""
-        if self.share() < EARLY:
-            return self.rng.randint(12, 40)
+        """How long a passage may be: short for long, so that a minute holds many examples."""
+        if self.share() < LATE:
+            return self.rng.randint(12, 45)
         return self.rng.randint(18, 45) if self.rng.random() < 0.7 else self.rng.randint(60, 150)
 
     def _distractors(self, question: str, gold: Passage, answer: str, size: int) -> list[Passage]:

@@ -1,0 +1,66 @@
+"""What the wheel carries: the embedded model's files and the sample corpus."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.training.splits import is_held_out
+
+MODELS = Path(__file__).parents[3] / "service" / "models"
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    lines = (MODELS / "sample" / name).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_sample_corpus_is_held_out() -> None:
+    rows = read("corpus.jsonl")
+    assert 400 <= len(rows) <= 500
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert all(is_held_out(row["title"]) and row["text"] and row["source"] for row in rows)
+
+
+def test_sample_questions_are_answered_by_the_sample_corpus() -> None:
+    texts = {row["id"]: row["text"] for row in read("corpus.jsonl")}
+    rows = read("questions.jsonl")
+    assert Counter(row["route"] for row in rows) == {"single": 10, "compound": 10, "complex": 10}
+    for row in rows:
+        support = " ".join(texts[passage_id] for passage_id in row["supporting_passage_ids"])
+        for part in row["answer"].split(" && "):
+            named = part in support or part in row["question"]
+            assert named or part in {"yes", "no"}, row["question"]
+
+
+def test_shipped_tokenizer_follows_the_chat_format() -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS / "embedded")
+    messages = [{"role": "user", "content": "Task: route\nQuery: who?\nAnswer:"}]
+    ids = tokenizer.apply_chat_template(messages, tokenize=True)["input_ids"]
+    plain = tokenizer(messages[0]["content"] + "\n", add_special_tokens=False)["input_ids"]
+    assert ids == [1, *plain]
+    assert ids[-1] == 13
+    data = tokenizer("a </s> b", add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert 2 not in data
+
+
+def test_shipped_model_loads_and_routes() -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    if not (MODELS / "embedded" / "model.safetensors").exists():
+        pytest.skip("the weights are not in this checkout")
+    from service.training.scoring import Scorer, route_of
+    from service.training.tokenizer import load_tokenizer
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        MODELS / "embedded", dtype=torch.float32
+    )
+    assert model.num_parameters() < 7_000_000
+    scorer = Scorer(model, load_tokenizer(MODELS / "embedded"))
+    question = "When was Ann Brown born and who directed Green Hill?"
+    assert route_of(scorer, question) == "compound"
