@@ -119,6 +119,15 @@ class Runtime:
             observer=self.metrics,
         )
 
+    async def warm(self) -> list[Check]:
+        """Load the models and open the default collection, so that no question waits for them."""
+        if self.stores is not None:
+            try:
+                await self.stores.retriever.warm()
+            except RevelatorError as error:
+                return [Check("retrieval", False, error.detail)]
+        return await self.checks()
+
     async def checks(self) -> list[Check]:
         """What is configured, whether it can be reached, what is missing."""
         results = [await _check(f"engine {name}", engine) for name, engine in self.engines.items()]

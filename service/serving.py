@@ -19,7 +19,7 @@ import uvicorn
 
 from service.api.app import create_app
 from service.api.security import check_exposure
-from service.errors import ConfigurationError, RevelatorError
+from service.errors import ConfigurationError
 from service.runtime import Runtime, open_runtime
 from service.settings import ServerSettings, Settings
 
@@ -179,13 +179,10 @@ def _announce(runtime: Runtime, url: str | None) -> None:
 
 async def _warm(runtime: Runtime) -> None:
     """Load what the first question would wait for. What cannot be had, `/readyz` names."""
-    if runtime.stores is None:
-        return
-    try:
-        await runtime.stores.retriever.warm()
-    except RevelatorError as error:
-        log.warning("retrieval is not ready", reason=error.detail)
+    for check in await runtime.warm():
+        if not check.ok:
+            log.warning("not ready", what=check.name, reason=check.detail)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    return uvicorn.Config("unused").get_loop_factory()
+    return uvicorn.Config("unused", log_config=None).get_loop_factory()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import UnionType
 from typing import Any, Final, get_args
 
@@ -118,19 +117,3 @@ def _security_schemes() -> dict[str, Any]:
         "bearer": {"type": "http", "scheme": "bearer"},
         "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     }
-
-
-def render() -> str:
-    """The document as YAML."""
-    import yaml  # noqa: PLC0415 (a tool of development, not of the service)
-
-    from service.api.app import create_app  # noqa: PLC0415 (app imports this module)
-    from service.settings import Settings  # noqa: PLC0415
-
-    schema = create_app(Settings()).openapi()
-    text: str = yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, width=100)
-    return "# Made by `python -m service.api.openapi > openapi.yaml`; a test compares.\n" + text
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render())

@@ -124,7 +124,7 @@ async def test_documentation_is_served() -> None:
 def test_openapi_yaml_is_the_app_s_own_schema() -> None:
     stored = yaml.safe_load((ROOT / "openapi.yaml").read_text(encoding="utf-8"))
     made = create_app(Settings()).openapi()
-    assert stored == made, "run: python -m service.api.openapi > openapi.yaml"
+    assert stored == made, "run: python -m service.api > openapi.yaml"
 
 
 def test_the_schema_has_every_event_and_every_problem() -> None:

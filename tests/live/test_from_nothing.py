@@ -77,9 +77,10 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running = Server(tmp_path_factory.mktemp("data"))
-    yield running
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(timeout=30) is not None
+    with running.process:
+        yield running
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(timeout=30) == 0
 
 
 def sample(route: str) -> str:
