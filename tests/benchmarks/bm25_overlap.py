@@ -15,8 +15,8 @@ and with the words that only one side's analysis makes of it.
 Measured (Elasticsearch 9.5.3): 0.946, MuSiQue 0.951, SQuAD 0.956, NQ-open 0.930; 9 under 0.7. Seven
 of them have a word that Porter (Elasticsearch) and Porter2 (tantivy) cut differently, or that
 holds an apostrophe, which tantivy divides: use/us, direct/directli, vas/va, marley/marlei, i'm,
-it'll, dj's. The other two have the same words, but passages hold such ones (`you've` has the
-word `you` in tantivy alone), or near ties where length counts words otherwise.
+it'll, dj's. In one, `state` and `States` are two words to
+Elasticsearch, one to tantivy; in one, passages hold `you've`, which has `you` in tantivy alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Every `Retriever` must pass these. Add an adapter by adding a world to `WORLDS`."""
+"""Every `Retriever` must pass these, on every pair of stores in `stores.WORLDS`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,14 @@ from service.errors import InvalidRequest, NotFound
 from service.retrieval.backends import Backends
 from service.retrieval.base import Retriever, SearchRequest
 from service.retrieval.collections import Collections
-from service.retrieval.elastic_server import ElasticServer
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest_documents
-from service.retrieval.qdrant_server import QdrantServer
 from service.retrieval.sample import Sample
+from tests.contracts.stores import QUIET, WORLDS
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS
 
-pytestmark = [
-    pytest.mark.anyio,
-    # qdrant-client's engine in this process says that it scans everything.
-    pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning"),
-]
+pytestmark = [pytest.mark.anyio, QUIET]
 
 
 @asynccontextmanager
@@ -44,21 +38,6 @@ async def world(folder: Path, backends: Backends) -> AsyncIterator[Retriever]:
         await backends.aclose()
 
 
-def elastic_server(request: pytest.FixtureRequest) -> ElasticServer:
-    return ElasticServer(request.getfixturevalue("elasticsearch_url"), SETTINGS.timeout_s)
-
-
-def qdrant_server() -> QdrantServer:
-    """The one of QDRANT_URL, else qdrant-client's engine in this process."""
-    return QdrantServer(os.environ.get("QDRANT_URL") or ":memory:", SETTINGS.timeout_s)
-
-
-WORLDS: dict[str, Callable[[pytest.FixtureRequest], Backends]] = {
-    "tantivy and qdrant-edge": lambda request: Backends(),
-    "tantivy and Qdrant": lambda request: Backends(None, qdrant_server()),
-    "Elasticsearch and qdrant-edge": lambda request: Backends(elastic_server(request), None),
-    "Elasticsearch and Qdrant": lambda request: Backends(elastic_server(request), qdrant_server()),
-}
 RETRIEVERS: tuple[Any, ...] = ("bm25", "dense", "hybrid")
 
 

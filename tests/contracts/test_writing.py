@@ -1,0 +1,181 @@
+"""What is written can be found, changed, deleted and mended, on every pair of stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from service.errors import NotFound, RevelatorError, StoreError
+from service.retrieval.backends import Backends
+from service.retrieval.base import SearchRequest
+from service.retrieval.chunking import passages_of
+from service.retrieval.collection import Collection
+from service.retrieval.collections import Collections
+from service.retrieval.documents import Document
+from service.retrieval.hybrid import HybridRetriever
+from service.retrieval.ingest import ingest_documents
+from service.retrieval.sample import Sample
+from tests.contracts.stores import QUIET, WORLDS
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+
+pytestmark = [pytest.mark.anyio, QUIET]
+
+NAME = "written"
+LONG = " ".join(f"Passage {n} speaks of word{n} and of nothing else at all." for n in range(120))
+FEW = 3  # passages that LONG has at least
+
+
+@pytest.fixture(params=WORLDS)
+async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
+    made = WORLDS[request.param](request)
+    await made.drop(NAME)
+    yield made
+    await made.drop(NAME)
+    await made.aclose()
+
+
+@asynccontextmanager
+async def opened(
+    data: Path, backends: Backends, embedder: CountingEmbedder | None = None
+) -> AsyncIterator[Collections]:
+    collections = Collections(
+        data, embedder or CountingEmbedder(), Sample(data / "no-sample"), backends
+    )
+    try:
+        yield collections
+    finally:
+        await collections.aclose()
+
+
+async def contents(collection: Collection) -> tuple[dict[str, str], dict[str, str]]:
+    """Content hash by passage id, in the BM25 and in the dense store."""
+
+    def read() -> tuple[dict[str, str], dict[str, str]]:
+        records = list(collection.bm25.records())
+        bm25 = {record.passage.passage_id: record.content_hash for record in records}
+        assert len(bm25) == len(records) == collection.bm25.count_passages()
+        assert collection.dense.count_passages() == len(records)
+        return bm25, collection.dense.all_hashes()
+
+    return await anyio.to_thread.run_sync(read)
+
+
+async def found(collections: Collections, query: str) -> list[str]:
+    retriever = HybridRetriever(collections, CountingEmbedder(), SETTINGS)
+    result = await retriever.search(SearchRequest(query, 3, NAME, retriever="bm25"))
+    return [hit.passage.text for hit in result.passages]
+
+
+async def test_documents_are_written_changed_and_deleted(
+    tmp_path: Path, backends: Backends
+) -> None:
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+        long = {"id": "long", "title": "Long", "text": LONG, "kind": "long"}
+        report = await ingest_documents([*CORPUS, long], NAME, collections)
+        assert (report["indexed"], report["unchanged"], report["failed"]) == (6, 0, [])
+        stored = await collections.document(NAME, "long")
+        assert len(stored) > FEW
+        assert [record.part for record in stored] == list(range(len(stored)))
+        manifest = await collections.manifest(NAME)
+        assert (manifest.documents, manifest.passages) == (6, 5 + len(stored))
+        assert manifest.stores == backends.names
+
+        again = await ingest_documents([*CORPUS, long], NAME, collections)
+        assert (again["indexed"], again["unchanged"]) == (0, 6)
+
+        await ingest_documents([{"id": "long", "text": "Shört now."}], NAME, collections)
+        assert await found(collections, "word119") == []
+        assert await found(collections, "short") == ["Shört now."]
+        await collections.delete_document(NAME, "norma")
+        with pytest.raises(NotFound):
+            await collections.document(NAME, "norma")
+        assert "norma" not in await found(collections, "Norma")
+        bm25, dense = await contents(await collections.get(NAME))
+        assert bm25 == dense
+        assert bm25.keys() == {"bellini", "tosca", "catania", "etna", "long"}
+        manifest = await collections.manifest(NAME)
+        assert (manifest.documents, manifest.passages) == (5, 5)
+
+
+async def test_a_collection_is_there_after_a_restart(tmp_path: Path, backends: Backends) -> None:
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+        await ingest_documents(CORPUS, NAME, collections)
+        before = await collections.manifest(NAME)
+    async with opened(tmp_path, backends) as collections:
+        assert await collections.manifest(NAME) == before
+        assert "Norma is an opera by Vincenzo Bellini." in await found(collections, "Norma")
+        await collections.delete(NAME)
+        assert NAME not in await collections.names()
+        await collections.create(NAME)
+        assert await found(collections, "Norma") == []
+
+
+async def test_an_ingest_that_broke_is_mended(tmp_path: Path, backends: Backends) -> None:
+    """Passages of no known document in the BM25 store, vectors of no document in the other."""
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+        await ingest_documents(CORPUS, NAME, collections)
+        collection = await collections.get(NAME)
+        records = passages_of(Document("half", "", LONG))
+        vectors = await CountingEmbedder().embed_passages([r.passage.text for r in records])
+        await anyio.to_thread.run_sync(collection.dense.upsert, records, vectors)
+        if backends.names[0] == "elasticsearch":
+            # As a kill before the first passages leaves it.
+            await anyio.to_thread.run_sync(collection.bm25.replace, [], records[1:])
+        await collection.save(collection.manifest.model_copy(update={"state": "building"}))
+
+    async with opened(tmp_path, backends) as collections:
+        await ingest_documents([{"id": "new", "text": "New."}], NAME, collections)
+        bm25, dense = await contents(await collections.get(NAME))
+        assert bm25 == dense
+        assert bm25.keys() == {"norma", "bellini", "tosca", "catania", "etna", "new"}
+        manifest = await collections.manifest(NAME)
+        assert (manifest.state, manifest.documents) == ("complete", 6)
+
+
+async def test_a_failure_leaves_the_collection_building(tmp_path: Path, backends: Backends) -> None:
+    embedder = CountingEmbedder()
+    async with opened(tmp_path, backends, embedder) as collections:
+        await collections.create(NAME)
+        embedder.fail_after = 0
+        with pytest.raises(RevelatorError, match="the embedder broke"):
+            await ingest_documents(CORPUS, NAME, collections)
+        async with collections.lend(NAME) as stores:
+            assert stores.incomplete
+        embedder.fail_after = None
+        await ingest_documents(CORPUS, NAME, collections)
+        async with collections.lend(NAME) as stores:
+            assert not stores.incomplete
+
+
+async def test_stores_that_others_hold_are_left_alone(tmp_path: Path, backends: Backends) -> None:
+    async with opened(tmp_path / "one", backends) as first:
+        await first.create(NAME)
+        await ingest_documents(CORPUS, NAME, first)
+        async with opened(tmp_path / "two", backends) as second:
+            if backends.names == Backends().names:
+                await second.create(NAME)  # embedded: each data directory has its own
+            else:
+                with pytest.raises(StoreError, match=r"holds 5 .* another gateway"):
+                    await second.create(NAME)
+        assert await found(first, "Norma")
+
+
+async def test_other_settings_than_a_collection_was_made_with(
+    tmp_path: Path, backends: Backends
+) -> None:
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+    other: Any = WORLDS["tantivy and Qdrant"](None)  # type: ignore[arg-type]
+    other = Backends() if other.names == backends.names else other
+    async with opened(tmp_path, other) as collections:
+        with pytest.raises(StoreError, match=r"is held by .* set retrieval.elasticsearch_url"):
+            await collections.get(NAME)
+    await other.aclose()
