@@ -135,7 +135,12 @@ def ask(
 
 @app.command()
 def ingest(
-    files: Annotated[list[Path], typer.Argument(help="JSONL, plain text or Markdown files.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True, dir_okay=False, readable=True, help="JSONL, plain text or Markdown files."
+        ),
+    ],
     collection: Annotated[str, typer.Option(help="Collection to fill; made if missing.")],
     config: Config = None,
     data: Data = None,
@@ -153,7 +158,12 @@ def ingest(
 
 @app.command()
 def evaluate(
-    file: Annotated[Path, typer.Argument(help="JSONL: question and answer or answers.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, readable=True, help="JSONL: question, answer or answers."
+        ),
+    ],
     config: Config = None,
     data: Data = None,
     collection: Collection = None,

@@ -1,0 +1,67 @@
+"""The command line: mistakes are one line and exit code 2; nothing is half-done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service import __version__
+from service.cli import app
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "revelator.jsonl").write_text('{"text": "x"}', encoding="utf-8")
+    monkeypatch.setenv("REVELATOR_DATA_DIR", str(tmp_path / "data"))
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.output
+
+
+def test_the_version() -> None:
+    assert run("--version") == (0, f"{__version__}\n")
+
+
+def test_every_command_explains_itself() -> None:
+    for command in ("serve", "ask", "ingest", "evaluate", "check"):
+        code, output = run(command, "--help")
+        assert code == 0
+        assert "Usage" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["check", "--config", "gone.toml"], "no settings file at gone.toml"),
+        (["serve", "--host", "0.0.0.0"], "keys"),
+        (["serve", "--port", "99999"], "server.port"),
+        (["ask", "Who?", "--route", "quick"], "route"),
+        (["ask", "Who?", "--loop", "dragin"], "dragin"),
+        (["ask", "Who?", "--collection", "nowhere"], "nowhere"),
+        (["ask", " "], "question"),
+        (["ingest", "gone.jsonl", "--collection", "x"], "gone.jsonl"),
+        (["ingest", "revelator.jsonl", "--collection", "../x"], "../x"),
+        (["evaluate", "gone.jsonl"], "gone.jsonl"),
+        (["ask", "Who?", "--url", "http://127.0.0.1:9"], "http://127.0.0.1:9"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str) -> None:
+    code, output = run(*words)
+    assert code == 2, output
+    assert named in output
+    assert "Traceback" not in output
+
+
+def test_an_engine_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__KIND", "openai")
+    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__URLS", "http://127.0.0.1:9/v1")
+    code, output = run("check")
+    assert code == 1
+    assert "127.0.0.1:9" in output.replace("\n", "")
