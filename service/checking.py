@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from service.locking import find_owner
@@ -28,7 +29,8 @@ async def check_in_terminal(settings: Settings) -> int:
         )
     table = Table("", "what", "state", box=None)
     for check in checks:
-        table.add_row("[green]ok[/]" if check.ok else "[red]no[/]", check.name, check.detail)
+        mark = "[green]ok[/]" if check.ok else "[red]no[/]"
+        table.add_row(mark, check.name, escape(check.detail))
     Console().print(table)
     return 0 if all(check.ok for check in checks) else 1
 

@@ -1,9 +1,10 @@
-"""What the command line costs to import, against its own framework.
+"""What the command line costs to import, against the framework alone.
 
     python -m tests.benchmarks.imports
 
-Target: `import service` with the CLI and the app ≤ 1.6 × (fastapi + uvicorn + pydantic-settings +
-prometheus-client), CPU time of fresh processes, interleaved; nothing heavy imported.
+Target: `import service` with the CLI ≤ 1.6 × (fastapi + uvicorn + pydantic-settings +
+prometheus-client); the app, which only `serve` imports, is printed beside it. CPU time of fresh
+processes, interleaved; nothing heavy imported.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import sys
 
 ROUNDS = 9
 YARDSTICK = "import fastapi, uvicorn, pydantic_settings, prometheus_client"
-OURS = "import service.cli, service.api.app, service.serving"
+CLI = "import service, service.cli"
+APP = "import service.cli, service.api.app, service.serving"
 HEAVY = ("elasticsearch", "qdrant_client", "torch", "transformers")
 
 
@@ -28,16 +30,18 @@ def cpu_seconds(program: str) -> float:
 
 
 def main() -> None:
-    for program in (YARDSTICK, OURS):
+    programs = (YARDSTICK, CLI, APP)
+    for program in programs:
         cpu_seconds(program)
-    rounds = [(cpu_seconds(YARDSTICK), cpu_seconds(OURS)) for _ in range(ROUNDS)]
-    yardstick, ours = (statistics.median(column) for column in zip(*rounds, strict=True))
-    listing = f"{OURS}; import sys; print([n for n in {HEAVY!r} if n in sys.modules])"
+    rounds = [[cpu_seconds(program) for program in programs] for _ in range(ROUNDS)]
+    yardstick, cli, app = (statistics.median(column) for column in zip(*rounds, strict=True))
+    listing = f"{APP}; import sys; print([n for n in {HEAVY!r} if n in sys.modules])"
     loaded = subprocess.run(
         [sys.executable, "-c", listing], check=True, capture_output=True, text=True
     ).stdout.strip()
-    print(f"yardstick {yardstick:.3f} s, ours {ours:.3f} s of CPU (median of {ROUNDS})")
-    print(f"ratio {ours / yardstick:.2f} (target ≤ 1.60); heavy modules imported: {loaded}")
+    print(f"yardstick {yardstick:.3f} s of CPU (median of {ROUNDS})")
+    print(f"CLI {cli:.3f} s, ratio {cli / yardstick:.2f} (target ≤ 1.60)")
+    print(f"CLI and app {app:.3f} s, ratio {app / yardstick:.2f}; heavy modules: {loaded}")
 
 
 if __name__ == "__main__":
