@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -11,7 +10,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from tests.elasticsearch_node import running_elasticsearch
+from tests.elasticsearch_node import can_build, running_elasticsearch
 
 hypothesis_settings.register_profile("revelator", deadline=None)
 hypothesis_settings.load_profile("revelator")
@@ -45,18 +44,24 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def elasticsearch_url() -> Iterator[str]:
+def elasticsearch_script() -> Path:
+    """Starts an Elasticsearch: `run.sh DATA PORT`, see tests/elasticsearch_node.py."""
+    script = shared_root() / "servers" / "elasticsearch" / "run.sh"
+    if not (script.is_file() and can_build()):
+        unavailable(
+            "Elasticsearch",
+            "set REVELATOR_SHARED to a folder that holds servers/elasticsearch/ and install Maven "
+            "and a JDK of 21 or newer, or for most tests set ELASTICSEARCH_URL",
+        )
+    return script
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A real Elasticsearch: the one of ELASTICSEARCH_URL, or one that is started here."""
     given = os.environ.get("ELASTICSEARCH_URL")
     if given:
         yield given
         return
-    script = shared_root() / "servers" / "elasticsearch" / "run.sh"
-    if not (script.is_file() and shutil.which("java") and shutil.which("mvn")):
-        unavailable(
-            "Elasticsearch",
-            "set ELASTICSEARCH_URL, or REVELATOR_SHARED to a folder that holds "
-            "servers/elasticsearch/ and install Maven and a JDK of 21 or newer",
-        )
-    with running_elasticsearch(script) as node:
+    with running_elasticsearch(request.getfixturevalue("elasticsearch_script")) as node:
         yield node.url

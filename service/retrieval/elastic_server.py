@@ -24,6 +24,7 @@ Action = tuple[bytes, ...]
 BULK_ACTIONS = 500
 BULK_BYTES = 4_000_000
 TRIES = 6  # of items that the cluster is too busy for
+BULK_PATIENCE = 3  # times the timeout of other calls
 FIRST_PAUSE_S = 0.1  # doubles with every try, with jitter
 
 
@@ -79,7 +80,7 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
 
 
 class ElasticServer:
-    """The client connects at its first use; each call gets `timeout_s`.
+    """The client connects at its first use; each call gets `timeout_s`, a bulk three times that.
 
     `url` needs a port and may hold user:password, which no message repeats.
     """
@@ -164,7 +165,7 @@ class ElasticServer:
         from elasticsearch import ConnectionTimeout  # noqa: PLC0415
 
         if isinstance(error, ConnectionTimeout):
-            return f"Elasticsearch at {self.place} did not answer in {self._timeout_s:g} s"
+            return f"Elasticsearch at {self.place} did not answer in time"
         return (
             f"Elasticsearch at {self.place} cannot be reached: {error}; is it running, and is "
             "retrieval.elasticsearch_url right?"
@@ -174,10 +175,11 @@ class ElasticServer:
         self, alias: str, actions: Sequence[Action]
     ) -> tuple[list[Action], list[Complaint]]:
         """Which to send again, and what was said of those that failed for good."""
+        patience = BULK_PATIENCE * self._timeout_s
         lines: Any = [line for action in actions for line in action]
         try:
             answer = await self.call(
-                lambda client: client.bulk(
+                lambda client: client.options(request_timeout=patience).bulk(
                     index=alias,
                     operations=lines,
                     require_alias=True,  # else a write to a lost index would make one
@@ -206,7 +208,7 @@ def complaint(status: int, body: Any) -> Complaint:
     if not isinstance(error, dict):
         return Complaint(status, "", str(error)[:300])
     causes = error.get("root_cause") or [error]
-    return Complaint(status, str(error.get("type", "")), str(causes[0].get("reason"))[:300])
+    return Complaint(status, str(error.get("type", "")), str(causes[0].get("reason") or "")[:300])
 
 
 def _item(item: dict[str, Any]) -> Complaint:

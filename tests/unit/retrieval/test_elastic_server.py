@@ -116,7 +116,7 @@ async def test_another_server_is_named_so(wrong: Wrong, server: ElasticServer) -
 
 async def test_silence_ends_at_the_timeout(wrong: Wrong, server: ElasticServer) -> None:
     wrong.answers, wrong.delay_s = [(200, {})], 3.0
-    with pytest.raises(RetrievalFailure, match=r"did not answer in 0\.5 s"):
+    with pytest.raises(RetrievalFailure, match="did not answer in time"):
         await server.call(lambda client: client.info())
     wrong.delay_s = 0.0
 

@@ -1,0 +1,184 @@
+"""A real Elasticsearch that freezes, dies and comes back; and an ingest killed while it writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from service.errors import RetrievalFailure
+from service.retrieval.backends import Backends
+from service.retrieval.base import SearchRequest, SearchResult
+from service.retrieval.collections import Collections
+from service.retrieval.elastic_server import ElasticServer
+from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.hybrid import HybridRetriever
+from service.retrieval.ingest import ingest, ingest_documents
+from service.retrieval.sample import Sample
+from service.settings import RetrievalSettings
+from tests.elasticsearch_node import Node, running_elasticsearch
+from tests.faults.killing import documents
+from tests.unit.retrieval.worlds import CORPUS
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT_S = 1.0
+NAME = "out"
+COUNT = 300  # documents of the killed ingest; more than one batch
+
+
+@pytest.fixture
+def node(elasticsearch_script: Path, tmp_path: Path) -> Iterator[Node]:
+    with running_elasticsearch(elasticsearch_script, data=tmp_path / "elasticsearch") as made:
+        yield made
+        made.process.send_signal(signal.SIGCONT)
+
+
+class World:
+    """Collections on Elasticsearch and qdrant-edge, and the retriever over them."""
+
+    def __init__(self, data: Path, url: str) -> None:
+        self.backends = Backends(ElasticServer(url, TIMEOUT_S))
+        embedder = HashingEmbedder()
+        self.collections = Collections(data, embedder, Sample(data / "none"), self.backends)
+        settings = RetrievalSettings(embedding_model="hashing", timeout_s=TIMEOUT_S)
+        self.retriever = HybridRetriever(self.collections, embedder, settings)
+
+    async def __aenter__(self) -> World:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.collections.aclose()
+        await self.backends.aclose()
+
+    async def ask(self) -> SearchResult:
+        return await self.retriever.search(SearchRequest("volcano near Catania", 2, NAME))
+
+    async def contents(self) -> tuple[dict[str, str], dict[str, str]]:
+        collection = await self.collections.get(NAME)
+
+        def read() -> tuple[dict[str, str], dict[str, str]]:
+            records = list(collection.bm25.records())
+            bm25 = {record.passage.passage_id: record.content_hash for record in records}
+            assert len(bm25) == len(records)
+            return bm25, collection.dense.all_hashes()
+
+        return await anyio.to_thread.run_sync(read)
+
+
+async def test_frozen_and_thawed(tmp_path: Path, node: Node) -> None:
+    async with World(tmp_path / "data", node.url) as world:
+        await world.collections.create(NAME)
+        await ingest_documents(CORPUS, NAME, world.collections)
+        assert (await world.ask()).missing == ()
+
+        node.process.send_signal(signal.SIGSTOP)
+        started = time.monotonic()
+        result = await world.ask()
+        assert time.monotonic() - started < TIMEOUT_S + 1
+        assert (result.passages[0].passage.passage_id, result.missing) == ("etna", ("bm25",))
+        with pytest.raises(RetrievalFailure, match=r"took longer|did not answer in time"):
+            await world.retriever.search(SearchRequest("q", 1, NAME, "bm25"))
+        with pytest.raises(RetrievalFailure, match="did not answer in time"):
+            await ingest_documents([{"id": "new", "text": "New."}], NAME, world.collections)
+
+        node.process.send_signal(signal.SIGCONT)
+        result = await world.ask()
+        assert result.passages[0].passage.passage_id == "etna"
+        assert result.missing in {(), ("index-incomplete",)}
+        await ingest_documents([{"id": "new", "text": "New."}], NAME, world.collections)
+        bm25, dense = await world.contents()
+        assert bm25 == dense
+        assert bm25.keys() == {"norma", "bellini", "tosca", "catania", "etna", "new"}
+        assert (await world.ask()).missing == ()
+
+
+async def test_killed_and_started_again(tmp_path: Path, elasticsearch_script: Path) -> None:
+    folder = tmp_path / "elasticsearch"
+    async with AsyncExitStack() as stack:
+        with ExitStack() as first:
+            node = first.enter_context(running_elasticsearch(elasticsearch_script, data=folder))
+            world = await stack.enter_async_context(World(tmp_path / "data", node.url))
+            await world.collections.create(NAME)
+            await ingest_documents(CORPUS, NAME, world.collections)
+            before = await world.contents()
+            node.process.kill()
+            node.process.wait(30)
+            result = await world.ask()
+            assert (result.passages[0].passage.passage_id, result.missing) == ("etna", ("bm25",))
+        port = int(node.url.rpartition(":")[2])
+        with running_elasticsearch(elasticsearch_script, port=port, data=folder):
+            for _ in range(100):  # the node answers before its shards do
+                if not (await world.ask()).missing:
+                    break
+                await anyio.sleep(0.2)
+            assert await world.contents() == before
+
+
+def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:
+    """An ingest in a process of its own, which kills itself after its `bulk`-th bulk request."""
+    command = [sys.executable, "-m", __name__, str(data), url, str(file), str(bulk)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+
+
+# Of a batch that replaces documents: passages, first passages, old versions, then the next batch's
+# passages. Killed after each.
+@pytest.mark.parametrize("bulk", [1, 2, 3, 4])
+async def test_an_ingest_killed_between_bulks(
+    tmp_path: Path, elasticsearch_url: str, bulk: int
+) -> None:
+    old = documents(tmp_path / "old.jsonl", COUNT, words=90)
+    new = documents(tmp_path / "new.jsonl", COUNT)
+    async with World(tmp_path / "whole", elasticsearch_url) as world:
+        await world.backends.drop(NAME)
+        await world.collections.create(NAME)
+        await ingest([new], NAME, world.collections)
+        expected, _ = await world.contents()
+        await world.collections.delete(NAME)
+
+    async with World(tmp_path / "killed", elasticsearch_url) as world:
+        await world.collections.create(NAME)
+        await ingest([old], NAME, world.collections)
+    await anyio.to_thread.run_sync(run_and_kill, tmp_path / "killed", elasticsearch_url, new, bulk)
+    async with World(tmp_path / "killed", elasticsearch_url) as world:
+        assert (await world.collections.manifest(NAME)).state == "building"
+        await ingest([new], NAME, world.collections)
+        bm25, dense = await world.contents()
+        assert bm25 == dense == expected
+        manifest = await world.collections.manifest(NAME)
+        assert (manifest.state, manifest.documents) == ("complete", COUNT)
+        assert manifest.passages == len(expected)
+        await world.collections.delete(NAME)
+
+
+def _main() -> None:
+    data, url, file, last = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    bulk, count = ElasticServer.bulk, 0
+
+    async def counted(self: ElasticServer, alias: str, actions: list[tuple[bytes, ...]]) -> None:
+        nonlocal count
+        await bulk(self, alias, actions)
+        count += 1
+        if count == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def main() -> None:
+        async with World(data, url) as world:
+            await ingest([file], NAME, world.collections)
+
+    ElasticServer.bulk = counted  # type: ignore[method-assign, assignment]
+    anyio.run(main)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,225 @@
+"""The Elasticsearch store on a real server: what the contracts of retrieval do not ask."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from service.concurrency import gather
+from service.errors import StoreError
+from service.generation.scripted import ScriptedGenerator
+from service.retrieval import elastic_store
+from service.retrieval.base import StoreQuery
+from service.retrieval.chunking import passages_of
+from service.retrieval.documents import Document, Record
+from service.retrieval.elastic_server import ElasticServer
+from service.retrieval.elastic_store import ElasticStore
+from tests.support.live import answering, config, live
+
+pytestmark = pytest.mark.anyio
+
+NAME = "tried"
+ALIAS = "revelator-tried"
+K1, B = 1.2, 0.75
+TEXTS = {
+    "a": "river bridge river stone",
+    "b": "bridge tower",
+    "c": "tower stone wall gate moat",
+    "d": "river",
+}
+LONG = " ".join(f"Passage {n} speaks of word{n} and of nothing else at all." for n in range(120))
+
+
+def records(texts: dict[str, str]) -> list[Record]:
+    return [record for i, text in texts.items() for record in passages_of(Document(i, "", text))]
+
+
+def bm25(words: list[str], text: str) -> float:
+    corpus = [other.split() for other in TEXTS.values()]
+    average = sum(map(len, corpus)) / len(corpus)
+    score, own = 0.0, text.split()
+    for word in words:
+        having = sum(word in other for other in corpus)
+        idf = math.log(1 + (len(corpus) - having + 0.5) / (having + 0.5))
+        often = own.count(word)
+        score += idf * often * (K1 + 1) / (often + K1 * (1 - B + B * len(own) / average))
+    return score
+
+
+class CountingServer(ElasticServer):
+    """Counts the requests, those of many searches apart."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, 5.0)
+        self.requests: Counter[str] = Counter()
+
+    async def call(self, request: Callable[[Any], Awaitable[Any]]) -> Any:
+        answer = await super().call(request)
+        many = isinstance(answer.body, dict) and "responses" in answer
+        self.requests["msearch" if many else "other"] += 1
+        return answer
+
+    async def has_index(self) -> bool:
+        return bool(await self.call(lambda client: client.indices.exists(index=ALIAS)))
+
+
+@pytest.fixture
+async def server(elasticsearch_url: str) -> AsyncIterator[CountingServer]:
+    made = CountingServer(elasticsearch_url)
+    await elastic_store.drop(made, NAME)
+    yield made
+    await elastic_store.drop(made, NAME)
+    await made.aclose()
+
+
+@pytest.fixture
+async def store(server: CountingServer) -> ElasticStore:
+    return await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
+
+
+async def replace(store: ElasticStore, ids: list[str], new: list[Record]) -> None:
+    await anyio.to_thread.run_sync(store.replace, ids, new)
+
+
+async def contents(store: ElasticStore) -> dict[str, str]:
+    found = await anyio.to_thread.run_sync(lambda: list(store.records()))
+    return {record.passage.passage_id: record.passage.text for record in found}
+
+
+async def test_a_newer_server_is_spoken_to_as_version_8(server: CountingServer) -> None:
+    answer = await server.call(lambda client: client.info())
+    assert int(answer["version"]["number"].split(".")[0]) >= 8
+    assert "compatible-with=8" in answer.meta.headers["content-type"]
+
+
+async def test_scores_are_bm25_with_k1_and_b_as_stated(store: ElasticStore) -> None:
+    await replace(store, [], records(TEXTS))
+    hits = await store.search(StoreQuery("river bridge", 10))
+    expected = {i: bm25(["river", "bridge"], text) for i, text in TEXTS.items() if i != "c"}
+    assert {hit.passage.passage_id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
+
+
+async def test_searches_of_one_turn_are_one_request(
+    store: ElasticStore, server: CountingServer
+) -> None:
+    await replace(store, [], records(TEXTS))
+    server.requests.clear()
+    queries = [StoreQuery(text, 3) for text in ("river", "tower", "???", "nothing")]
+    found = await gather([lambda query=query: store.search(query) for query in queries])  # type: ignore[misc]
+    assert [set(found_ids(hits)) for hits in found] == [{"a", "d"}, {"b", "c"}, set(), set()]
+    assert server.requests == {"msearch": 1}
+    assert [await store.search(query) for query in queries] == found
+
+
+def found_ids(hits: Any) -> list[str]:
+    return [hit.passage.passage_id for hit in hits]
+
+
+async def test_a_change_is_seen_whole_or_not_at_all(
+    store: ElasticStore, server: CountingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut short before the old version goes; tidied, the newer one stands alone."""
+    await replace(store, [], records({"a": "an old tower", "b": "a bridge"}))
+    real = server.bulk
+
+    async def breaks(alias: str, actions: Any) -> None:
+        if any(b"delete" in action[0] for action in actions):
+            raise StoreError("broke")
+        await real(alias, actions)
+
+    monkeypatch.setattr(server, "bulk", breaks)
+    with pytest.raises(StoreError, match="broke"):
+        await replace(store, ["a"], records({"a": LONG}))
+    assert found_ids(await store.search(StoreQuery("tower", 3))) == ["a"]
+    assert await store.search(StoreQuery("word7", 3)) == []
+
+    monkeypatch.undo()
+    await anyio.to_thread.run_sync(store.tidy)
+    assert await store.search(StoreQuery("tower", 3)) == []
+    assert len(await store.search(StoreQuery("word7", 3))) >= 1
+    hashes = await anyio.to_thread.run_sync(store.hashes, ["a", "b", "no"])
+    assert hashes == {
+        "a": Document("a", "", LONG).content_hash, "b": Document("b", "", "a bridge").content_hash,
+    }  # fmt: skip
+    assert set(await contents(store)) == {
+        record.passage.passage_id for record in records({"a": LONG, "b": "a bridge"})
+    }
+
+
+async def test_more_than_one_page_is_listed(
+    store: ElasticStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elastic_store, "SCAN", 7)
+    texts = {f"d{n}": f"text {n}" for n in range(30)}
+    await replace(store, [], records(texts))
+    assert await contents(store) == texts
+    assert len(await anyio.to_thread.run_sync(store.hashes, list(texts))) == 30
+    await replace(store, list(texts), records({"d0": "new"}))
+    assert await contents(store) == {"d0": "new"}
+
+
+async def test_a_lost_index_is_an_error_and_not_made_anew(
+    store: ElasticStore, server: CountingServer
+) -> None:
+    await elastic_store.drop(server, NAME)
+    with pytest.raises(StoreError, match="no such index"):
+        await replace(store, [], records(TEXTS))
+    with pytest.raises(StoreError, match="no such index"):
+        await store.search(StoreQuery("river", 3))
+    assert not await server.has_index()
+
+
+async def test_a_read_only_index_and_a_mapping_that_clashes(
+    store: ElasticStore, server: CountingServer
+) -> None:
+    await replace(store, [], records(TEXTS))
+
+    async def block(value: bool | None) -> None:
+        await server.call(
+            lambda client: client.indices.put_settings(
+                index=ALIAS, settings={"index.blocks.read_only_allow_delete": value}
+            )
+        )
+
+    await block(True)
+    with pytest.raises(StoreError, match="lift the block"):
+        await replace(store, ["a"], records({"a": "new"}))
+    await block(None)
+    assert (await contents(store))["a"] == TEXTS["a"]
+    clash = (b'{"index":{}}', b'{"part":"no number"}')
+    with pytest.raises(StoreError, match=r"another mapping: 1 of 1 items: .*part"):
+        await server.bulk(ALIAS, [clash])
+
+
+async def test_a_server_with_collections_on_elasticsearch(
+    tmp_path: Path, elasticsearch_url: str, server: CountingServer
+) -> None:
+    settings = config(
+        data_dir=str(tmp_path),
+        retrieval={"embedding_model": "hashing", "elasticsearch_url": elasticsearch_url},
+    )
+    documents = [{"id": i, "text": text} for i, text in TEXTS.items()]
+    async with live(ScriptedGenerator(answering()), settings=settings, own_stores=True) as service:
+        for method, path, body, status in (
+            ("PUT", f"/collections/{NAME}", {}, 200),
+            ("POST", f"/collections/{NAME}/documents", {"documents": documents}, 200),
+            ("DELETE", f"/collections/{NAME}/documents/b", None, 204),
+            ("GET", f"/collections/{NAME}/documents/a", None, 200),
+            ("GET", f"/collections/{NAME}/documents/b", None, 404),
+            ("POST", "/answer", {"question": "river?", "collection": NAME, "route": "single"}, 200),
+        ):
+            async with service.http.request(method, path, json=body) as response:
+                assert response.status == status, await response.text()
+        async with service.http.get("/metrics") as response:
+            assert 'revelator_retrieval_seconds_count{backend="elasticsearch"}' in (
+                await response.text()
+            )
+        async with service.http.delete(f"/collections/{NAME}") as response:
+            assert response.status == 204
+    assert not await server.has_index()
