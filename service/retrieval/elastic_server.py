@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,8 @@ class ElasticServer:
         async with self._lock:
             if self._client is None:
                 module = await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
+                # It logs every failed request with its trace; each becomes an error of ours.
+                logging.getLogger("elastic_transport").setLevel(logging.ERROR)
                 try:
                     # One retry: a server that came back has closed the kept connections.
                     self._client = module.AsyncElasticsearch(
@@ -166,6 +169,8 @@ class ElasticServer:
 
         if isinstance(error, ConnectionTimeout):
             return f"Elasticsearch at {self.place} did not answer in time"
+        while inner := getattr(error, "errors", None):
+            error = inner[0]
         return (
             f"Elasticsearch at {self.place} cannot be reached: {error}; is it running, and is "
             "retrieval.elasticsearch_url right?"

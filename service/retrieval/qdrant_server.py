@@ -133,6 +133,8 @@ def _told(error: Exception) -> tuple[int | None, str]:
         return (
             None if name in {"UNAVAILABLE", "DEADLINE_EXCEEDED"} else _GRPC.get(name, 500)
         ), reason
+    if hasattr(error, "retry_after_s"):  # ResourceExhaustedResponse
+        return 429, str(error)[:300]
     source = getattr(error, "source", None)
     if source is not None:  # ResponseHandlingException: nothing came, or nothing that can be read
         return None, str(source)[:300] or type(source).__name__
