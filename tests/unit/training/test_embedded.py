@@ -29,6 +29,14 @@ def test_attention_equals_the_reference() -> None:
     assert torch.allclose(mixed, reference.transpose(1, 2), atol=1e-5)
 
 
+def test_attention_with_a_cache_equals_the_whole() -> None:
+    query, key, value = (torch.randn(1, heads, 6, 32) for heads in (8, 4, 4))
+    layer = torch.nn.Identity()
+    whole, _ = plain_attention(layer, query, key, value, None, 32**-0.5)
+    last, _ = plain_attention(layer, query[:, :, 4:], key, value, None, 32**-0.5)
+    assert torch.allclose(whole[:, 4:], last, atol=1e-5)
+
+
 def test_batches_keep_every_counted_id() -> None:
     rng = random.Random(0)
     source = batches(iter(lambda: repeated_ids(500, rng), None), rng)
@@ -79,6 +87,7 @@ def test_export_loads_and_writes(tmp_path: Path, passages: list[Passage]) -> Non
     assert loaded.dtype == torch.float32
     assert len(list(copying(tokenizer, passages))) == 5
     assert Scorer(loaded, tokenizer).choose("q", ["yes", "no"]) in {"yes", "no"}
+    assert Scorer(model, tokenizer).write("q", 4) == Scorer(model, tokenizer).write("q", 4)
 
 
 def copying(tokenizer: object, passages: list[Passage]) -> list[Example]:
