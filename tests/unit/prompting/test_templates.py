@@ -82,9 +82,7 @@ def test_prompts_are_the_golden_ones(template_set: str) -> None:
 def test_full_prompt_ends_in_the_fields_of_the_compact_one(role: str) -> None:
     """Same fields, same order; only the `Task:` line is compact's own."""
     frame = load_template(SHIPPED / "compact", role.removesuffix("_benchmark")).text
-    assert load_template(SHIPPED / "full", role).text.endswith(
-        "\n\n" + frame.partition("\n")[2]
-    )
+    assert load_template(SHIPPED / "full", role).text.endswith("\n\n" + frame.partition("\n")[2])
 
 
 @pytest.mark.parametrize(("role", "shots"), SHOTS.items())
