@@ -19,7 +19,7 @@ from service.generation.factory import open_generator
 from service.inquiry import Inquiry, QuestionRequest, Role, Roles
 from service.loops import get_loop
 from service.prompting.templates import TemplateSet
-from service.retrieval.base import Filter, FilterValue, Retriever
+from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
 from service.settings import RoleSettings, Settings
 from service.telemetry.metrics import Metrics
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_STEPS: Final = 20
 MAX_TOP_K: Final = 100
+PROBE: Final = "ready"  # what a check searches for
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +132,17 @@ class Runtime:
     async def checks(self) -> list[Check]:
         """What is configured, whether it can be reached, what is missing."""
         results = [await _check(f"engine {name}", engine) for name, engine in self.engines.items()]
+        return [*results, await self._check_retrieval()]
+
+    async def _check_retrieval(self) -> Check:
+        """Whether a search comes back, and from which side it does not."""
         try:
             name = await self.retriever.check_request(None, {})
-            results.append(Check("retrieval", True, f"collection {name!r} is searched by default"))
+            missing = (await self.retriever.search(SearchRequest(PROBE, 1, name))).missing
         except RevelatorError as error:
-            results.append(Check("retrieval", False, error.detail))
-        return results
+            return Check("retrieval", False, error.detail)
+        without = f", without {' and '.join(missing)}" if missing else ""
+        return Check("retrieval", True, f"collection {name!r} is searched by default{without}")
 
 
 def new_id() -> str:
