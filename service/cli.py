@@ -31,6 +31,8 @@ Collection = Annotated[str | None, typer.Option(help="Collection; else default, 
 RouteOption = Annotated[str, typer.Option(help="auto, direct, single, compound or complex.")]
 LoopOption = Annotated[str, typer.Option(help="default, or the name of a loop.")]
 RetrieverOption = Annotated[str, typer.Option(help="hybrid, bm25 or dense.")]
+TopK = Annotated[int | None, typer.Option(help="Passages shown to the reader per retrieval.")]
+MaxSteps = Annotated[int | None, typer.Option(help="Most steps of a loop.")]
 
 
 def fail(detail: str) -> NoReturn:
@@ -111,6 +113,8 @@ def ask(
     route: RouteOption = "auto",
     loop: LoopOption = "default",
     retriever: RetrieverOption = "hybrid",
+    top_k: TopK = None,
+    max_steps: MaxSteps = None,
     timeout_s: Annotated[float | None, typer.Option(help="Seconds for the answer.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the body, nothing else.")] = False,
 ) -> None:
@@ -126,6 +130,8 @@ def ask(
         "route": route,
         "loop": loop,
         "retriever": retriever,
+        "top_k": top_k,
+        "max_steps": max_steps,
         "timeout_s": timeout_s,
     }
     given = {name: value for name, value in fields.items() if value is not None}
@@ -170,6 +176,8 @@ def evaluate(
     route: RouteOption = "auto",
     loop: LoopOption = "default",
     retriever: RetrieverOption = "hybrid",
+    top_k: TopK = None,
+    max_steps: MaxSteps = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 4,
     out: Annotated[Path | None, typer.Option(help="Write a row per question here (JSONL).")] = None,
@@ -180,7 +188,14 @@ def evaluate(
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
-    fields = {"collection": collection, "route": route, "loop": loop, "retriever": retriever}
+    fields = {
+        "collection": collection,
+        "route": route,
+        "loop": loop,
+        "retriever": retriever,
+        "top_k": top_k,
+        "max_steps": max_steps,
+    }
     code = run(
         lambda: evaluate_file(settings, file, fields, limit=limit, concurrency=concurrency, out=out)
     )
