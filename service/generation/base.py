@@ -67,13 +67,15 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. `context_tokens`: of prompt and output together, None: not known."""
+    """What an engine can do. `context_tokens`: of prompt and output together, None: not known.
+    `passages`: how many its model reads well at once, where it is known to be few."""
 
     choices: bool = False
     json_schema: bool = False
     logprobs: bool = False
     token_signals: bool = False
     context_tokens: int | None = None
+    passages: int | None = None
 
 
 class Generator(Protocol):

@@ -46,7 +46,9 @@ async def retrieve_and_answer(
     step: OpenStep, question: str, as_role: TokenRole
 ) -> AsyncIterator[BaseEvent]:
     """One ANRAG cycle in an open step; the answer, or None, is left in `step.answer`."""
-    settings, top_k = step.inquiry.settings.hanrag, step.inquiry.request.top_k or TOP_K
+    settings = step.inquiry.settings.hanrag
+    reader = step.inquiry.roles.reader.generator.capabilities
+    top_k = step.inquiry.request.top_k or reader.passages or TOP_K
     yield step.query_event(question)
     result = await step.search(question, max(settings.fetch_k, top_k))
     count = len(result.passages)

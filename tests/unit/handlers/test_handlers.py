@@ -501,3 +501,26 @@ async def test_thinking_that_only_its_end_gives_away_is_withdrawn() -> None:
     body = next(event.body for event in events if isinstance(event, AnswerReady))
     assert body.answer == "Bellini"
     assert [e.reason for e in events if isinstance(e, Withdraw)] == ["repair"]
+
+
+async def test_a_model_that_reads_few_passages_gets_few_unless_asked_otherwise() -> None:
+    from service.answering import answer_stream
+    from service.generation.base import Capabilities
+    from service.generation.scripted import ScriptedGenerator
+    from tests.support.asking import ScriptedRetriever, inquiry
+
+    async def shown(**request: int) -> int:
+        script = [say("Task: relevance", "true", None), say("Task: answer", "x")]
+        engine = ScriptedGenerator(script, capabilities=Capabilities(passages=1))
+        asked = inquiry(
+            engine,
+            ScriptedRetriever({"": [NORMA, BELLINI, NOISE]}),
+            "q?",
+            route="single",
+            **request,
+        )
+        events = [event async for event in answer_stream(asked)]
+        return next(e.body.usage.passages for e in events if isinstance(e, AnswerReady))
+
+    assert await shown() == 1
+    assert await shown(top_k=2) == 2
