@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -15,7 +14,6 @@ from service.retrieval.backends import open_backends
 from service.retrieval.collections import Collections
 from service.retrieval.embedding import Embedder, open_embedder
 from service.retrieval.hybrid import HybridRetriever, Observe, ignore
-from service.retrieval.ingest import ingest_documents
 from service.settings import Settings
 
 
@@ -27,10 +25,6 @@ class EmbeddedStores:
     embedder: Embedder
     collections: Collections
     retriever: HybridRetriever
-
-    async def add_documents(self, collection: str, documents: Sequence[Any]) -> dict[str, Any]:
-        """`{indexed, unchanged, failed: [{index, id, problem}]}`."""
-        return await ingest_documents(documents, collection, self.collections)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from aiohttp import web
 from service.errors import ConfigurationError, InvalidRequest, StoreError
 from service.locking import DirectoryOwned, acquire
 from service.retrieval.embedded import EmbeddedStores, open_embedded
+from service.retrieval.ingest import ingest_documents
 from service.retrieval.ingest_cli import run_ingest
 from service.settings import RetrievalSettings, ServerSettings, Settings
 from tests.unit.retrieval.worlds import CORPUS
@@ -51,7 +52,9 @@ async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
         documents = [json.loads(line) for line in (await request.text()).splitlines()]
         if documents[0]["id"] == "norma":
             documents[0]["text"] = ""  # refused there, though it was fine here
-        return web.json_response(await stores.add_documents(request.match_info["name"], documents))
+        return web.json_response(
+            await ingest_documents(documents, request.match_info["name"], stores.collections)
+        )
 
     app = web.Application()
     app.router.add_put("/collections/{name}", put)
