@@ -39,7 +39,7 @@ from service.events import (
 from service.generation.base import Completion, Delta, GenerationRequest, Generator, TokenUsage
 from service.generation.thinking import ThinkFilter, strip_thinking
 from service.prompting.templates import TemplateSet
-from service.retrieval.base import Filter, Retriever, SearchRequest, SearchResult
+from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
 from service.settings import Settings
 
 
@@ -315,13 +315,17 @@ class OpenStep:
         return QueryIssued(step=self.id, query=query, retriever=self.inquiry.request.retriever)
 
     async def search(
-        self, query: str, top_k: int, exclude: frozenset[str] = frozenset()
+        self,
+        query: str,
+        top_k: int,
+        exclude: frozenset[str] = frozenset(),
+        shape: QueryShape = "should",
     ) -> SearchResult:
         """One retrieval in the question's collection, under its retriever and filter."""
         request, budget = self.inquiry.request, self.inquiry.budget
         budget.retrievals += 1
         search = SearchRequest(
-            query, top_k, request.collection, request.retriever, request.filter, exclude
+            query, top_k, request.collection, request.retriever, request.filter, exclude, shape
         )
         with self.inquiry.retrieval_time, _deadline(budget.step_remaining_s):
             return await self.inquiry.retriever.search(search)

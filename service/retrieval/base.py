@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from service.domain import RetrieverName, ScoredPassage
 
 FilterValue = str | int | float | bool
 Filter = Mapping[str, tuple[FilterValue, ...]]
+# How BM25 reads a query (methods §6 #30): `should` any term of the passage input, summed (HANRAG,
+# Auto-RAG); `best_fields` the better of title and text, tie breaker 0.5 (DRAGIN).
+QueryShape = Literal["should", "best_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class SearchRequest:
     retriever: RetrieverName = "hybrid"
     filter: Filter = field(default_factory=dict)
     exclude: frozenset[str] = frozenset()
+    shape: QueryShape = "should"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class StoreQuery:
     vector: Sequence[float] = ()
     filter: Filter = field(default_factory=dict)
     exclude: frozenset[str] = frozenset()
+    shape: QueryShape = "should"
 
 
 class SearchStore(Protocol):

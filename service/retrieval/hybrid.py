@@ -185,7 +185,7 @@ class HybridRetriever:
 
 
 def _store_query(request: SearchRequest, top_k: int, vector: Sequence[float] = ()) -> StoreQuery:
-    return StoreQuery(request.query, top_k, vector, request.filter, request.exclude)
+    return StoreQuery(request.query, top_k, vector, request.filter, request.exclude, request.shape)
 
 
 def _incomplete(stores: OpenCollection) -> tuple[str, ...]:

@@ -1,0 +1,24 @@
+"""Typed settings: `revelator.toml`, then `REVELATOR_…` variables (`__` for a dot), then flags."""
+
+from __future__ import annotations
+
+from service.settings.engines import EngineSettings, RoleSettings, RolesSettings
+from service.settings.loading import Settings, load_settings
+from service.settings.loops import AutoragSettings, HanragSettings, RoutesSettings
+from service.settings.retrieval import RetrievalSettings
+from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
+
+__all__ = [
+    "AnswerSettings",
+    "AutoragSettings",
+    "EngineSettings",
+    "HanragSettings",
+    "LimitSettings",
+    "RetrievalSettings",
+    "RoleSettings",
+    "RolesSettings",
+    "RoutesSettings",
+    "ServerSettings",
+    "Settings",
+    "load_settings",
+]

@@ -1,0 +1,124 @@
+"""Typed settings: `revelator.toml`, then `REVELATOR_…` variables (`__` for a dot), then flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from service.errors import ConfigurationError
+from service.settings.base import Section
+from service.settings.engines import EngineSettings, RolesSettings
+from service.settings.loops import AutoragSettings, HanragSettings, RoutesSettings
+from service.settings.retrieval import RetrievalSettings
+from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
+
+PREFIX = "REVELATOR_"
+OWN_VARIABLES = {
+    "REVELATOR_REAL",
+    "REVELATOR_SHARED",
+    "REVELATOR_CONFIG",
+    "REVELATOR_CI_CACHE",
+}  # read elsewhere, not settings
+
+
+class Settings(Section):
+    data_dir: Path = Path(platformdirs.user_data_dir("revelator"))
+    server: ServerSettings = ServerSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
+    engines: dict[str, EngineSettings] = {"default": EngineSettings()}
+    roles: RolesSettings = RolesSettings()
+    routes: RoutesSettings = RoutesSettings()
+    hanrag: HanragSettings = HanragSettings()
+    autorag: AutoragSettings = AutoragSettings()
+    limits: LimitSettings = LimitSettings()
+    answers: AnswerSettings = AnswerSettings()
+
+
+def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:
+    """Flags over environment over file. `Settings` itself reads nothing from outside."""
+
+    class Sources(Settings, BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__")
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, file)
+
+    return Settings.model_validate(dict(Sources(**flags)))
+
+
+def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Read file, then environment, then `flags` (dotted names), each over the one before.
+
+    Without `config`, `revelator.toml` of the working directory is read where there is one. Raises
+    ConfigurationError naming the file, the variable or the setting, and what is wrong with it.
+    """
+    _refuse_unknown_variables()
+    file = _read_file(config)
+    try:
+        return _gather(file, _nested(flags or {}))
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error)) from None
+    except SettingsError as error:
+        raise ConfigurationError(f"settings: {error}") from None
+
+
+def _read_file(config: Path | None) -> dict[str, Any]:
+    path = config or Path("revelator.toml")
+    if not path.is_file():
+        if config is None:
+            return {}
+        raise ConfigurationError(f"no settings file at {path}")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no valid TOML: {error}") from None
+
+
+def _refuse_unknown_variables() -> None:
+    """A misspelt variable must not pass in silence, as pydantic-settings lets it."""
+    known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OWN_VARIABLES
+    for name in os.environ:
+        if name.startswith(PREFIX) and name.split("__")[0].upper() not in known:
+            names = ", ".join(sorted(known - OWN_VARIABLES))
+            raise ConfigurationError(f"{name} is no setting; they begin with {names}")
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted names to nested dictionaries; None is a flag that was not given."""
+    values: dict[str, Any] = {}
+    for name, value in flags.items():
+        if value is not None:
+            *parents, leaf = name.split(".")
+            node = values
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[leaf] = value
+    return values
+
+
+def _explain(error: ValidationError) -> str:
+    lines = [
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+    ]
+    return "settings: " + "; ".join(lines)
