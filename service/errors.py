@@ -7,8 +7,12 @@ RevelatorError
 ├── Overloaded            503 overloaded             too many questions wait already
 ├── Draining              503 draining               the server is going down
 ├── EngineFailure         503 engine-unavailable     an engine is out, cut off or speaks garbage
+│   ├── EngineRefusal     503 engine-unavailable     it refuses this call: another would too
+│   ├── EngineUnreached   503 engine-unavailable     nobody listens there
+│   ├── EngineInterrupted 503 engine-unavailable     lost in mid-output: start again elsewhere
 │   └── EngineTimeout     503 engine-timeout         an engine did not answer in time
 ├── RetrievalFailure      503 retrieval-unavailable  no store can be searched
+│   └── BackendUnavailable    as above               it may be back by itself: worth another try
 ├── DeadlineExceeded      504 deadline               time is up and there is no text to answer with
 ├── ConfigurationError    500 configuration          settings that cannot work (raised at start)
 └── StoreError            500 store                  a data directory or a store is unusable
@@ -57,6 +61,18 @@ class EngineFailure(RevelatorError):
     retry_after = 5
 
 
+class EngineRefusal(EngineFailure):
+    pass
+
+
+class EngineUnreached(EngineFailure):
+    pass
+
+
+class EngineInterrupted(EngineFailure):
+    pass
+
+
 class EngineTimeout(EngineFailure):
     slug, title = "engine-timeout", "The generation engine did not answer in time"
 
@@ -64,6 +80,11 @@ class EngineTimeout(EngineFailure):
 class RetrievalFailure(RevelatorError):
     slug, title, status = "retrieval-unavailable", "No store can be searched", 503
     retry_after = 5
+
+
+class BackendUnavailable(RetrievalFailure):
+    """No connection, no answer in time, 429, 502, 503 or 504. Other failures of a backend would
+    be the same at a second try."""
 
 
 class DeadlineExceeded(RevelatorError):
