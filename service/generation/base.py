@@ -25,7 +25,8 @@ class GenerationRequest:
     `choices` and `json_schema` constrain the output where the engine can (see `Capabilities`);
     an engine that cannot ignores them and the caller reads free text. `stop` strings end the
     output and are not part of it. Greedy unless `temperature` is above 0. `model` names the model
-    or adapter to use, None the engine's own.
+    or adapter to use, None the engine's own. `question` is the id of the question it is for and
+    `turn` the number of its calls before: a pool keeps a question at one worker.
     """
 
     messages: tuple[Message, ...] = ()
@@ -38,6 +39,8 @@ class GenerationRequest:
     json_schema: Mapping[str, Any] | None = None
     logprobs: bool = False
     model: str | None = None
+    question: str = ""
+    turn: int = 0
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):
@@ -57,12 +60,14 @@ class Delta:
     """A piece of output. The last one of a call has `finish` and `usage` set (its text may be "").
 
     `logprob` is the natural-log probability of this piece's tokens, summed, where asked for.
+    `worker` names the one of a pool that answers, on the first delta.
     """
 
     text: str
     logprob: float | None = None
     finish: FinishReason | None = None
     usage: TokenUsage | None = None
+    worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class Generator(Protocol):
     `stream` yields deltas as the engine makes them and ends after the one with `finish`. Closing
     the iterator, or cancelling the task that awaits it, aborts the call at the engine. Raises
     `EngineFailure` when the engine is out, cut off or speaks garbage, `EngineTimeout` when it is
-    silent for longer than its limit.
+    silent for longer than its limit, `EngineInterrupted` when the same call may be made again.
     """
 
     @property

@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from service.errors import EngineFailure, EngineTimeout
+from service.errors import EngineFailure, EngineRefusal, EngineTimeout, EngineUnreached
 from service.generation.base import Capabilities, Delta, GenerationRequest
 from service.generation.openai_wire import (
     BadReply,
@@ -27,6 +27,7 @@ from service.generation.text_stream import EventLines, WholeBody
 from service.settings import EngineSettings
 
 CONNECT_S = 5.0  # a host that is up accepts at once; the rest of a call's silence is its engine's
+_OF_THE_CALL = {400, 413, 422}  # any server of the kind would refuse it
 _ADVICE = {
     400: "the server refuses this call",
     401: "check engines.{name}.key",
@@ -65,6 +66,7 @@ class OpenAIGenerator:
         self._learning = asyncio.Lock()
         self._server: _Server | None = None
         self._refused: set[tuple[str, bool]] = set()
+        self._priority = settings.kind == "vllm"  # until the server says that it schedules without
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -125,20 +127,28 @@ class OpenAIGenerator:
     async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
         mode = await self._mode(request) if is_constrained(request) else "none"
         model = request.model or self._settings.model or await self._first_model()
-        path = path_of(request)
-        response = await self._send(path, encode_body(request, model, mode))
+        path, session = path_of(request), self._session_of(request)
+        priority = self._priority and request.turn > 0
+        response = await self._send(path, encode_body(request, model, mode, priority), session)
         if response.status == 200:
             return response, ReplyReader(request, mode)
         failure = await self._refusal(response)
+        if priority and response.status == 400 and "priority" in failure.detail.lower():
+            self._priority = False
+            return await self._open(request)
         may_retry = self._settings.constrained == "auto" and response.status in (400, 422)
         if mode == "none" or not may_retry:
             raise failure
-        response = await self._send(path, encode_body(request, model, "none"))
+        response = await self._send(path, encode_body(request, model, "none", priority), session)
         if response.status != 200:
             await self._refusal(response)
             raise failure
         self._refused.add((path, bool(request.choices)))
         return response, ReplyReader(request, "none")
+
+    def _session_of(self, request: GenerationRequest) -> dict[str, str]:
+        name = self._settings.session_header
+        return {name: request.question} if name and request.question else {}
 
     async def _mode(self, request: GenerationRequest) -> Mode:
         setting = self._settings.constrained
@@ -177,12 +187,14 @@ class OpenAIGenerator:
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise BadReply("did not list its models in JSON") from None
 
-    async def _send(self, path: str, body: bytes | None) -> aiohttp.ClientResponse:
+    async def _send(
+        self, path: str, body: bytes | None, headers: dict[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
         """Send a call; where no answer begins because no connection holds, once more."""
         base = self._base
         with self._boundary(base):
             try:
-                return await self._request(base, path, body)
+                return await self._request(base, path, body, headers)
             except aiohttp.ClientConnectionError as error:
                 silent = isinstance(error, aiohttp.ServerTimeoutError)
                 unreached = isinstance(error, aiohttp.ConnectionTimeoutError)
@@ -192,13 +204,15 @@ class OpenAIGenerator:
             self._current = (self._current + 1) % len(self._urls)
         base = self._base
         with self._boundary(base):
-            return await self._request(base, path, body)
+            return await self._request(base, path, body, headers)
 
-    async def _request(self, base: URL, path: str, body: bytes | None) -> aiohttp.ClientResponse:
+    async def _request(
+        self, base: URL, path: str, body: bytes | None, headers: dict[str, str] | None
+    ) -> aiohttp.ClientResponse:
         session = self._session or self._connect()
         method = "GET" if body is None else "POST"
         url = base.with_path(base.path + path)
-        return await session.request(method, url, data=body, allow_redirects=False)
+        return await session.request(method, url, data=body, headers=headers, allow_redirects=False)
 
     def _connect(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -227,7 +241,8 @@ class OpenAIGenerator:
         status = response.status
         kind = "look at the server's log" if status >= 500 else "check engines.{name}.urls"
         advice = _ADVICE.get(status, kind).format(name=self._name)
-        return self._failure(response.url, f"answered {status}: {said}; {advice}")
+        refused = EngineRefusal if status in _OF_THE_CALL else EngineFailure
+        return self._failure(response.url, f"answered {status}: {said}; {advice}", refused)
 
     @contextmanager
     def _boundary(self, url: URL) -> Iterator[None]:
@@ -243,7 +258,8 @@ class OpenAIGenerator:
             raise self._failure(url, f"{what} for {seconds:g} s; {advice}", EngineTimeout) from None
         except aiohttp.ClientConnectorError as error:
             advice = f"start the server, or correct engines.{self._name}.urls"
-            raise self._failure(url, f"takes no connection ({_reason(error)}); {advice}") from None
+            what = f"takes no connection ({_reason(error)})"
+            raise self._failure(url, f"{what}; {advice}", EngineUnreached) from None
         except aiohttp.ClientResponseError as error:
             what = f"does not speak HTTP as expected ({_reason(error)})"
             raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from service.settings.engines import EngineSettings, RoleSettings, RolesSettings
+from service.settings.engines import EngineSettings, PoolSettings, RoleSettings, RolesSettings
 from service.settings.loading import Settings, load_settings
 from service.settings.loops import AutoragSettings, HanragSettings, RoutesSettings
-from service.settings.retrieval import RetrievalSettings
+from service.settings.retrieval import EmbeddingSettings, RetrievalSettings
 from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
 
 __all__ = [
     "AnswerSettings",
     "AutoragSettings",
+    "EmbeddingSettings",
     "EngineSettings",
     "HanragSettings",
     "LimitSettings",
+    "PoolSettings",
     "RetrievalSettings",
     "RoleSettings",
     "RolesSettings",

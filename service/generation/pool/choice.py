@@ -1,0 +1,46 @@
+"""Which worker a call goes to: rendezvous hashing with bounded load, else the least loaded.
+
+Rendezvous hashing: Thaler and Ravishankar, 1998; bounded load: Mirrokni, Thorup and Zadimoghaddam,
+"Consistent Hashing with Bounded Loads", 2018.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# A question's worker may have so many times its part of all work before another takes the call.
+BOUND = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker with a free place. `tokens`: outstanding there, `share`: 1, less while it is new."""
+
+    name: str
+    tokens: int
+    share: float = 1.0
+
+
+def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str | None:
+    """The worker for a call of about `tokens`; None without candidates.
+
+    With a key, calls of one key meet at one worker as long as that has at most `BOUND` times its
+    part of the outstanding tokens; then at the key's second, and so on.
+    """
+    if not candidates:
+        return None
+    if key is not None:
+        total = sum(candidate.tokens for candidate in candidates) + tokens
+        weight = sum(candidate.share for candidate in candidates)
+        for candidate in sorted(candidates, key=lambda c: affinity(key, c.name), reverse=True):
+            most = BOUND * total * candidate.share / weight
+            if candidate.tokens + tokens <= most:
+                return candidate.name
+    return min(candidates, key=lambda c: ((c.tokens + tokens) / c.share, c.name)).name
+
+
+def affinity(key: str, name: str) -> int:
+    """The worker's score for a key: the same in every gateway and process."""
+    return int.from_bytes(hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest())
