@@ -13,7 +13,13 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from service.errors import ConfigurationError, RetrievalFailure, RevelatorError, StoreError
+from service.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
@@ -65,7 +71,12 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
         "refused the credentials ({status}): {reason}; put user:password@ into "
         "retrieval.elasticsearch_url",
     ),
-    (lambda c: c.busy, RetrievalFailure, "is overloaded (429): {reason}; try again later"),
+    (lambda c: c.busy, BackendUnavailable, "is overloaded (429): {reason}; try again later"),
+    (
+        lambda c: c.status in {502, 503, 504},
+        BackendUnavailable,
+        "answered {status} {kind}: {reason}",
+    ),
     (
         lambda c: c.kind == "index_not_found_exception",
         StoreError,
@@ -83,10 +94,11 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
 class ElasticServer:
     """The client connects at its first use; each call gets `timeout_s`, a bulk three times that.
 
-    `url` needs a port and may hold user:password, which no message repeats.
+    `url` needs a port and may hold user:password, which no message repeats. `replicas` are those of
+    indices made from now on; None leaves them to the index template.
     """
 
-    def __init__(self, url: str, timeout_s: float, replicas: int = 0) -> None:
+    def __init__(self, url: str, timeout_s: float, replicas: int | None = None) -> None:
         self._url = url
         self.place = place(url)
         self.replicas = replicas
@@ -108,7 +120,7 @@ class ElasticServer:
         except ApiError as error:
             raise self.failure(complaint(error.meta.status, error.body)) from error
         except TransportError as error:
-            raise RetrievalFailure(self._unreached(error)) from error
+            raise BackendUnavailable(self._unreached(error)) from error
 
     async def bulk(self, alias: str, actions: Sequence[Action]) -> None:
         """Index or delete, in order, in requests of bounded size; refreshes nothing.

@@ -11,7 +11,13 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from service.errors import ConfigurationError, RetrievalFailure, RevelatorError, StoreError
+from service.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
@@ -37,7 +43,10 @@ ANSWERS: dict[int, tuple[type[RevelatorError], str]] = {
         StoreError,
         "has no such collection: {reason}; delete the collection and ingest it again",
     ),
-    429: (RetrievalFailure, "is overloaded (429): {reason}; try again later"),
+    429: (BackendUnavailable, "is overloaded (429): {reason}; try again later"),
+    502: (BackendUnavailable, "is not to be had (502): {reason}"),
+    503: (BackendUnavailable, "is not to be had (503): {reason}"),
+    504: (BackendUnavailable, "is not to be had (504): {reason}"),
 }
 _GRPC = {
     "INVALID_ARGUMENT": 400,
@@ -110,7 +119,7 @@ class QdrantServer:
         status, reason = _told(error)
         where = f"Qdrant at {self.place}"
         if status is None:
-            return RetrievalFailure(
+            return BackendUnavailable(
                 f"{where} cannot be reached or did not answer in {self._timeout_s} s: {reason}; "
                 "is it running, and is retrieval.qdrant_url right?"
             )

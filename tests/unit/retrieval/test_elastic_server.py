@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.errors import ConfigurationError, RetrievalFailure, RevelatorError, StoreError
+from service.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+    StoreError,
+)
 from service.retrieval import elastic_server
 from service.retrieval.elastic_server import Action, ElasticServer
 
@@ -81,12 +87,12 @@ def error(kind: str, reason: str = "for a reason") -> dict[str, Any]:
         (403, error("security_exception"), ConfigurationError, "refused the credentials"),
         (403, error("cluster_block_exception"), StoreError, "lift the block"),
         (429, error("cluster_block_exception"), StoreError, "free disk space"),
-        (429, error("circuit_breaking_exception"), RetrievalFailure, "overloaded"),
+        (429, error("circuit_breaking_exception"), BackendUnavailable, "overloaded"),
         (404, error("index_not_found_exception"), StoreError, "ingest it again"),
         (400, error("mapper_parsing_exception"), StoreError, "another mapping"),
-        (503, error("cluster_block_exception", "no master"), RetrievalFailure, "no master"),
+        (503, error("cluster_block_exception", "no master"), BackendUnavailable, "no master"),
         (500, {"error": "strange"}, RetrievalFailure, "answered 500 : strange"),
-        (502, "<html>", RetrievalFailure, "answered 502"),
+        (502, "<html>", BackendUnavailable, "answered 502"),
     ],
 )
 async def test_each_answer_is_an_error_of_ours(

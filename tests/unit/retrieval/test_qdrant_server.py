@@ -11,7 +11,13 @@ import grpc
 import pytest
 from aiohttp import web
 
-from service.errors import ConfigurationError, RetrievalFailure, RevelatorError, StoreError
+from service.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+    StoreError,
+)
 from service.retrieval import qdrant_server
 from service.retrieval.base import StoreQuery
 from service.retrieval.qdrant_server import QdrantServer
@@ -66,9 +72,9 @@ async def failing(server: QdrantServer, expected: type[RevelatorError], told: st
         (401, ConfigurationError, "API key"),
         (403, ConfigurationError, "API key"),
         (404, StoreError, "no such collection"),
-        (429, RetrievalFailure, r"overloaded \(429\): for a reason"),
+        (429, BackendUnavailable, r"overloaded \(429\): for a reason"),
         (500, RetrievalFailure, "failed: .*for a reason"),
-        (503, RetrievalFailure, "failed: .*for a reason"),
+        (503, BackendUnavailable, r"not to be had \(503\): .*for a reason"),
     ],
 )
 async def test_each_answer_is_an_error_of_ours(
@@ -81,13 +87,13 @@ async def test_each_answer_is_an_error_of_ours(
 
 async def test_silence_ends_at_the_timeout(wrong: Wrong) -> None:
     wrong.delay_s = 3.0
-    await failing(QdrantServer(wrong.url, 0.5), RetrievalFailure, "did not answer in 1 s")
+    await failing(QdrantServer(wrong.url, 0.5), BackendUnavailable, "did not answer in 1 s")
     wrong.delay_s = 0.0
 
 
 async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qdrant_server, "GRPC_PORT", 9)
-    await failing(QdrantServer("http://127.0.0.1:9", 1.0), RetrievalFailure, "cannot be reached")
+    await failing(QdrantServer("http://127.0.0.1:9", 1.0), BackendUnavailable, "cannot be reached")
 
 
 class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -113,7 +119,7 @@ class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
         (grpc.StatusCode.UNAUTHENTICATED, ConfigurationError, "API key"),
         (grpc.StatusCode.PERMISSION_DENIED, ConfigurationError, "API key"),
         (grpc.StatusCode.NOT_FOUND, StoreError, "no such collection: for a reason"),
-        (grpc.StatusCode.UNAVAILABLE, RetrievalFailure, "cannot be reached"),
+        (grpc.StatusCode.UNAVAILABLE, BackendUnavailable, "cannot be reached"),
         (grpc.StatusCode.INTERNAL, RetrievalFailure, "failed: for a reason"),
     ],
 )
