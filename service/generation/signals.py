@@ -43,12 +43,13 @@ class AttentionUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
-    """One generated token; special tokens that end a draft are not among them.
+    """One generated token. One that ended the draft (`</s>`) is the last, with an empty text and
+    span: the official code counts it to the last word, in attention and entropy.
 
     `span` is its place in the draft's text. `entropy` (nats, full vocabulary, raw logits) and
     `logprob` are of the distribution it was taken from. `updates` are the maxima that its own row,
-    as a query, changed: folded up to token t they give the maxima over queries up to t. A token
-    whose row was never computed (the last before a stop string) has none.
+    as a query, changed: folded up to token t they give the maxima over queries up to t. A
+    token whose row was never computed (the last of a call) has none.
     """
 
     id: int
