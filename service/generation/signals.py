@@ -46,10 +46,12 @@ class DraftToken:
     """One generated token. One that ended the draft (`</s>`) is the last, with an empty text and
     span: the official code counts it to the last word, in attention and entropy.
 
-    `span` is its place in the draft's text. `entropy` (nats, full vocabulary, raw logits) and
-    `logprob` are of the distribution it was taken from. `updates` are the maxima that its own row,
-    as a query, changed: folded up to token t they give the maxima over queries up to t. A
-    token whose row was never computed (the last of a call) has none.
+    `span` is its place in the draft's text, which goes on where the prompt ends (a first space
+    stays); tokens that share a character have the same span, and its text is with the last of
+    them. Stop strings are cut off, tokens within them dropped. `entropy` (nats, full vocabulary,
+    raw logits) and `logprob` are of the distribution it was taken from. `updates` are the maxima
+    that its own row, as a query, changed: folded up to token t they give the maxima over queries
+    up to t. A token whose row was never computed (the last of a call) has none.
     """
 
     id: int
@@ -109,12 +111,14 @@ class ScoreRequest:
     """Text, or a draft's own token ids, to read by prefill alone. Exactly one is given.
 
     `bos` puts the model's first token before it. Rows are wanted for the tokens that overlap
-    `row_spans` and have a token before them.
+    `row_spans` and have a token before them. Spans are places in `text`, for ids in what they are
+    decoded to. Without `entropies` entropy and logprob are None, and their cost is saved.
     """
 
     text: str | None = None
     token_ids: tuple[int, ...] = ()
     bos: bool = False
+    entropies: bool = True
     row_spans: tuple[Span, ...] = ()
     model: str | None = None
 
