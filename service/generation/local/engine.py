@@ -16,6 +16,7 @@ from torch import Tensor
 
 from service.errors import EngineFailure
 from service.generation.base import Delta, GenerationRequest
+from service.generation.encoding import CONTEXT_TAIL, Detokenizer, PromptEncoder
 from service.generation.local.cache import CachedRow, merge, new_cache, padding_mask
 from service.generation.local.constraints import (
     ChoiceConstraint,
@@ -24,13 +25,11 @@ from service.generation.local.constraints import (
     TrieNode,
     build_trie,
 )
-from service.generation.local.encoding import Detokenizer, PromptEncoder
 from service.generation.local.jobs import Item, Job, deliver
 from service.generation.local.rows import Row
 
 PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
 WASTE = 1.25  # longest over shortest prompt of one prefill pass
-CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
 
 
 class Engine:

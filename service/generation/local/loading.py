@@ -27,7 +27,7 @@ def load_engine(name: str, model: str, *, threads: int, constrained: bool) -> En
             f"engine {name!r} is of kind local and lacks {error.name}: pip install "
             f"'revelator[local]', or set engines.{name}.kind"
         ) from None
-    from service.generation.local.encoding import PromptEncoder  # noqa: PLC0415
+    from service.generation.encoding import PromptEncoder  # noqa: PLC0415
     from service.generation.local.engine import Engine  # noqa: PLC0415
 
     _silence(transformers)

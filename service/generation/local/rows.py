@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from service.generation.base import Delta, FinishReason, TokenUsage
+from service.generation.encoding import Detokenizer
 from service.generation.local.constraints import Constraint
-from service.generation.local.encoding import Detokenizer
 from service.generation.local.jobs import Job
 from service.generation.text_stream import StopCutter
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.generation.base import GenerationRequest, Message
-from service.generation.local.encoding import Detokenizer, PromptEncoder
+from service.generation.encoding import Detokenizer, PromptEncoder
 from tests.stubs.tiny_model import CHATML_TEMPLATE, save_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<0x0A>", "\ue0d70\ue0d8"]
@@ -172,3 +172,19 @@ def test_bytes_that_never_become_a_character_do_not_stop_the_output(plain: Promp
 
     assert text.endswith("Paris")
     assert detokenizer.feed(3 + 0xE2) + detokenizer.flush() == ""
+
+
+@given(text=st.text(alphabet="ab Paris é🗼—中\n<s>", max_size=30), bos=st.booleans())
+def test_tokens_lie_where_their_text_is(plain: PromptEncoder, text: str, bos: bool) -> None:
+    ids, spans = plain.encode_with_spans(text, bos=bos)
+
+    assert ids == [1] * bos + plain.encode_text(text)
+    places = spans[bos:]
+    assert spans[:bos] == [(0, 0)] * bos
+    assert all(0 <= start <= end <= len(text) for start, end in places)
+    assert places == sorted(places)
+    covered = {place for start, end in places for place in range(start, end)}
+    assert covered == set(range(len(text)))
+    for token, (start, end) in zip(ids[bos:], places, strict=True):
+        if end - start > 1:
+            assert text[start:end].strip() in plain.backend.id_to_token(token).replace("▁", " ")

@@ -15,8 +15,8 @@ import pytest
 from service.concurrency import closing
 from service.errors import EngineFailure, EngineTimeout, Overloaded
 from service.generation.base import Delta, GenerationRequest, Message, complete
+from service.generation.encoding import Detokenizer
 from service.generation.local import LocalGenerator
-from service.generation.local.encoding import Detokenizer
 from service.settings import EngineSettings
 from tests.unit.generation.conftest import OpenLocal
 

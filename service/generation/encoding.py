@@ -10,6 +10,8 @@ from typing import Any
 from service.generation.base import GenerationRequest, Message
 
 LONGEST_CHARACTER = 4  # bytes in UTF-8, and so byte tokens
+CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
+Span = tuple[int, int]  # code points, first and one past the last
 _MARK = "\ue0d7{}\ue0d8"  # private use: stands for a content while the template is rendered
 _MARKS = re.compile("\ue0d7([0-9]+)\ue0d8")
 
@@ -47,14 +49,31 @@ class PromptEncoder:
 
     def encode_text(self, text: str, *, at_start: bool = True) -> list[int]:
         """Ids of plain text; special tokens in it are letters like all others."""
-        tokenizer = self._first if at_start else self._later
+        return self._encode(text, self._first if at_start else self._later)[0]
+
+    def encode_with_spans(self, text: str, *, bos: bool) -> tuple[list[int], list[Span]]:
+        """Ids of a raw text and where in it each lies; those put before it (`bos`) lie at (0, 0).
+
+        A character of several tokens is the place of each of them; a word's place has the space
+        before it wherever its token has.
+        """
+        start = self._start if bos else []
+        ids, spans = self._encode(text, self._first)
+        return [*start, *ids], [(0, 0)] * len(start) + spans
+
+    def _encode(self, text: str, tokenizer: Any) -> tuple[list[int], list[Span]]:
         text = text.encode("utf-8", "replace").decode("utf-8")
-        ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
-        if self.forbidden.isdisjoint(ids):
-            return ids
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        if self.forbidden.isdisjoint(encoding.ids):
+            return list(encoding.ids), list(encoding.offsets)
         # A model whose own vocabulary spells a special token out: letter by letter it cannot.
-        single = (tokenizer.encode(letter, add_special_tokens=False).ids for letter in text)
-        return [token for ids in single for token in ids if token not in self.forbidden]
+        single = [
+            (token, (place, place + 1))
+            for place, letter in enumerate(text)
+            for token in tokenizer.encode(letter, add_special_tokens=False).ids
+            if token not in self.forbidden
+        ]
+        return [token for token, _ in single], [span for _, span in single]
 
     def encode_messages(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a chat up to where the model begins to write."""
