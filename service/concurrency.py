@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
 from typing import Generic, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
+
+from service.errors import DeadlineExceeded
 
 T = TypeVar("T")
 BUFFERED_EVENTS = 64
@@ -78,3 +81,43 @@ def first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
+
+
+class deadline:
+    """Raise DeadlineExceeded when what runs inside takes longer than `seconds`.
+
+    Works as `asyncio.timeout` does. A cancel scope of anyio costs six times as much, and this runs
+    around every token.
+    """
+
+    __slots__ = ("_cancelling", "_expired", "_handle", "_seconds", "_task")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._expired = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline needs a task to cancel")
+        self._task = task
+        self._cancelling = task.cancelling()
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_later(self._seconds, self._expire)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._handle.cancel()
+        if not self._expired:
+            return
+        others = self._task.uncancel() > self._cancelling
+        if kind is asyncio.CancelledError and not others:
+            raise DeadlineExceeded("the question's time is up") from None
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._task.cancel()

@@ -6,15 +6,14 @@ events it gives back; so usage, time and limits are counted in one place.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Protocol
 
 from service.budget import Budget
-from service.concurrency import closing
+from service.concurrency import closing, deadline
 from service.domain import (
     CallUsage,
     Flag,
@@ -25,7 +24,7 @@ from service.domain import (
     StepKind,
     StoppedBy,
 )
-from service.errors import DeadlineExceeded
+from service.errors import EngineInterrupted
 from service.events import (
     PassagesFound,
     QueryIssued,
@@ -41,6 +40,8 @@ from service.generation.thinking import ThinkFilter, strip_thinking
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
 from service.settings import Settings
+
+RESTARTS = 2  # of a call whose worker was lost in mid-output
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,16 @@ class QuestionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Who plays a role: an engine, the model or adapter to name there, and its prompts."""
+    """Who plays a role: an engine, the model or adapter to name there, and its prompts.
+
+    A `pooled` engine tells the metrics of its workers by itself.
+    """
 
     name: RoleName
     generator: Generator
     model: str | None
     templates: TemplateSet
-
-    def named(self, request: GenerationRequest) -> GenerationRequest:
-        """The request, naming this role's model where it has one."""
-        return request if self.model is None else replace(request, model=self.model)
+    pooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class Scope:
 class _Call:
     """What one engine call has come to so far (seconds)."""
 
-    __slots__ = ("first", "pieces", "role", "started", "usage")
+    __slots__ = ("first", "pieces", "role", "started", "usage", "worker")
 
     def __init__(self, role: Role) -> None:
         self.role = role
@@ -171,11 +172,13 @@ class _Call:
         self.first = 0.0
         self.pieces = 0
         self.usage: TokenUsage | None = None
+        self.worker: str | None = None
 
     def see(self, delta: Delta) -> None:
         self.first = self.first or self.seconds
         self.pieces += 1
         self.usage = delta.usage or self.usage
+        self.worker = self.worker or delta.worker
 
     @property
     def seconds(self) -> float:
@@ -226,16 +229,25 @@ class OpenStep:
     ) -> Completion:
         """One engine call to its end, thinking stripped. `final` may use the time reserve.
 
-        Raises DeadlineExceeded when the time for it is up, EngineFailure as the engine does.
+        Begun again where a pool's worker was lost on the way. Raises DeadlineExceeded when the
+        time for it is up, EngineFailure as the engine does.
         """
+        for _ in range(RESTARTS):
+            with suppress(EngineInterrupted):
+                return await self._complete(role_name, request, final)
+        return await self._complete(role_name, request, final)
+
+    async def _complete(
+        self, role_name: RoleName, request: GenerationRequest, final: bool
+    ) -> Completion:
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
         call = self._begin(role)
         pieces: list[str] = []
         end = Delta("", finish="stop", usage=TokenUsage(0, 0))
         left = budget.remaining_s if final else budget.step_remaining_s
         try:
-            with self.inquiry.generation_time, _deadline(left):
-                async with closing(role.generator.stream(role.named(request))) as deltas:
+            with self.inquiry.generation_time, deadline(left):
+                async with closing(role.generator.stream(self._addressed(role, request))) as deltas:
                     async for delta in deltas:
                         call.see(delta)
                         pieces.append(delta.text)
@@ -253,8 +265,26 @@ class OpenStep:
 
         White space before the first and after the last word is held back, so that the joined
         tokens are the answer's exact text. A `withdraw` says that the tokens so far turned out to
-        be thinking (a closing tag came that nothing had opened).
+        be thinking (a closing tag came that nothing had opened), or that a pool's worker was lost
+        and another begins again.
         """
+        for restarts in range(RESTARTS, -1, -1):
+            shown = False
+            try:
+                async with closing(self._write(role, request, as_role, final)) as events:
+                    async for event in events:
+                        shown = isinstance(event, Token)
+                        yield event
+                return
+            except EngineInterrupted:
+                if not restarts:
+                    raise
+            if shown:
+                yield Withdraw(step=self.id, role=as_role, reason="restart")
+
+    async def _write(
+        self, role: RoleName, request: GenerationRequest, as_role: TokenRole, final: bool
+    ) -> AsyncIterator[Token | Withdraw]:
         thinking = ThinkFilter()
         written, held = False, ""
         async with closing(self._deltas(role, request, final)) as deltas:
@@ -277,10 +307,10 @@ class OpenStep:
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
         call = self._begin(role)
         try:
-            async with closing(role.generator.stream(role.named(request))) as deltas:
+            async with closing(role.generator.stream(self._addressed(role, request))) as deltas:
                 while True:
                     left = budget.remaining_s if final else budget.step_remaining_s
-                    with self.inquiry.generation_time, _deadline(left):
+                    with self.inquiry.generation_time, deadline(left):
                         delta = await anext(deltas, None)
                     if delta is None:
                         break
@@ -289,8 +319,18 @@ class OpenStep:
         finally:
             self._count(call)
 
+    def _addressed(self, role: Role, request: GenerationRequest) -> GenerationRequest:
+        """The request, naming the role's model and the question that it is for."""
+        inquiry = self.inquiry
+        return replace(
+            request,
+            model=role.model or request.model,
+            question=inquiry.id,
+            turn=inquiry.budget.llm_calls,
+        )
+
     def _begin(self, role: Role) -> _Call:
-        if self.inquiry.observer:
+        if self.inquiry.observer and not role.pooled:
             self.inquiry.observer.worker_in_flight(role.generator.name, 1)
         return _Call(role)
 
@@ -304,10 +344,10 @@ class OpenStep:
         self.inquiry.budget.spend_call(tokens, seconds, reader=role.name == "reader")
         observer = self.inquiry.observer
         if observer:
-            observer.generation(
-                role.name, role.generator.name, seconds, call.first or seconds, spent
-            )
-            observer.worker_in_flight(role.generator.name, -1)
+            worker = call.worker or role.generator.name
+            observer.generation(role.name, worker, seconds, call.first or seconds, spent)
+            if not role.pooled:
+                observer.worker_in_flight(worker, -1)
             if usage is None:
                 observer.wasted(call.pieces)
 
@@ -327,7 +367,7 @@ class OpenStep:
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter, exclude, shape
         )
-        with self.inquiry.retrieval_time, _deadline(budget.step_remaining_s):
+        with self.inquiry.retrieval_time, deadline(budget.step_remaining_s):
             return await self.inquiry.retriever.search(search)
 
     def passages_event(
@@ -347,43 +387,3 @@ class OpenStep:
             for hit, keep, reason in zip(result.passages, kept, reasons, strict=True)
         ]
         return PassagesFound(step=self.id, passages=found, missing=list(result.missing))
-
-
-class _deadline:
-    """Raise DeadlineExceeded when what runs inside takes longer than `seconds`.
-
-    Works as `asyncio.timeout` does. A cancel scope of anyio costs six times as much, and this runs
-    around every token.
-    """
-
-    __slots__ = ("_cancelling", "_expired", "_handle", "_seconds", "_task")
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._expired = False
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a deadline needs a task to cancel")
-        self._task = task
-        self._cancelling = task.cancelling()
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_later(self._seconds, self._expire)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._handle.cancel()
-        if not self._expired:
-            return
-        others = self._task.uncancel() > self._cancelling
-        if kind is asyncio.CancelledError and not others:
-            raise DeadlineExceeded("the question's time is up") from None
-
-    def _expire(self) -> None:
-        self._expired = True
-        self._task.cancel()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from service.answering import answer_stream, resolve_loop
 from service.budget import Budget, Limits
 from service.concurrency import closing
-from service.domain import RequestLoop, RequestRoute, RetrieverName
+from service.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
 from service.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.events import BaseEvent
 from service.generation.base import Generator
@@ -166,27 +166,31 @@ async def open_runtime(
 
             stores = await stack.enter_async_context(open_embedded(settings, metrics.search))
             retriever = stores.retriever
+        pooled: set[str] = set()
         if engines is None:
+            pooled = {name for name, engine in settings.engines.items() if engine.kind == "vllm"}
             engines = {
-                name: open_generator(name, engine) for name, engine in settings.engines.items()
+                name: open_generator(name, engine, metrics)
+                for name, engine in settings.engines.items()
             }
             for engine in engines.values():
                 stack.push_async_callback(engine.aclose)
-        roles = _roles(settings, engines)
+        roles = _roles(settings, engines, pooled)
         yield Runtime(settings, engines, roles, retriever, metrics, stores)
 
 
-def _roles(settings: Settings, engines: Mapping[str, Generator]) -> Roles:
+def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str]) -> Roles:
     named = settings.roles
-    revelator = _role("revelator", named.revelator, engines)
     return Roles(
-        revelator=revelator,
-        reader=_role("reader", named.reader, engines),
-        judge=_role("judge", named.judge or named.revelator, engines),
+        revelator=_role("revelator", named.revelator, engines, pooled),
+        reader=_role("reader", named.reader, engines, pooled),
+        judge=_role("judge", named.judge or named.revelator, engines, pooled),
     )
 
 
-def _role(name: Any, settings: RoleSettings, engines: Mapping[str, Generator]) -> Role:
+def _role(
+    name: RoleName, settings: RoleSettings, engines: Mapping[str, Generator], pooled: Set[str]
+) -> Role:
     if settings.engine not in engines:
         known = ", ".join(sorted(engines))
         raise ConfigurationError(
@@ -197,7 +201,7 @@ def _role(name: Any, settings: RoleSettings, engines: Mapping[str, Generator]) -
     except (FileNotFoundError, ValueError) as error:
         raise ConfigurationError(f"roles.{name}.templates: {error}") from None
     model = settings.adapter or settings.model
-    return Role(name, engines[settings.engine], model, templates)
+    return Role(name, engines[settings.engine], model, templates, settings.engine in pooled)
 
 
 def _filter(given: Mapping[str, FilterValue | Sequence[FilterValue]]) -> Filter:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from service.errors import ConfigurationError
 from service.generation.base import Generator
+from service.generation.pool.observer import UNOBSERVED, PoolObserver
 from service.settings import EngineSettings
 
 
-def open_generator(name: str, settings: EngineSettings) -> Generator:
+def open_generator(
+    name: str, settings: EngineSettings, observer: PoolObserver = UNOBSERVED
+) -> Generator:
     """Make the engine `name`. It connects or loads at its first call or `check`.
+
+    A pool tells `observer` of its workers.
 
     Raises ConfigurationError when the settings cannot work whatever the server says.
     """
@@ -22,4 +27,11 @@ def open_generator(name: str, settings: EngineSettings) -> Generator:
         )
     from service.generation.openai import OpenAIGenerator  # noqa: PLC0415
 
-    return OpenAIGenerator(name, settings)
+    if settings.kind == "openai":
+        return OpenAIGenerator(name, settings)
+    from service.generation.pool.pool import PoolGenerator  # noqa: PLC0415
+
+    def connect(url: str) -> Generator:
+        return OpenAIGenerator(name, settings.model_copy(update={"urls": [url]}))
+
+    return PoolGenerator(name, settings, connect, observer)

@@ -27,9 +27,6 @@ class PoolSettings(Section):
     forgive_s: float = Field(60.0, gt=0, description="Health after which ejections are forgotten.")
     slow_start_s: float = Field(10.0, ge=0, description="Until a new worker has its full share.")
     retries: int = Field(3, ge=0, description="Times a call is begun again at another worker.")
-    hedge_s: float | None = Field(
-        None, gt=0, description="Silence after which a second worker is asked too; absent: never."
-    )
 
 
 class EngineSettings(Section):

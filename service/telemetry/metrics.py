@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from service.domain import LoopName, RoleName, RouteName, Usage
 from service.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteChosen, Token
 from service.folding import Fold
 from service.generation.base import TokenUsage
+from service.generation.pool.health import Phase
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
@@ -161,6 +162,20 @@ class Metrics:
             registry=registry,
         )
 
+        self._worker_state = Enum(
+            "revelator_worker_state",
+            "What a pool does with a worker.",
+            ("worker",),
+            states=list(get_args(Phase)),
+            registry=registry,
+        )
+        self._worker_failures = Counter(
+            "revelator_worker_failures_total",
+            "Calls that a pool's worker lost.",
+            ("worker",),
+            registry=registry,
+        )
+
     def _show_from_the_start(self) -> None:
         """Samples whose labels are known beforehand are 0, not absent, before they first count."""
         for role in ("revelator", "reader", "judge"):
@@ -246,6 +261,15 @@ class Metrics:
     def worker_up(self, worker: str, up: bool) -> None:
         """Whether a worker can answer, as last checked."""
         self._worker_up.labels(worker).set(up)
+
+    def worker_phase(self, worker: str, phase: Phase) -> None:
+        """A pool's worker came, was ejected, or goes."""
+        self.worker_up(worker, phase == "up")
+        self._worker_state.labels(worker).state(phase)
+
+    def worker_failure(self, worker: str) -> None:
+        """A pool's worker lost a call."""
+        self._worker_failures.labels(worker).inc()
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         """Calls at a worker began (+1) or ended (-1)."""

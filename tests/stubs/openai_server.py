@@ -30,7 +30,7 @@ class StubServer:
     at once (others wait), None for all. `failure`, for `failures` calls (None: for all): an HTTP
     status, or `drop` (the connection closes without an answer), `cut` (it closes after
     `cut_after` words), `garbage`, `html`, `silent` (headers, then nothing), `no_choices`,
-    `error_event`. `owned_by`, `models`: what `/models` says. `rejects`: fields of a body that are
+    `error_event`. `owned_by`, `models`: what `/models` says; `version`, `health` what `/version` and `/health` do. `rejects`: fields of a body that are
     answered by 400. `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body.
     """
 
@@ -45,6 +45,8 @@ class StubServer:
     owned_by: str = "stub"
     models: tuple[str, ...] = ("stub-model",)
     rejects: tuple[str, ...] = ()
+    health: int = 200
+    version: str = "0.32.0"
     usage: bool = True
     reasoning: str = ""
     dialect: Literal["sse", "json"] = "sse"
@@ -61,6 +63,8 @@ class StubServer:
     async def __aenter__(self) -> StubServer:
         self._free = asyncio.Semaphore(self.slots or 1_000_000)
         app = web.Application()
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/version", self._version)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
@@ -82,6 +86,12 @@ class StubServer:
     @property
     def requests(self) -> int:
         return len(self.bodies)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=self.health)
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": self.version})
 
     async def _models(self, request: web.Request) -> web.Response:
         self.listings += 1

@@ -9,6 +9,7 @@ from service.errors import ConfigurationError
 from service.generation.factory import open_generator
 from service.generation.local import LocalGenerator
 from service.generation.openai import OpenAIGenerator
+from service.generation.pool.pool import PoolGenerator
 from service.settings import EngineSettings
 
 
@@ -16,9 +17,10 @@ def test_each_kind_opens_its_engine() -> None:
     url = "http://127.0.0.1:9/v1"
 
     assert isinstance(open_generator("default", EngineSettings()), LocalGenerator)
-    for kind in ("openai", "vllm"):
-        settings = EngineSettings.model_validate({"kind": kind, "urls": [url]})
-        assert isinstance(open_generator("remote", settings), OpenAIGenerator)
+    one = EngineSettings(kind="openai", urls=[url])
+    assert isinstance(open_generator("remote", one), OpenAIGenerator)
+    many = EngineSettings(kind="vllm", urls=[url])
+    assert isinstance(open_generator("remote", many), PoolGenerator)
 
 
 def test_a_server_needs_a_url() -> None:

@@ -1,0 +1,1 @@
+"""Many workers behind one name."""

@@ -1,0 +1,145 @@
+"""Gives each call a place at a worker, or lets it wait for one within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from service.errors import EngineFailure, Overloaded
+from service.generation.pool.choice import Candidate, choose
+from service.generation.pool.health import share
+from service.generation.pool.member import Member
+from service.generation.pool.waiting import Waiter, WaitingCalls
+from service.settings import EngineSettings
+
+
+class Admission:
+    """`members` is the pool's own dictionary, by name; `observe` hears (worker, +1 or -1)."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: EngineSettings,
+        members: dict[str, Member],
+        observe: Callable[[str, int], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._members = members
+        self._observe = observe
+        self._waiting = WaitingCalls()
+        self._promised: dict[Waiter, asyncio.Future[Member]] = {}
+        self._running = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def place(self, waiter: Waiter) -> AsyncIterator[Member]:
+        """A worker for one call; leaving gives the place to the next.
+
+        Raises Overloaded when too many wait or it took too long, EngineFailure when no worker that
+        serves the call is up. A caller that leaves while it waits is forgotten.
+        """
+        member = None if len(self._waiting) else self._free_for(waiter)
+        if member is not None:
+            self._begin(waiter, member)
+        else:
+            member = await self._wait(waiter)
+        try:
+            yield member
+        finally:
+            self._end(waiter, member)
+
+    def dispatch(self) -> None:
+        """Send what can be sent: a place came free, or a worker joined."""
+        while len(self._waiting) and self._running < self._settings.max_concurrency:
+            found = self._waiting.take(self._free_for)
+            if found is None:
+                return
+            waiter, member = found
+            promise = self._promised.pop(waiter)
+            if not promise.cancelled():
+                self._begin(waiter, member)
+                promise.set_result(member)
+
+    async def _wait(self, waiter: Waiter) -> Member:
+        pool = self._settings.pool
+        if len(self._waiting) >= pool.max_waiting:
+            raise Overloaded(
+                f"{len(self._waiting)} calls wait for engine {self._name!r}; try again later, add "
+                f"workers, or raise engines.{self._name}.pool.max_waiting"
+            )
+        up = any(member.serves(waiter) for member in self._members.values())
+        promise: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
+        self._promised[waiter] = promise
+        self._waiting.add(waiter)
+        self.dispatch()  # others may wait for a model that this call does not need
+        try:
+            async with asyncio.timeout(pool.max_wait_s if up else pool.outage_s):
+                return await promise
+        except TimeoutError:
+            if promise.done() and not promise.cancelled():
+                return promise.result()
+            raise self._too_long(waiter) from None
+        except asyncio.CancelledError:
+            if promise.done() and not promise.cancelled():
+                self._end(waiter, promise.result())
+            raise
+        finally:
+            if self._promised.pop(waiter, None) is not None:
+                self._waiting.remove(waiter)
+
+    def _too_long(self, waiter: Waiter) -> Exception:
+        if any(member.serves(waiter) for member in self._members.values()):
+            seconds = self._settings.pool.max_wait_s
+            return Overloaded(
+                f"no worker of engine {self._name!r} had a place for {seconds:g} s; try again "
+                "later or add workers"
+            )
+        return outage(self._name, waiter, self._members.values())
+
+    def _free_for(self, waiter: Waiter) -> Member | None:
+        if self._running >= self._settings.max_concurrency:
+            return None
+        serving = [member for member in self._members.values() if member.serves(waiter)]
+        others = [member for member in serving if member.name not in waiter.avoid]
+        pool, now = self._settings.pool, time.monotonic()
+        free = [
+            Candidate(member.name, member.tokens, share(member.health, now, pool))
+            for member in others or serving
+            if member.calls < pool.max_per_worker
+        ]
+        name = choose(free, waiter.question or None, waiter.tokens)
+        return None if name is None else self._members[name]
+
+    def _begin(self, waiter: Waiter, member: Member) -> None:
+        self._running += 1
+        member.begin(waiter)
+        self._observe(member.name, 1)
+
+    def _end(self, waiter: Waiter, member: Member) -> None:
+        self._running -= 1
+        member.end(waiter)
+        self._observe(member.name, -1)
+        self.dispatch()
+
+
+def outage(name: str, waiter: Waiter, members: Iterable[Member]) -> EngineFailure:
+    """Why no worker can take a call."""
+    said = "; ".join(f"{member.name}: {_why_not(member, waiter)}" for member in members)
+    return EngineFailure(
+        f"no worker of engine {name!r} can answer: {said or 'it has none'}; `revelator check` "
+        "shows the pool"
+    )
+
+
+def _why_not(member: Member, waiter: Waiter) -> str:
+    if not member.health.usable or member.profile is None:
+        return f"{member.health.phase}, {member.problem}"
+    if waiter.model is not None and waiter.model not in member.profile.models:
+        return f"serves {', '.join(member.profile.models)}, not {waiter.model}"
+    return "runs without our plugin (token signals)"

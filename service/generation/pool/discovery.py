@@ -1,0 +1,45 @@
+"""Which workers there are: the URLs of the settings, or every address behind their host names."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from yarl import URL
+
+from service.errors import EngineFailure
+
+DNS_TIMEOUT_S = 5.0
+
+
+async def addresses(urls: Sequence[URL], resolve: bool) -> tuple[URL, ...]:
+    """The workers' base URLs, sorted, each once.
+
+    With `resolve` a host name stands for each of its addresses, as a Kubernetes headless service
+    gives those of the pods that are ready and not terminating. Raises EngineFailure where a name
+    is not known or has no address.
+    """
+    if not resolve:
+        return tuple(sorted(set(urls)))
+    found: set[URL] = set()
+    for url in urls:
+        found |= {url.with_host(address) for address in await _look_up(url)}
+    return tuple(sorted(found))
+
+
+async def _look_up(url: URL) -> list[str]:
+    host = url.host or ""
+    try:
+        async with asyncio.timeout(DNS_TIMEOUT_S):
+            rows = await asyncio.get_running_loop().getaddrinfo(
+                host, url.port, type=socket.SOCK_STREAM
+            )
+    except TimeoutError:
+        raise EngineFailure(f"the DNS did not answer for {host} in {DNS_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise EngineFailure(
+            f"the DNS knows no address of {host} ({error.strerror}); check engines.*.urls and "
+            "that the service has ready pods"
+        ) from None
+    return [str(address[0]) for *_, address in rows]

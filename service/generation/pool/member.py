@@ -1,0 +1,66 @@
+"""One worker of a pool: its client, what it serves, what it has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from yarl import URL
+
+from service.generation.base import Generator
+from service.generation.pool.health import Health
+from service.generation.pool.waiting import Waiter
+
+Connect = Callable[[str], Generator]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a worker said of itself when it joined. `signals`: our plugin runs in it."""
+
+    models: tuple[str, ...]
+    version: str | None = None
+    context_tokens: int | None = None
+    signals: bool = False
+
+
+class Member:
+    """Its `client` is thrown away when it is ejected, which ends what still runs there."""
+
+    def __init__(self, url: URL, connect: Connect, now: float) -> None:
+        self.url = url
+        self.name = f"{url.host}:{url.port}"
+        self.health = Health(since=now)
+        self.profile: Profile | None = None
+        self.problem = "it was not asked yet"
+        self.calls = 0
+        self.tokens = 0
+        self._connect = connect
+        self._client: Generator | None = None
+
+    @property
+    def client(self) -> Generator:
+        if self._client is None:
+            self._client = self._connect(str(self.url))
+        return self._client
+
+    async def disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def serves(self, waiter: Waiter) -> bool:
+        """Whether it is up and has the model (or adapter), and the signals, that a call needs."""
+        if not self.health.usable or self.profile is None:
+            return False
+        if waiter.signals and not self.profile.signals:
+            return False
+        return waiter.model is None or waiter.model in self.profile.models
+
+    def begin(self, waiter: Waiter) -> None:
+        self.calls += 1
+        self.tokens += waiter.tokens
+
+    def end(self, waiter: Waiter) -> None:
+        self.calls -= 1
+        self.tokens -= waiter.tokens

@@ -1,0 +1,102 @@
+"""Asks one worker how it is and what it serves, on connections of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from service.errors import EngineFailure, EngineUnreached
+from service.generation.pool.member import Profile
+from service.settings import EngineSettings
+
+MOST_BYTES = 1_000_000
+
+
+class Probe:
+    """`GET /health`, `/v1/models`, `/version` and our plugin's `/revelator/info`.
+
+    Only vLLM has all four; what another server does not know (404) is taken as absent.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+
+    async def health(self, base: URL) -> None:
+        """Raises EngineUnreached where nobody listens, EngineFailure where it is not well."""
+        status, said = await self._get(base.with_path("/health"))
+        if status >= 500:
+            raise EngineFailure(f"/health answered {status}: {said[:200]!r}")
+
+    async def profile(self, base: URL) -> Profile:
+        """What it serves. Raises EngineFailure saying what is wrong with it."""
+        models, context = _models(await self._json(base / "models"))
+        version = await self._json(base.with_path("/version"), optional=True)
+        info = await self._json(base.with_path("/revelator/info"), optional=True)
+        return Profile(
+            models,
+            version.get("version"),
+            context,
+            bool(info.get("signals")),
+        )
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _json(self, url: URL, *, optional: bool = False) -> dict[str, Any]:
+        status, body = await self._get(url)
+        if optional and status != 200:
+            return {}
+        if status in (401, 403):
+            raise EngineFailure(f"refused the key ({status}); check engines.*.key")
+        if status != 200:
+            raise EngineFailure(f"{url.path} answered {status}; engines.*.urls end with /v1")
+        try:
+            said = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            said = None
+        if not isinstance(said, dict):
+            raise EngineFailure(f"{url.path} answered no JSON; is it an OpenAI-compatible server?")
+        return said
+
+    async def _get(self, url: URL) -> tuple[int, bytes]:
+        try:
+            async with self._connected().get(url, allow_redirects=False) as response:
+                return response.status, await response.content.read(MOST_BYTES)
+        except TimeoutError:
+            raise EngineFailure(
+                f"no answer to a probe for {self._settings.pool.probe_s:g} s"
+            ) from None
+        except aiohttp.ClientConnectorError as error:
+            raise EngineUnreached(f"takes no connection ({error.strerror or error})") from None
+        except (aiohttp.ClientError, ValueError) as error:
+            raise EngineFailure(f"speaks no HTTP ({type(error).__name__})") from None
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            key = self._settings.key
+            headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+            self._session = aiohttp.ClientSession(
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=self._settings.pool.probe_s),
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+def _models(said: dict[str, Any]) -> tuple[tuple[str, ...], int | None]:
+    """Names, LoRA adapters among them, and the least context where it is told."""
+    try:
+        names = tuple(str(row["id"]) for row in said["data"])
+        contexts = [int(row["max_model_len"]) for row in said["data"] if row.get("max_model_len")]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise EngineFailure("/models does not list models") from None
+    if not names:
+        raise EngineFailure("/models names no model")
+    return names, min(contexts, default=None)
