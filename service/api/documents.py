@@ -296,4 +296,4 @@ class _Ingest:
 
 def _info(manifest: Manifest) -> CollectionInfo:
     fields = manifest.model_dump(include=set(CollectionInfo.model_fields))
-    return CollectionInfo.model_validate(fields)
+    return CollectionInfo(**fields, embedding_model=manifest.embedding.model)

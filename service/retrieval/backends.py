@@ -50,9 +50,9 @@ class Backends:
         else:
             bm25 = TantivyStore.open(folder / "bm25", manifest.analysis)
         if self._qdrant:
-            size = manifest.dimension
+            size = manifest.embedding.dimension
             return bm25, QdrantStore.create(self._qdrant, name, size, replace=shipped)
-        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.dimension)
+        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding.dimension)
 
     def open(self, folder: Path, manifest: Manifest) -> tuple[LexicalStore, VectorStore]:
         """Blocking; asks no server, so that one that is out costs its side of a search only.
@@ -72,7 +72,7 @@ class Backends:
             bm25 = TantivyStore.open(folder / "bm25", manifest.analysis)
         if self._qdrant:
             return bm25, QdrantStore(self._qdrant, manifest.name)
-        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.dimension)
+        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding.dimension)
 
     async def drop(self, name: str) -> None:
         """Delete what the servers hold of a collection; what is absent is no error."""

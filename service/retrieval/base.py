@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from service.domain import RetrieverName, ScoredPassage
+from service.retrieval.embedding.contract import EmbeddingContract
 
 FilterValue = str | int | float | bool
 Filter = Mapping[str, tuple[FilterValue, ...]]
@@ -90,7 +91,7 @@ class OpenCollection:
 
     bm25: SearchStore
     dense: SearchStore
-    embedding_model: str | None
+    embedding: EmbeddingContract
     incomplete: bool = False
 
 

@@ -67,7 +67,7 @@ class Collection:
             yield OpenCollection(
                 bm25=self.bm25,
                 dense=self.dense,
-                embedding_model=self.manifest.embedding_model,
+                embedding=self.manifest.embedding,
                 incomplete=self.manifest.state == "building",
             )
         finally:

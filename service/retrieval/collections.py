@@ -112,8 +112,7 @@ class Collections:
                     name=name,
                     description=description or "",
                     analysis=analysis or "english",
-                    embedding_model=self._embedder.name,
-                    dimension=self._embedder.dimension,
+                    embedding=self._embedder.contract,
                 ).with_fields(metadata_fields)
                 return (await self._make(fresh)).manifest
         collection = await self.get(name)
@@ -220,8 +219,8 @@ class Collections:
         if SAMPLE in await self._known():
             with contextlib.suppress(StoreError):
                 stored = await anyio.to_thread.run_sync(read_manifest, self._root / SAMPLE)
-                same = (stored.source, stored.embedding_model, stored.stores) == (
-                    wanted.source, wanted.embedding_model, self._backends.names,
+                same = (stored.source, stored.embedding, stored.stores) == (
+                    wanted.source, wanted.embedding, self._backends.names,
                 )  # fmt: skip
                 if same and stored.state == "complete" and stored.passages:
                     return await self._reopen(SAMPLE)
@@ -255,4 +254,5 @@ def _discard(root: Path, name: str) -> None:
 
 def describe(manifest: Manifest) -> dict[str, Any]:
     """What HTTP shows of a collection."""
-    return manifest.model_dump(exclude={"schema_version", "dimension", "source"})
+    shown = manifest.model_dump(exclude={"schema_version", "embedding", "source"})
+    return shown | {"embedding_model": manifest.embedding.model}

@@ -48,5 +48,6 @@ async def open_embedded(
             with anyio.CancelScope(shield=True):
                 await retriever.aclose()
                 await backends.aclose()
+                await embedder.aclose()
     finally:
         directory.release()

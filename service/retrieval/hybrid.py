@@ -26,7 +26,7 @@ from service.retrieval.base import (
     SearchStore,
     StoreQuery,
 )
-from service.retrieval.embedding import Embedder, Vector
+from service.retrieval.embedding import Embedder, Vector, differences
 from service.retrieval.filters import unknown_fields
 from service.retrieval.fusion import reciprocal_rank_fusion
 from service.settings import RetrievalSettings
@@ -150,10 +150,9 @@ class HybridRetriever:
             await self._ask(stores.dense, _store_query(request, top_k, vector), side)
 
     async def _embed(self, query: str, stores: OpenCollection, side: _Side) -> Vector | None:
-        if stores.embedding_model != self._embedder.name:
-            side.failure = (
-                f"its vectors are from {stores.embedding_model}, the settings say "
-                f"{self._embedder.name}"
+        if stores.embedding != self._embedder.contract:
+            side.failure = "its vectors were made in another way: " + differences(
+                stores.embedding, self._embedder.contract
             )
             return None
         started, failed = time.perf_counter(), True

@@ -7,11 +7,13 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from service.errors import InvalidRequest, StoreError
+from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.embedding.presets import HASHING, MINILM
 
 Analysis = Literal["english", "simple"]
 
@@ -32,19 +34,29 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1] = 1  # of the stores' contents; no other is read
+    schema_version: Literal[2] = 2  # of the stores' contents; 1 is read too
     name: str
     description: str = ""
     analysis: Analysis = "english"
     metadata_fields: tuple[str, ...] = ()
-    embedding_model: str
-    dimension: int
+    embedding: EmbeddingContract
     documents: int = 0
     passages: int = 0
     content_hash: str = EMPTY_HASH
     state: Literal["building", "complete"] = "complete"
     source: str | None = None
     stores: tuple[str, str] = ("tantivy", "qdrant_edge")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_version_1(cls, value: Any) -> Any:
+        """It named the model alone, of which there were two."""
+        if not isinstance(value, dict) or value.get("schema_version") != 1:
+            return value
+        kept = {name: each for name, each in value.items() if name != "dimension"}
+        model = kept.pop("embedding_model", None)
+        known = {contract.model: contract for contract in (MINILM, HASHING)}
+        return {**kept, "schema_version": 2, "embedding": known.get(model)}
 
     def with_fields(self, fields: Iterable[str]) -> Manifest:
         known = tuple(sorted({*self.metadata_fields, *fields}))

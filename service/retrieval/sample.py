@@ -25,20 +25,21 @@ from service.retrieval.chunking import passages_of
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Document, parse_document
 from service.retrieval.embedding import (
-    DIMENSION,
     MINILM,
     Embedder,
-    MiniLMEmbedder,
     Vector,
+    open_embedder,
     passage_input,
 )
 from service.retrieval.manifest import Manifest
 from service.retrieval.writer import CollectionWriter
+from service.settings import RetrievalSettings
 
 SAMPLE = "sample"
 DESCRIPTION = "Passages of Wikipedia that Revelator ships for trying things out."
 CORPUS = "corpus.jsonl"
 VECTORS = "vectors.f16"
+DIMENSION = MINILM.dimension
 _HASH_BYTES = 32
 _ROW_BYTES = 2 * DIMENSION
 
@@ -70,8 +71,7 @@ class Sample:
         return Manifest(
             name=SAMPLE,
             description=DESCRIPTION,
-            embedding_model=embedder.name,
-            dimension=embedder.dimension,
+            embedding=embedder.contract,
             source=self.source(),
         )
 
@@ -79,7 +79,7 @@ class Sample:
         """Write every document, with the shipped vectors where they are the embedder's."""
         documents = await anyio.to_thread.run_sync(lambda: list(self.documents()))
         shipped = None
-        if embedder.name == MINILM:
+        if embedder.contract == MINILM:
             shipped = await anyio.to_thread.run_sync(self._vectors, documents)
         async with CollectionWriter(collection, shipped or embedder) as writer:
             await writer.write(documents)
@@ -110,8 +110,7 @@ class Sample:
 class ShippedVectors:
     """An embedder that knows the sample's passages by heart, and no queries."""
 
-    name = MINILM
-    dimension = DIMENSION
+    contract = MINILM
 
     def __init__(self, vectors: dict[str, Vector]) -> None:
         self._vectors = vectors
@@ -125,6 +124,9 @@ class ShippedVectors:
     async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         return [self._vectors[text] for text in texts]
 
+    async def aclose(self) -> None:
+        """Nothing to do."""
+
 
 def _inputs(documents: Sequence[Document]) -> list[str]:
     return [
@@ -136,7 +138,7 @@ def main() -> None:
     sample = Sample.shipped()
     if not sample.exists:
         raise SystemExit(f"there is no {sample.folder / CORPUS}")
-    count = anyio.run(sample.write_vectors, MiniLMEmbedder())
+    count = anyio.run(sample.write_vectors, open_embedder(RetrievalSettings()))
     print(f"{count} passages -> {sample.folder / VECTORS}")
 
 

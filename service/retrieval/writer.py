@@ -22,7 +22,7 @@ from service.errors import ConfigurationError, InvalidRequest
 from service.retrieval.chunking import passages_of
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Document, Record
-from service.retrieval.embedding import BATCH, Embedder, passage_input
+from service.retrieval.embedding import BATCH, Embedder, differences, passage_input
 from service.retrieval.manifest import EMPTY_HASH, Manifest, add_to_hash
 
 MOST_FIELDS = 256  # metadata fields of a collection
@@ -123,12 +123,13 @@ class CollectionWriter:
         return True
 
     def _check_model(self) -> None:
-        built_with = self._collection.manifest.embedding_model
-        if built_with != self._embedder.name:
+        manifest = self._collection.manifest
+        if manifest.embedding != self._embedder.contract:
             raise ConfigurationError(
-                f"collection {self._collection.manifest.name!r} was built with {built_with}, the "
-                f"settings say {self._embedder.name}; set retrieval.embedding_model back, or "
-                "delete the collection and ingest it again"
+                f"collection {manifest.name!r} was embedded in another way: "
+                f"{differences(manifest.embedding, self._embedder.contract)}; set "
+                "retrieval.embedding_model and retrieval.embedding back, or delete the collection "
+                "and ingest it again"
             )
 
     def _note_fields(self, documents: Sequence[Document]) -> None:

@@ -141,7 +141,7 @@ async def test_a_damaged_manifest_says_what_to_do(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
         await collections.create("c")
     path = tmp_path / "collections" / "c" / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 3}))
     async with opened(tmp_path) as collections:
         with pytest.raises(StoreError, match=r"schema_version.*ingest it again"):
             await collections.get("c")

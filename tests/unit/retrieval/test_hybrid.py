@@ -8,6 +8,7 @@ import pytest
 
 from service.errors import ConfigurationError, InvalidRequest, NotFound, RetrievalFailure
 from service.retrieval.base import SearchRequest
+from service.retrieval.embedding import HASHING
 from service.retrieval.hybrid import HybridRetriever
 from service.settings import RetrievalSettings
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
@@ -97,9 +98,11 @@ async def test_without_an_embedder_bm25_answers() -> None:
 
 async def test_vectors_of_another_model_are_not_searched() -> None:
     world = World()
-    world.embedder.name = "another"
+    world.embedder.contract = HASHING.model_copy(update={"query_prefix": "query: "})
     assert await world.ask() == (["a", "b"], ("dense",))
     assert world.dense.queries == []
+    with pytest.raises(RetrievalFailure, match="query_prefix is '', the settings say 'query: '"):
+        await world.ask("dense")
 
 
 async def test_an_incomplete_index_is_said() -> None:

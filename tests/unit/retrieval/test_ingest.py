@@ -10,6 +10,7 @@ import pytest
 from service.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
 from service.retrieval.documents import parse_document
+from service.retrieval.embedding import HASHING
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import (
     IngestReport,
@@ -168,8 +169,12 @@ async def test_a_collection_of_another_model_is_not_written(tmp_path: Path) -> N
     embedder = CountingEmbedder()
     async with opened(tmp_path, embedder) as collections:
         await collections.create("c")
-        embedder.name = "another"
-        with pytest.raises(ConfigurationError, match="built with hashing-384"):
+        embedder.contract = HASHING.model_copy(update={"model": "another", "pooling": "cls"})
+        with pytest.raises(
+            ConfigurationError,
+            match=r"model is 'hashing-384', the settings say 'another'; pooling is 'mean', the "
+            "settings say 'cls'; set retrieval.embedding_model",
+        ):
             await ingest_documents(CORPUS, "c", collections)
         assert (await collections.manifest("c")).state == "complete"
 

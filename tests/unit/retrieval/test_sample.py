@@ -8,7 +8,7 @@ import pytest
 
 from service.errors import ConfigurationError, NotFound
 from service.retrieval.base import SearchRequest
-from service.retrieval.embedding import MINILM, HashingEmbedder, Vector
+from service.retrieval.embedding import HASHING, MINILM, HashingEmbedder, Vector
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.sample import CORPUS as CORPUS_FILE
 from service.retrieval.sample import SAMPLE, VECTORS, Sample
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 class LikeMiniLM(HashingEmbedder):
     """Stands in for MiniLM where only its name matters; counts."""
 
-    name = MINILM
+    contract = MINILM
 
     def __init__(self) -> None:
         self.passages = 0
@@ -88,7 +88,7 @@ async def test_another_corpus_or_model_makes_it_anew(tmp_path: Path, sample: Sam
         assert (await collections.manifest(SAMPLE)).documents == 6
         assert embedder.passages == 6  # the shipped vectors belong to the old corpus
     async with opened(tmp_path / "data", HashingEmbedder(), sample) as collections:
-        assert (await collections.manifest(SAMPLE)).embedding_model == "hashing-384"
+        assert (await collections.manifest(SAMPLE)).embedding == HASHING
 
 
 async def test_a_half_made_sample_is_made_again(tmp_path: Path, sample: Sample) -> None:

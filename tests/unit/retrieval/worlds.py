@@ -99,7 +99,7 @@ class FakeCatalog:
     """One collection `c` of two fake stores."""
 
     def __init__(self, bm25: FakeStore, dense: FakeStore, *, incomplete: bool = False) -> None:
-        self.stores = OpenCollection(bm25, dense, HashingEmbedder.name, incomplete)
+        self.stores = OpenCollection(bm25, dense, HashingEmbedder.contract, incomplete)
         self.closed = False
 
     async def resolve(self, name: str | None) -> str:

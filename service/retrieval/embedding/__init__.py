@@ -1,0 +1,23 @@
+"""Vectors of queries and passages: the contract, and one file for each way to have them made."""
+
+from __future__ import annotations
+
+from service.retrieval.embedding.base import BATCH, Embedder, Vector, passage_input
+from service.retrieval.embedding.contract import EmbeddingContract, differences
+from service.retrieval.embedding.hashing import HashingEmbedder
+from service.retrieval.embedding.opening import open_embedder
+from service.retrieval.embedding.presets import HASHING, MINILM, PRESETS
+
+__all__ = [
+    "BATCH",
+    "HASHING",
+    "MINILM",
+    "PRESETS",
+    "Embedder",
+    "EmbeddingContract",
+    "HashingEmbedder",
+    "Vector",
+    "differences",
+    "open_embedder",
+    "passage_input",
+]

@@ -1,0 +1,92 @@
+"""Any encoder that transformers can open, on torch: on a GPU where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from service.errors import ConfigurationError
+from service.offline import prepare_torch
+from service.retrieval.embedding.base import Vector
+from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.embedding.in_process import Encode, InProcessEmbedder
+from service.settings.retrieval import Pooling
+
+
+def local_embedder(contract: EmbeddingContract, location: str, threads: int) -> InProcessEmbedder:
+    """`location`: a folder, or a name in the local hub cache (HF_HUB_OFFLINE=0 downloads it)."""
+    return InProcessEmbedder(
+        contract, lambda: load_encoder(contract, location, threads), lambda: _problem(contract)
+    )
+
+
+def dimension_of(location: str) -> int | None:
+    """Of the vectors of a model on this disk, out of its config.json."""
+    path = Path(location) / "config.json"
+    if not path.is_file():
+        return None
+    size = json.loads(path.read_bytes()).get("hidden_size")
+    return size if isinstance(size, int) else None
+
+
+def _problem(contract: EmbeddingContract) -> str | None:
+    absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if not absent:
+        return None
+    return f"{contract.model} needs {', '.join(absent)}; run: pip install 'revelator[local]'"
+
+
+def load_encoder(contract: EmbeddingContract, location: str, threads: int) -> Encode:
+    """The forward pass as `contract` says. Raises ConfigurationError."""
+    prepare_torch()
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
+    logging: Any = transformers.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(location)
+        model: Any = transformers.AutoModel.from_pretrained(location, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"the embedding model at {location} cannot be loaded: {str(error).splitlines()[0]}; "
+            "set retrieval.embedding.location to its folder, or retrieval.embedding.url to a server"
+        ) from None
+    if model.config.hidden_size != contract.dimension:
+        raise ConfigurationError(
+            f"the embedding model at {location} gives {model.config.hidden_size} numbers, "
+            f"{contract.dimension} were expected; correct retrieval.embedding.dimension"
+        )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.to(device).eval()
+
+    def encode(texts: Sequence[str]) -> list[Vector]:
+        inputs = tokenizer(
+            list(texts),
+            padding=True,
+            truncation=True,
+            max_length=contract.max_length,
+            return_tensors="pt",
+        ).to(device)
+        torch.set_num_threads(threads)
+        with torch.inference_mode():
+            hidden = model(**inputs).last_hidden_state
+            vectors = pooled(torch, hidden, inputs["attention_mask"], contract.pooling)
+            if contract.normalise:
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
+        result: list[Vector] = vectors.tolist()
+        return result
+
+    return encode
+
+
+def pooled(torch: Any, hidden: Any, mask: Any, pooling: Pooling) -> Any:
+    """(texts, tokens, size) and (texts, tokens) to (texts, size)."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1e-9)

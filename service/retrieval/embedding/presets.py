@@ -1,0 +1,57 @@
+"""How published models want to be used, from their model cards.
+
+MiniLM was trained on texts of up to 256 word pieces; E5 wants `query: ` and `passage: ` and was
+trained with cosine; Contriever is compared by dot product of means that are not normalised; BGE
+takes the first token's vector and an instruction before queries alone.
+"""
+
+from __future__ import annotations
+
+from service.retrieval.embedding.contract import EmbeddingContract
+
+MINILM = EmbeddingContract(model="all-MiniLM-L6-v2", dimension=384, max_length=256)
+HASHING = EmbeddingContract(model="hashing-384", dimension=384, max_length=None)
+
+
+def _e5(model: str, dimension: int) -> EmbeddingContract:
+    return EmbeddingContract(
+        model=f"intfloat/{model}",
+        dimension=dimension,
+        query_prefix="query: ",
+        passage_prefix="passage: ",
+    )
+
+
+def _contriever(model: str) -> EmbeddingContract:
+    return EmbeddingContract(
+        model=f"facebook/{model}", dimension=768, normalise=False, distance="dot"
+    )
+
+
+def _bge(model: str, dimension: int) -> EmbeddingContract:
+    return EmbeddingContract(
+        model=f"BAAI/{model}",
+        dimension=dimension,
+        query_prefix="Represent this sentence for searching relevant passages: ",
+        pooling="cls",
+    )
+
+
+PRESETS = {
+    "minilm": MINILM,
+    "e5-base-v2": _e5("e5-base-v2", 768),
+    "e5-large-v2": _e5("e5-large-v2", 1024),
+    "multilingual-e5-base": _e5("multilingual-e5-base", 768),
+    "multilingual-e5-large": _e5("multilingual-e5-large", 1024),
+    "contriever": _contriever("contriever"),
+    "contriever-msmarco": _contriever("contriever-msmarco"),
+    "bge-small-en-v1.5": _bge("bge-small-en-v1.5", 384),
+    "bge-base-en-v1.5": _bge("bge-base-en-v1.5", 768),
+    "bge-large-en-v1.5": _bge("bge-large-en-v1.5", 1024),
+}
+
+
+def preset_of(name: str) -> EmbeddingContract | None:
+    """By its short name, or by the model's name on the hub."""
+    by_model = {contract.model: contract for contract in PRESETS.values()}
+    return PRESETS.get(name) or by_model.get(name.removeprefix("sentence-transformers/"))

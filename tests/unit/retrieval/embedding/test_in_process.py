@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from service.errors import ConfigurationError, RevelatorError
+from service.retrieval.embedding import BATCH, EmbeddingContract, Vector
+from service.retrieval.embedding.in_process import InProcessEmbedder
+
+pytestmark = pytest.mark.anyio
+
+CONTRACT = EmbeddingContract(model="a model", dimension=1)
+
+
+class Forward:
+    """A stand-in for a model's forward pass: notes batches, waits when told to, may fail."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.started = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+
+    def __call__(self, texts: Sequence[str]) -> list[Vector]:
+        self.started.set()
+        assert self.gate.wait(20)
+        self.batches.append(list(texts))
+        if self.failure:
+            raise self.failure
+        return [[float(len(text))] for text in texts]
+
+
+@pytest.fixture
+def forward() -> Forward:
+    return Forward()
+
+
+@pytest.fixture
+def embedder(forward: Forward) -> InProcessEmbedder:
+    return InProcessEmbedder(CONTRACT, lambda: forward, lambda: None)
+
+
+async def running(forward: Forward) -> None:
+    await anyio.to_thread.run_sync(forward.started.wait)
+
+
+async def test_waiting_queries_share_a_forward_pass(
+    forward: Forward, embedder: InProcessEmbedder
+) -> None:
+    got: dict[int, list[Vector]] = {}
+
+    async def ask(n: int) -> None:
+        got[n] = await embedder.embed_queries(["x" * n])
+
+    forward.gate.clear()
+    async with anyio.create_task_group() as group:
+        for n in range(1, 2 * BATCH):
+            group.start_soon(ask, n)
+        await running(forward)
+        forward.gate.set()
+    assert got == {n: [[float(n)]] for n in range(1, 2 * BATCH)}
+    assert len(forward.batches) <= 3
+    assert max(map(len, forward.batches)) <= BATCH
+
+
+async def test_passages_go_in_batches_by_length_and_come_back_in_order(
+    forward: Forward, embedder: InProcessEmbedder
+) -> None:
+    texts = ["x" * (n * 37 % 100 + 1) for n in range(70)]
+    vectors = await embedder.embed_passages(texts)
+    assert vectors == [[float(len(text))] for text in texts]
+    assert [len(batch) for batch in forward.batches] == [32, 32, 6]
+    assert max(map(len, forward.batches[0])) <= min(map(len, forward.batches[1]))
+    assert await embedder.embed_passages([]) == []
+
+
+async def test_queries_and_passages_get_their_prefixes(forward: Forward) -> None:
+    contract = EmbeddingContract(
+        model="m", dimension=1, query_prefix="query: ", passage_prefix="passage: "
+    )
+    embedder = InProcessEmbedder(contract, lambda: forward, lambda: None)
+    await embedder.embed_queries(["a"])
+    await embedder.embed_passages(["b", "c"])
+    assert forward.batches == [["query: a"], ["passage: b", "passage: c"]]
+
+
+async def test_a_caller_that_leaves_takes_nobody_with_it(
+    forward: Forward, embedder: InProcessEmbedder
+) -> None:
+    got: list[Vector] = []
+    leaving = anyio.CancelScope()
+
+    async def leaves() -> None:
+        with leaving:
+            await embedder.embed_queries(["leaves"])
+
+    async def stays() -> None:
+        got.extend(await embedder.embed_queries(["stays"]))
+
+    forward.gate.clear()
+    async with anyio.create_task_group() as group:
+        group.start_soon(leaves)
+        await running(forward)
+        leaving.cancel()
+        group.start_soon(stays)
+        await anyio.lowlevel.checkpoint()
+        forward.gate.set()
+    assert got == [[5.0]]
+
+
+async def test_a_failure_reaches_every_caller_and_the_next_call_works(
+    forward: Forward, embedder: InProcessEmbedder
+) -> None:
+    forward.failure = ValueError("cuda")
+    with pytest.raises(RevelatorError, match="a model failed: cuda"):
+        await embedder.embed_queries(["a"])
+    forward.failure = None
+    assert await embedder.embed_queries(["abc"]) == [[3.0]]
+
+
+async def test_what_cannot_run_is_not_loaded() -> None:
+    def load() -> Forward:
+        raise AssertionError("loaded")
+
+    embedder = InProcessEmbedder(CONTRACT, load, lambda: "pip install it")
+    assert embedder.problem() == "pip install it"
+    with pytest.raises(ConfigurationError, match="pip install it"):
+        await embedder.embed_queries(["a"])

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.domain import Passage
+from service.errors import ConfigurationError
+from service.retrieval.embedding import HASHING, MINILM, PRESETS, HashingEmbedder, open_embedder
+from service.retrieval.embedding.base import passage_input
+from service.retrieval.embedding.contract import EmbeddingContract, differences
+from service.retrieval.embedding.opening import contract_of
+from service.retrieval.embedding.presets import preset_of
+from service.settings import EmbeddingSettings, RetrievalSettings
+
+
+def settings(model: str = "minilm", **embedding: Any) -> RetrievalSettings:
+    return RetrievalSettings(embedding_model=model, embedding=EmbeddingSettings(**embedding))
+
+
+def test_a_preset_is_found_by_its_name_and_by_the_models() -> None:
+    for name, contract in PRESETS.items():
+        assert preset_of(name) == preset_of(contract.model) == contract
+    assert preset_of("sentence-transformers/all-MiniLM-L6-v2") == MINILM
+    assert preset_of("e5") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("minilm", ("", "", "mean", True, "cosine", 256, 384)),
+        ("e5-base-v2", ("query: ", "passage: ", "mean", True, "cosine", 512, 768)),
+        ("e5-large-v2", ("query: ", "passage: ", "mean", True, "cosine", 512, 1024)),
+        ("multilingual-e5-base", ("query: ", "passage: ", "mean", True, "cosine", 512, 768)),
+        ("contriever-msmarco", ("", "", "mean", False, "dot", 512, 768)),
+        (
+            "bge-base-en-v1.5",
+            ("Represent this sentence for searching relevant passages: ", "", "cls", True,
+             "cosine", 512, 768),
+        ),
+    ],
+)  # fmt: skip
+def test_presets_are_as_their_model_cards_say(name: str, expected: tuple[Any, ...]) -> None:
+    preset = PRESETS[name]
+    assert (
+        preset.query_prefix, preset.passage_prefix, preset.pooling, preset.normalise,
+        preset.distance, preset.max_length, preset.dimension,
+    ) == expected  # fmt: skip
+
+
+def test_settings_change_a_preset_field_by_field() -> None:
+    changed = contract_of(settings("e5-base-v2", query_prefix="", max_length=128))
+    assert changed == PRESETS["e5-base-v2"].model_copy(
+        update={"query_prefix": "", "max_length": 128}
+    )
+    assert differences(changed, PRESETS["e5-base-v2"]) == (
+        "query_prefix is '', the settings say 'query: '; max_length is 128, the settings say 512"
+    )
+    assert differences(changed, changed) == ""
+
+
+def test_a_model_without_a_preset(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 48}))
+    assert contract_of(settings(str(tmp_path), pooling="cls")) == EmbeddingContract(
+        model=str(tmp_path), dimension=48, pooling="cls"
+    )
+    served = contract_of(settings("text-embedding-3-small", url="http://h/v1", dimension=1536))
+    assert (served.model, served.dimension) == ("text-embedding-3-small", 1536)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (settings("e5"), "no preset .*e5-base-v2.*, no folder"),
+        (settings("owner/name"), "set retrieval.embedding.dimension"),
+        (settings("any", url="http://h/v1"), "set retrieval.embedding.dimension"),
+    ],
+)
+def test_a_model_that_nobody_knows_is_refused(wrong: RetrievalSettings, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        open_embedder(wrong)
+
+
+def test_the_settings_pick_the_embedder() -> None:
+    assert open_embedder(settings()).contract == MINILM
+    hashing = open_embedder(settings("hashing"))
+    assert isinstance(hashing, HashingEmbedder)
+    assert hashing.contract == HASHING
+
+
+def test_the_title_is_embedded_with_the_text() -> None:
+    assert passage_input(Passage("i", "T", "x")) == "T. x"
+    assert passage_input(Passage("i", "", "x")) == "x"
+
+
+def test_importing_the_retriever_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, service.retrieval.hybrid, service.retrieval.embedding\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'tantivy', 'qdrant_edge', 'elasticsearch',"
+        " 'qdrant_client', 'tokenizers', 'onnx', 'onnxruntime', 'aiohttp', 'huggingface_hub'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
