@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.errors import StoreError
-from service.retrieval import elastic_store, qdrant_store
+from service.retrieval import elastic_index, qdrant_store
 from service.retrieval.elastic_server import ElasticServer
 from service.retrieval.elastic_store import ElasticStore
 from service.retrieval.manifest import Manifest
@@ -77,7 +77,7 @@ class Backends:
     async def drop(self, name: str) -> None:
         """Delete what the servers hold of a collection; what is absent is no error."""
         if self._elastic:
-            await elastic_store.drop(self._elastic, name)
+            await elastic_index.drop(self._elastic, name)
         if self._qdrant:
             await qdrant_store.drop(self._qdrant, name)
 

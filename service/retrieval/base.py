@@ -18,6 +18,7 @@ Filter = Mapping[str, tuple[FilterValue, ...]]
 # How BM25 reads a query (methods §6 #30): `should` any term of the passage input, summed (HANRAG,
 # Auto-RAG); `best_fields` the better of title and text, tie breaker 0.5 (DRAGIN).
 QueryShape = Literal["should", "best_fields"]
+TIE_BREAKER = 0.5  # of `best_fields`: the share of the worse field that counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """BM25 in Elasticsearch: one index per collection behind an alias (methods §6 #30, §1.6).
 
-k1 = 1.2 and b = 0.75 stand in the mapping. A query is a `should` of two `match` queries, on title
-and text: nothing in the user's text can become syntax. Metadata is one keyword field `filter` of
-tokens, as in every store, so that no document can spoil the mapping for another.
+What an index is stands in elastic_index.py, what a search asks in elastic_query.py. Metadata is
+one keyword field `filter` of tokens, as in every store, so that no document can spoil the mapping
+for another.
 
 The index never refreshes by itself: `replace` does at its end, so that a search sees all of a
 change or nothing. A passage's id in Elasticsearch is made of passage id and content hash: a new
@@ -14,7 +14,6 @@ the version that was written last and removes the rest.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, Self
@@ -22,23 +21,19 @@ from typing import Any, Self
 import orjson
 
 from service.domain import Passage, ScoredPassage
-from service.errors import StoreError
 from service.retrieval.base import StoreQuery
 from service.retrieval.batching import Batcher
 from service.retrieval.documents import Record
+from service.retrieval.elastic_index import alias_of, create
+from service.retrieval.elastic_query import SEARCH_TYPE, SOURCE, search_body
 from service.retrieval.elastic_server import Action, ElasticServer, complaint
-from service.retrieval.filters import filter_tokens, metadata_tokens
+from service.retrieval.filters import metadata_tokens
 from service.retrieval.folding import fold
 from service.retrieval.manifest import Analysis
 from service.retrieval.threads import on_loop
 
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
-_SOURCE = ["passage_id", "title", "text", "original", "metadata"]
-_RECORD = [*_SOURCE, "document_id", "content_hash", "part", "parts"]
-_WORD = re.compile(r"\w+(?:[.,'’]\w+)*")
-MOST_TOKENS = 500  # of a query; each is a clause on two fields, and 1,024 clauses always work
-LONGEST_TOKEN = 255  # the standard tokenizer cuts longer ones
-MOST_HITS = 10_000  # Elasticsearch's own limit for one page
+_RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]
 MOST_SEARCHES = 64  # of one _msearch
 SCAN = 1_000  # passages read at once when many are listed
 KEEP_ALIVE = "2m"
@@ -61,7 +56,7 @@ class ElasticStore:
         cls, server: ElasticServer, name: str, analysis: Analysis, *, replace: bool = False
     ) -> Self:
         """Make the index. Raises StoreError where one with documents is there, unless `replace`."""
-        on_loop(_create, server, name, analysis, replace)
+        on_loop(create, server, name, analysis, replace)
         return cls(server, name)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
@@ -98,16 +93,17 @@ class ElasticStore:
 
     def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
         """Delete these documents and add `records`; the next search sees all of it."""
-        old: set[str] = set()
+        old: dict[str, str | None] = {}
         for start in range(0, len(document_ids), SCAN):
             query = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
-            old |= {hit["_id"] for hit in self._hits(query, [])}
+            old |= {hit["_id"]: hit.get("_routing") for hit in self._hits(query, [])}
         heads = [_index(record) for record in records if record.part == 0]
         others = [_index(record) for record in records if record.part]
-        old -= {_id(record) for record in records}
+        new = {_id(record) for record in records}
+        gone = [_delete(own_id, old[own_id]) for own_id in sorted(old.keys() - new)]
         on_loop(self._server.bulk, self._alias, others)
         on_loop(self._server.bulk, self._alias, heads)
-        on_loop(self._server.bulk, self._alias, [_delete(own_id) for own_id in sorted(old)])
+        on_loop(self._server.bulk, self._alias, gone)
         on_loop(self._refresh)
 
     def tidy(self) -> None:
@@ -117,7 +113,7 @@ class ElasticStore:
         for hit in self._hits({"term": {"part": 0}}, ["document_id", "content_hash"]):
             newest[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
         stray = [
-            _delete(hit["_id"])
+            _delete(hit["_id"], hit.get("_routing"))
             for hit in self._hits({"match_all": {}}, ["document_id", "content_hash"])
             if newest.get(hit["_source"]["document_id"]) != hit["_source"]["content_hash"]
         ]
@@ -134,18 +130,25 @@ class ElasticStore:
         bodies = {
             number: body
             for number, query in enumerate(queries)
-            if (body := _body(query)) is not None
+            if (body := search_body(query)) is not None
         }
         if len(bodies) == 1:
             (body,) = bodies.values()
             answer = await self._server.call(
                 lambda client: client.search(
-                    index=self._alias, allow_partial_search_results=False, **body
+                    index=self._alias,
+                    search_type=SEARCH_TYPE,
+                    allow_partial_search_results=False,
+                    **body,
                 )
             )
             responses = [answer.body]
         elif bodies:
-            head = {"index": self._alias, "allow_partial_search_results": False}
+            head = {
+                "index": self._alias,
+                "search_type": SEARCH_TYPE,
+                "allow_partial_search_results": False,
+            }
             searches = [line for body in bodies.values() for line in (head, body)]
             many = await self._server.call(lambda client: client.msearch(searches=searches))
             responses = many["responses"]
@@ -211,128 +214,17 @@ class ElasticStore:
         return hits
 
 
-async def drop(server: ElasticServer, name: str) -> None:
-    """Delete a collection's index; it may be absent."""
-    indices = await _indices(server, alias_of(name))
-    if indices:
-        await server.call(
-            lambda client: client.indices.delete(index=indices, ignore_unavailable=True)
-        )
-
-
-def alias_of(name: str) -> str:
-    return f"revelator-{name}"
-
-
 async def _next(pages: AsyncIterator[Page]) -> Page:
     """Empty at the end."""
     return await anext(pages, [])
-
-
-async def _indices(server: ElasticServer, alias: str) -> list[str]:
-    answer = await server.call(
-        lambda client: client.options(ignore_status=404).indices.get_alias(name=alias)
-    )
-    return [] if answer.meta.status == 404 else list(answer.body)
-
-
-async def _create(server: ElasticServer, name: str, analysis: Analysis, replace: bool) -> None:
-    alias = alias_of(name)
-    if await _indices(server, alias) and not replace:
-        held = (await server.call(lambda client: client.count(index=alias)))["count"]
-        if held:
-            raise StoreError(
-                f"Elasticsearch at {server.place} holds {held:,} passages under {alias!r} that "
-                "this data directory knows nothing of; another gateway may own them. Use another "
-                "collection name, or delete that index"
-            )
-    await drop(server, name)
-    # The dot stands in no collection's name: no index can be called as another's alias.
-    index = f"{alias}.{uuid.uuid4().hex[:12]}"
-    await server.call(
-        lambda client: client.indices.create(
-            index=index,
-            settings=_settings(server.replicas),
-            mappings=_mappings(analysis),
-            aliases={alias: {"is_write_index": True}},
-        )
-    )
-
-
-def _settings(replicas: int) -> dict[str, Any]:
-    return {
-        "number_of_shards": 1,  # BM25 counts words per shard; `_seq_no` orders writes within one
-        "number_of_replicas": replicas,
-        "refresh_interval": "-1",
-        "similarity": {"bm25": {"type": "BM25", "k1": 1.2, "b": 0.75}},
-    }
-
-
-def _mappings(analysis: Analysis) -> dict[str, Any]:
-    words = {
-        "type": "text",
-        "analyzer": "english" if analysis == "english" else "standard",
-        "similarity": "bm25",
-        "index_options": "freqs",
-    }
-    keyword = {"type": "keyword"}
-    return {
-        "dynamic": False,
-        "properties": {
-            "passage_id": keyword,
-            "document_id": keyword,
-            "content_hash": keyword,
-            "filter": keyword,
-            "part": {"type": "integer"},
-            "title": words,
-            "text": words,
-            "metadata": {"type": "object", "enabled": False},
-            "original": {"type": "object", "enabled": False},
-        },
-    }
-
-
-def _body(query: StoreQuery) -> dict[str, Any] | None:
-    """None where no word is left to ask for."""
-    words = _words(query.text)
-    if not words or query.top_k < 1:
-        return None
-    either = [{"match": {field: {"query": words}}} for field in ("title", "text")]
-    clauses: dict[str, Any] = {"should": either, "minimum_should_match": 1}
-    if query.filter:
-        clauses["filter"] = [
-            {"terms": {"filter": tokens}} for tokens in filter_tokens(query.filter)
-        ]
-    if query.exclude:
-        clauses["must_not"] = [{"terms": {"passage_id": sorted(query.exclude)}}]
-    return {
-        "size": min(query.top_k, MOST_HITS),
-        "query": {"bool": clauses},
-        "_source": _SOURCE,
-        "track_total_hits": False,
-    }
-
-
-def _words(text: str) -> str:
-    """The words of a query, each once, as many as may be clauses."""
-    words: list[str] = []
-    room = MOST_TOKENS
-    for word in dict.fromkeys(_WORD.findall(fold(text).lower())):
-        # At most so many tokens: a script without spaces has one for each character.
-        room -= 1 + len(re.findall("[.,']", word)) + len(word) // LONGEST_TOKEN
-        room -= 0 if word.isascii() else len(word) - 1
-        if room < 0:
-            break
-        words.append(word)
-    return " ".join(words)
 
 
 def _id(record: Record) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}"))
 
 
-def _delete(own_id: str) -> Action:
-    return (orjson.dumps({"delete": {"_id": own_id}}),)
+def _delete(own_id: str, routing: str | None) -> Action:
+    return (orjson.dumps({"delete": {"_id": own_id, "routing": routing}}),)
 
 
 def _index(record: Record) -> Action:
@@ -351,7 +243,8 @@ def _index(record: Record) -> Action:
     }
     if (title, text) != (passage.title, passage.text):
         source["original"] = {"title": passage.title, "text": passage.text}
-    return orjson.dumps({"index": {"_id": _id(record)}}), orjson.dumps(source)
+    line = {"index": {"_id": _id(record), "routing": record.document_id}}
+    return orjson.dumps(line), orjson.dumps(source)
 
 
 def _passage(source: dict[str, Any]) -> Passage:

@@ -1,7 +1,7 @@
 """BM25 in the process: one tantivy index per collection (methods §6 #30, §1.6).
 
-tantivy fixes k1 = 1.2 and b = 0.75. A query is `should` over title and text, made of the analysed
-words of the user's text: no parser, so nothing in it can become syntax.
+tantivy fixes k1 = 1.2 and b = 0.75. A query is made of the analysed words of the user's text: no
+parser, so nothing in it can become syntax.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tantivy import Occur, Query
 
 from service.domain import Passage, ScoredPassage
 from service.errors import StoreError
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
 from service.retrieval.documents import Record
 from service.retrieval.filters import filter_tokens, metadata_tokens
 from service.retrieval.manifest import Analysis
@@ -73,12 +73,7 @@ class TantivyStore:
         ]
 
     def _query(self, words: list[str], query: StoreQuery) -> Any:
-        either = [
-            (Occur.Should, Query.term_query(self._schema, field, word, "freq"))
-            for field in ("title", "text")
-            for word in words
-        ]
-        clauses = [(Occur.Must, Query.boolean_query(either))]
+        clauses = [(Occur.Must, self._scored(words, query.shape))]
         for tokens in filter_tokens(query.filter):
             allowed = Query.term_set_query(self._schema, "filter", tokens)
             # Scored nothing: a filter leaves the BM25 scores as they are.
@@ -87,6 +82,16 @@ class TantivyStore:
             shut = Query.term_set_query(self._schema, "passage_id", sorted(query.exclude))
             clauses.append((Occur.MustNot, shut))
         return Query.boolean_query(clauses)
+
+    def _scored(self, words: list[str], shape: QueryShape) -> Any:
+        title, text = (
+            [(Occur.Should, Query.term_query(self._schema, field, word, "freq")) for word in words]
+            for field in ("title", "text")
+        )
+        if shape == "best_fields":
+            fields = [Query.boolean_query(title), Query.boolean_query(text)]
+            return Query.disjunction_max_query(fields, TIE_BREAKER)
+        return Query.boolean_query([*title, *text])
 
     def count_passages(self) -> int:
         return int(self._index.searcher().num_docs)

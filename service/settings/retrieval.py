@@ -55,7 +55,12 @@ class RetrievalSettings(Section):
     elasticsearch_url: str | None = Field(
         None, description="http://[user:password@]host:9200; absent: embedded tantivy."
     )
-    elasticsearch_replicas: int = Field(0, ge=0, description="Of each index made from now on.")
+    elasticsearch_replicas: int | None = Field(
+        None,
+        ge=0,
+        description="Of each index made from now on; absent: 1 where the cluster has two nodes, or "
+        "what component template `revelator@custom` says.",
+    )
     qdrant_url: str | None = Field(
         None, description="http://[:KEY@]host:6333; absent: embedded qdrant-edge."
     )

@@ -35,7 +35,7 @@ import anyio.to_thread
 import orjson
 
 from service.domain import ScoredPassage
-from service.retrieval import elastic_store
+from service.retrieval import elastic_index
 from service.retrieval.base import StoreQuery
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Record, parse_document
@@ -115,7 +115,7 @@ async def measure(data: Path, url: str, folder: Path) -> list[Compared]:
     try:
         tantivy = await run(TantivyStore.open, folder)
         await run(tantivy.replace, [], records)
-        await elastic_store.drop(server, NAME)
+        await elastic_index.drop(server, NAME)
         elastic = await run(ElasticStore.create, server, NAME, "english")
         await run(elastic.replace, [], records)
         compared = []
@@ -125,7 +125,7 @@ async def measure(data: Path, url: str, folder: Path) -> list[Compared]:
             if one.overlap < LOW:
                 one = replace(one, words=await words_apart(question, tantivy, server))
             compared.append(one)
-        await elastic_store.drop(server, NAME)
+        await elastic_index.drop(server, NAME)
         await run(tantivy.close)
         return compared
     finally:

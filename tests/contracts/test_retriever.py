@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.domain import ScoredPassage
 from service.errors import InvalidRequest, NotFound
-from service.retrieval.backends import Backends
 from service.retrieval.base import Retriever, SearchRequest
-from service.retrieval.collections import Collections
-from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
-from service.retrieval.sample import Sample
 from tests.contracts.stores import QUIET, WORLDS
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS
+from tests.contracts.worlds import world
+from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = [pytest.mark.anyio, QUIET]
 
 
-@asynccontextmanager
-async def world(folder: Path, backends: Backends) -> AsyncIterator[Retriever]:
-    embedder = HashingEmbedder()
-    collections = Collections(folder, embedder, Sample(folder / "no-sample"), backends)
-    try:
-        await collections.create("default")
-        await ingest_documents(CORPUS, "default", collections)
-        yield HybridRetriever(collections, embedder, SETTINGS)
-        await collections.delete("default")
-    finally:
-        await collections.aclose()
-        await backends.aclose()
-
-
+TWINS = [
+    {"id": f"twin-{n}", "title": "Twin", "text": "A twin of nobody.", "kind": "twin"}
+    for n in (3, 1, 2)
+]
 RETRIEVERS: tuple[Any, ...] = ("bm25", "dense", "hybrid")
 
 
@@ -52,7 +37,7 @@ async def retriever(
 ) -> AsyncIterator[Retriever]:
     """Opened once: the tests only read."""
     backends = WORLDS[request.param](request)
-    async with world(tmp_path_factory.mktemp("data"), backends) as made:
+    async with world(tmp_path_factory.mktemp("data"), backends, [*CORPUS, *TWINS]) as made:
         yield made
 
 
@@ -83,7 +68,7 @@ async def test_the_passage_that_answers_comes_first(retriever: Retriever, name: 
 async def test_top_k_bounds_the_passages(retriever: Retriever, name: Any) -> None:
     assert len(await hits(retriever, "opera Catania Sicily composer", retriever=name, top_k=2)) == 2
     assert await hits(retriever, "opera", retriever=name, top_k=0) == ()
-    assert len(await hits(retriever, "opera Catania", retriever=name, top_k=100)) <= len(CORPUS)
+    assert len(await hits(retriever, "opera Catania", retriever=name, top_k=100)) <= 8
 
 
 @pytest.mark.parametrize("name", RETRIEVERS)
@@ -139,6 +124,30 @@ async def test_a_blank_query_finds_nothing(retriever: Retriever, name: Any, quer
     assert await hits(retriever, query, retriever=name) == ()
 
 
+@settings(max_examples=40)
+@given(query=st.text(max_size=300), value=st.text(max_size=30), name=st.sampled_from(RETRIEVERS))
+async def test_any_text_is_a_query_a_filter_and_an_id(
+    retriever: Retriever, query: str, value: str, name: Any
+) -> None:
+    """A property: nothing breaks, and a filter holds only what is equal to it."""
+    plain = ids(await hits(retriever, query, retriever=name))
+    assert ids(await hits(retriever, query, retriever=name, exclude=frozenset({value}))) == plain
+    kept = await hits(retriever, query, retriever=name, filter={"kind": (value,)})
+    assert all(hit.passage.metadata["kind"] == value for hit in kept)
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+async def test_an_empty_collection_finds_nothing(retriever: Retriever, name: Any) -> None:
+    assert await hits(retriever, "opera", retriever=name, collection="empty") == ()
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+async def test_ties_go_by_passage_id(retriever: Retriever, name: Any) -> None:
+    twins = await hits(retriever, "twin of nobody", retriever=name, filter={"kind": ("twin",)})
+    assert ids(twins) == ["twin-1", "twin-2", "twin-3"]
+    assert name == "hybrid" or len({hit.score for hit in twins}) == 1
+
+
 async def test_syntax_in_a_query_is_only_words(retriever: Retriever) -> None:
     plain = await hits(retriever, "norma tosca", retriever="bm25")
     spoiled = await hits(retriever, '+"norma" -tosca', retriever="bm25")
@@ -154,7 +163,13 @@ async def test_words_are_stemmed_and_folded(retriever: Retriever) -> None:
 
 
 async def test_search_many_is_search_in_order(retriever: Retriever) -> None:
-    requests = [SearchRequest(query, 2, "default") for query in ("volcano", "Tosca", "Catania")]
+    kinds: Any = ({}, {"kind": ("work", "place")})
+    requests = [
+        SearchRequest(query, 2, "default", retriever, kind, frozenset({"etna"}))
+        for query in ("volcano", "Tosca", "Catania")
+        for retriever in RETRIEVERS
+        for kind in kinds
+    ]
     many = await retriever.search_many(requests)
     assert many == [await retriever.search(request) for request in requests]
     assert await retriever.search_many([]) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -14,19 +13,20 @@ import pytest
 from service.concurrency import gather
 from service.errors import StoreError
 from service.generation.scripted import ScriptedGenerator
-from service.retrieval import elastic_store
+from service.retrieval import elastic_index, elastic_store
 from service.retrieval.base import StoreQuery
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Document, Record
 from service.retrieval.elastic_server import ElasticServer
 from service.retrieval.elastic_store import ElasticStore
+from tests.elasticsearch_node import running_elasticsearch
+from tests.support.bm25 import bm25
 from tests.support.live import answering, config, live
 
 pytestmark = pytest.mark.anyio
 
 NAME = "tried"
 ALIAS = "revelator-tried"
-K1, B = 1.2, 0.75
 TEXTS = {
     "a": "river bridge river stone",
     "b": "bridge tower",
@@ -38,18 +38,6 @@ LONG = " ".join(f"Passage {n} speaks of word{n} and of nothing else at all." for
 
 def records(texts: dict[str, str]) -> list[Record]:
     return [record for i, text in texts.items() for record in passages_of(Document(i, "", text))]
-
-
-def bm25(words: list[str], text: str) -> float:
-    corpus = [other.split() for other in TEXTS.values()]
-    average = sum(map(len, corpus)) / len(corpus)
-    score, own = 0.0, text.split()
-    for word in words:
-        having = sum(word in other for other in corpus)
-        idf = math.log(1 + (len(corpus) - having + 0.5) / (having + 0.5))
-        often = own.count(word)
-        score += idf * often * (K1 + 1) / (often + K1 * (1 - B + B * len(own) / average))
-    return score
 
 
 class CountingServer(ElasticServer):
@@ -72,9 +60,9 @@ class CountingServer(ElasticServer):
 @pytest.fixture
 async def server(elasticsearch_url: str) -> AsyncIterator[CountingServer]:
     made = CountingServer(elasticsearch_url)
-    await elastic_store.drop(made, NAME)
+    await elastic_index.drop(made, NAME)
     yield made
-    await elastic_store.drop(made, NAME)
+    await elastic_index.drop(made, NAME)
     await made.aclose()
 
 
@@ -101,7 +89,7 @@ async def test_a_newer_server_is_spoken_to_as_version_8(server: CountingServer) 
 async def test_scores_are_bm25_with_k1_and_b_as_stated(store: ElasticStore) -> None:
     await replace(store, [], records(TEXTS))
     hits = await store.search(StoreQuery("river bridge", 10))
-    expected = {i: bm25(["river", "bridge"], text) for i, text in TEXTS.items() if i != "c"}
+    expected = bm25(["river", "bridge"], TEXTS)
     assert {hit.passage.passage_id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
 
 
@@ -167,7 +155,7 @@ async def test_more_than_one_page_is_listed(
 async def test_a_lost_index_is_an_error_and_not_made_anew(
     store: ElasticStore, server: CountingServer
 ) -> None:
-    await elastic_store.drop(server, NAME)
+    await elastic_index.drop(server, NAME)
     with pytest.raises(StoreError, match="no such index"):
         await replace(store, [], records(TEXTS))
     with pytest.raises(StoreError, match="no such index"):
@@ -223,3 +211,62 @@ async def test_a_server_with_collections_on_elasticsearch(
         async with service.http.delete(f"/collections/{NAME}") as response:
             assert response.status == 204
     assert not await server.has_index()
+
+
+async def test_an_operator_decides_of_shards_and_loses_nothing(
+    elasticsearch_script: Path, tmp_path: Path
+) -> None:
+    """On a node of its own: a component template holds for every collection of a cluster."""
+    with running_elasticsearch(elasticsearch_script, data=tmp_path) as node:
+        server = CountingServer(node.url)
+        await server.call(
+            lambda client: client.cluster.put_component_template(
+                name=elastic_index.CUSTOM, template={"settings": {"number_of_shards": 3}}
+            )
+        )
+        store = await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
+        settings = await server.call(lambda client: client.indices.get_settings(index=ALIAS))
+        (index,) = settings.body.values()
+        assert index["settings"]["index"]["number_of_shards"] == "3"
+        assert index["settings"]["index"]["number_of_replicas"] == "0"
+        assert index["settings"]["index"]["similarity"]["bm25"]["k1"] == "1.2"
+
+        texts = {f"{i}{n}": text for n in range(3) for i, text in TEXTS.items()}
+        await replace(store, [], records(texts))
+        hits = await store.search(StoreQuery("river bridge", 20))
+        assert {h.passage.passage_id: h.score for h in hits} == pytest.approx(
+            bm25(["river", "bridge"], texts), rel=1e-5
+        )
+        await replace(store, list(texts), records({"a0": LONG}))
+        assert set(await contents(store)) == {
+            record.passage.passage_id for record in records({"a0": LONG})
+        }
+        await server.aclose()
+
+
+async def test_an_older_template_is_renewed_and_a_newer_one_left_alone(
+    elasticsearch_script: Path, tmp_path: Path
+) -> None:
+    with running_elasticsearch(elasticsearch_script, data=tmp_path) as node:
+        server = CountingServer(node.url)
+
+        async def version_after(version: int) -> int:
+            await server.call(
+                lambda client: client.indices.put_index_template(
+                    name=elastic_index.TEMPLATE,
+                    index_patterns=["revelator-*"],
+                    composed_of=[elastic_index.OURS],
+                    ignore_missing_component_templates=[elastic_index.OURS],
+                    version=version,
+                )
+            )
+            await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
+            stored = await server.call(
+                lambda client: client.indices.get_index_template(name=elastic_index.TEMPLATE)
+            )
+            return int(stored["index_templates"][0]["index_template"]["version"])
+
+        ours = elastic_index.TEMPLATE_VERSION
+        assert await version_after(ours - 1) == ours
+        assert await version_after(ours + 1) == ours + 1
+        await server.aclose()

@@ -1,0 +1,122 @@
+"""Both query shapes score alike on every BM25 store, and no text is more than its words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.retrieval.base import TIE_BREAKER, QueryShape, Retriever, SearchRequest
+from tests.contracts.stores import WORLDS
+from tests.contracts.worlds import world
+from tests.support.bm25 import bm25
+
+pytestmark = pytest.mark.anyio
+
+SHAPES: tuple[QueryShape, ...] = get_args(QueryShape)
+TITLES = {
+    "a": "river bridge",
+    "b": "river",
+    "c": "stone tower moat",
+    "d": "gate",
+    "e": "harbour wall",
+}
+TEXTS = {
+    "a": "tower stone wall",
+    "b": "river bridge river stone",
+    "c": "bridge tower",
+    "d": "wall gate moat tower stone",
+    "e": "river",
+}
+CORPUS = [{"id": i, "title": TITLES[i], "text": TEXTS[i], "kind": "place"} for i in TEXTS]
+WORDS = sorted({word for text in TEXTS.values() for word in text.split()})
+# What some query language makes more of than the word in it.
+DRESSES = (
+    '"{}"', "+{}", "-{}", "!{}", "({})", "{}*", "{}?", "{}~", "/{}/", "[{}]", "{{{}}}", "\\{}",
+    "title:{}", "text:{}", "_exists_:{}", "{} AND", "OR {}", "NOT {}", "{} && ", "|| {}", "<{}>",
+    "{}^", "@{}", "${{{}}}", "%{}%", "'{}", "{};", "#{}", "{}\n", "\x00{}",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["tantivy and qdrant-edge", "Elasticsearch and qdrant-edge"])
+async def retriever(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Retriever]:
+    backends = WORLDS[request.param](request)
+    async with world(tmp_path_factory.mktemp("data"), backends, CORPUS) as made:
+        yield made
+
+
+async def scores(searched: Retriever, query: str, **fields: Any) -> dict[str, float]:
+    request = SearchRequest(query, 10, "default", retriever="bm25", **fields)
+    found = await searched.search(request)
+    return {hit.passage.passage_id: hit.score for hit in found.passages}
+
+
+async def test_should_adds_up_both_fields(retriever: Retriever) -> None:
+    title, text = (bm25(["river", "stone"], texts) for texts in (TITLES, TEXTS))
+    expected = {i: title.get(i, 0) + text.get(i, 0) for i in title.keys() | text.keys()}
+    assert await scores(retriever, "river stone") == pytest.approx(expected, rel=1e-5)
+
+
+async def test_best_fields_is_the_better_field_and_half_the_other(retriever: Retriever) -> None:
+    title, text = (bm25(["river", "stone"], texts) for texts in (TITLES, TEXTS))
+    expected = {}
+    for i in title.keys() | text.keys():
+        worse, better = sorted([title.get(i, 0), text.get(i, 0)])
+        expected[i] = better + TIE_BREAKER * worse
+    found = await scores(retriever, "river stone", shape="best_fields")
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found != await scores(retriever, "river stone")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_filters_and_exclusions_leave_scores_alone(
+    retriever: Retriever, shape: QueryShape
+) -> None:
+    plain = await scores(retriever, "river stone", shape=shape)
+    shut = min(plain)
+    kept = await scores(
+        retriever, "river stone", shape=shape, filter={"kind": ("place",)}, exclude={shut}
+    )
+    assert kept == {i: score for i, score in plain.items() if i != shut}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_searches_together_are_searches_alone(
+    retriever: Retriever, shape: QueryShape
+) -> None:
+    """Of both shapes in one batch, with filters and exclusions of their own."""
+    kinds: Any = ({}, {"kind": ("place",)}, {"kind": ("no such",)})
+    requests = [
+        SearchRequest(f"{word} {other}", 1 + number % 4, "default", "bm25", kinds[number % 3],
+                      frozenset({"a"} if number % 2 else ()),
+                      shape if number % 5 else "should")
+        for number, (word, other) in enumerate(zip(WORDS * 3, reversed(WORDS * 3), strict=True))
+    ]  # fmt: skip
+    alone = [await retriever.search(request) for request in requests]
+    assert await retriever.search_many(requests) == alone
+    assert any(result.passages for result in alone)
+
+
+@settings(max_examples=60)
+@given(
+    words=st.lists(
+        st.tuples(st.sampled_from(WORDS), st.sampled_from(DRESSES)), min_size=1, max_size=5
+    ),
+    shape=st.sampled_from(SHAPES),
+)
+async def test_syntax_is_only_its_words(
+    retriever: Retriever, words: list[tuple[str, str]], shape: QueryShape
+) -> None:
+    plain = await scores(retriever, " ".join(word for word, _ in words), shape=shape)
+    dressed = " ".join(dress.format(word) for word, dress in words)
+    assert await scores(retriever, dressed, shape=shape) == plain

@@ -1,0 +1,37 @@
+"""A retriever over a small corpus, on a pair of stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from service.retrieval.backends import Backends
+from service.retrieval.base import Retriever
+from service.retrieval.collections import Collections
+from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.hybrid import HybridRetriever
+from service.retrieval.ingest import ingest_documents
+from service.retrieval.sample import Sample
+from tests.unit.retrieval.worlds import SETTINGS
+
+
+@asynccontextmanager
+async def world(
+    folder: Path, backends: Backends, corpus: Sequence[Any]
+) -> AsyncIterator[Retriever]:
+    """Collection `default` holds the corpus, `empty` nothing; both are gone at the end."""
+    embedder = HashingEmbedder()
+    collections = Collections(folder, embedder, Sample(folder / "no-sample"), backends)
+    try:
+        for name, documents in (("default", corpus), ("empty", [])):
+            await backends.drop(name)
+            await collections.create(name)
+            await ingest_documents(documents, name, collections)
+        yield HybridRetriever(collections, embedder, SETTINGS)
+        for name in ("default", "empty"):
+            await collections.delete(name)
+    finally:
+        await collections.aclose()
+        await backends.aclose()
