@@ -39,6 +39,7 @@ STEP_TOKENS = 5120
 # Share and weight of prompt ids in the loss: little, but it keeps the language itself learning.
 PROMPT_SHARE = 0.2
 PROMPT_WEIGHT = 0.02
+MOST_WEIGHT = 4.0
 ROW_TOKENS = 2048
 POOL = 512
 
@@ -116,9 +117,9 @@ def batch_loss(
 ) -> tuple[Tensor, float]:
     """Weighted sum of the cross entropies of the counted ids, and the sum of the weights.
 
-    An example's ids share a weight of the square root of their number, so that a label of one id
-    is neither drowned by nor drowns a rewritten question. With a `prompt_weight` a random share
-    of the other ids counts too.
+    An example's ids share a weight of the square root of their number, at most MOST_WEIGHT, so that
+    a label of one id is neither drowned by nor drowns a rewritten question or a long draft. With a
+    `prompt_weight` a random share of the other ids counts too.
     """
     length = max(len(example.ids) for example in batch)
     ids = torch.full((len(batch), length), EOS)
@@ -127,7 +128,8 @@ def batch_loss(
         ids[row, : len(example.ids)] = torch.tensor(example.ids)
         counted = torch.tensor(example.counted, dtype=torch.float32)
         extra = (torch.rand(len(counted)) < PROMPT_SHARE) * (1 - counted) * prompt_weight
-        weights[row, : len(counted)] = counted / counted.sum().clamp(min=1).sqrt() + extra
+        size = counted.sum().clamp(min=1)
+        weights[row, : len(counted)] = counted * size.sqrt().clamp(max=MOST_WEIGHT) / size + extra
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         chosen = weights[:, 1:] > 0

@@ -12,26 +12,31 @@ from service.prompting.templates import Pair, PassageText
 from service.training import roles
 from service.training.copying import Example, copying_examples
 from service.training.corpora import Passage, RealQuestion, load_passages, load_questions
+from service.training.distractors import Distractors, Reading
+from service.training.drafts import Drafts, reading_of
+from service.training.drills import drill
 from service.training.facts import all_facts
-from service.training.nearest import Nearest
 from service.training.questions import join_questions, vary_surface
 from service.training.splits import is_held_out
-from service.training.substitution import Names, alike, rename
+from service.training.substitution import Names, alike
 from service.training.synthesis import Hop, Maker, Synthesised, hop_of
-from service.training.tokenizer import Turn, encode_dialogue
+from service.training.tokenizer import Segment, Turn, encode_dialogue, encode_raw
 
 SHARES = {
-    "reader": 42.0, "relevance": 30.0, "route": 6.0, "autorag": 6.0, "refine": 6.0,
-    "ending": 3.0, "final": 8.0, "decompose": 5.0, "merge": 3.0, "closed": 0.5,
+    "reader": 34.0, "relevance": 34.0, "draft": 14.0, "drill": 5.0, "route": 6.0, "autorag": 5.0,
+    "refine": 5.0, "ending": 2.5, "final": 10.0, "decompose": 5.0, "merge": 2.5, "closed": 0.3,
 }  # fmt: skip
 # While copying is still being learnt: short prompts whose answers are copied, few labels.
 EARLY_SHARES = {
-    "copying": 14.0, "reader": 32.0, "relevance": 6.0, "route": 6.0, "autorag": 4.0,
-    "refine": 11.0, "ending": 3.0, "final": 8.0, "decompose": 8.0, "merge": 8.0,
+    "copying": 14.0, "reader": 30.0, "relevance": 12.0, "draft": 6.0, "drill": 4.0, "route": 6.0,
+    "autorag": 4.0, "refine": 9.0, "ending": 3.0, "final": 8.0, "decompose": 6.0, "merge": 6.0,
 }  # fmt: skip
+# Roles without turns.
+RAW = ("draft", "drill")
 EARLY = 0.36
-LATE = 0.8
-LONGEST = 900
+# Share of examples with passages cut short, once copying is learnt.
+SHORT = 0.6
+LONGEST = 1600
 
 
 class Tasks:
@@ -43,7 +48,8 @@ class Tasks:
         facts = all_facts(self.passages)
         self.names = Names(facts)
         self.maker = Maker(facts, self.names, rng)
-        self.nearest = Nearest(self.passages)
+        self.distractors = Distractors(self.passages, self.maker, rng)
+        self.drafts = Drafts(self.maker, self.distractors, rng)
         self.by_id = {passage.id: passage for passage in self.passages}
         self.real = {
             name: load_questions(data, name)
@@ -62,61 +68,70 @@ class Tasks:
     def _passage_of(self, real: RealQuestion) -> Passage | None:
         return self.by_id.get(real.row["supporting_passage_ids"][0])
 
-    def _words(self) -> int:
+    def words(self) -> int:
         """How long a passage may be: short for long, so that a minute holds many examples."""
-        if self.share() < LATE:
+        if self.share() < EARLY:
             return self.rng.randint(12, 45)
-        return self.rng.randint(18, 45) if self.rng.random() < 0.7 else self.rng.randint(60, 150)
+        return self.rng.randint(18, 50) if self.rng.random() < SHORT else self.rng.randint(60, 160)
 
-    def _distractors(self, question: str, gold: Passage, answer: str, size: int) -> list[Passage]:
-        """Passages that do not answer: close by BM25, of the same kind, or of a similar name."""
-        close = self.nearest.search(question + " " + gold.text[:80], 12)
-        others: list[Passage] = []
-        while len(others) < size:
-            draw = self.rng.random()
-            if draw < 0.55 and close:
-                other = close.pop(self.rng.randrange(len(close)))
-            else:
-                other = self.maker.renamed(self.maker.fact(), 0.5).passage
-            if draw > 0.8:
-                name = alike(gold.title, self.names, self.rng)
-                other = _retitled(self.maker.fact().passage, name)
-            if other.title != gold.title and other.id != gold.id and answer not in other.text:
-                others.append(other)
-        return others
-
-    def _reading(self) -> tuple[str, str, Passage]:
-        """(question, answer, passage) for reading; most of it with other names."""
+    def _reading(self) -> Reading:
+        """What one passage answers; half of it with other names."""
         draw = self.rng.random()
-        if draw < 0.10 and self.squad:
+        if draw < 0.08 and self.squad:
             real = self.rng.choice(self.squad)
             passage = self._passage_of(real)
             assert passage is not None
-            return real.question, min(real.row["answers"], key=len), passage
-        if draw < 0.13 and self.hops:
-            return self.rng.choice(self.hops)
-        made = self.maker.single(0.75) if draw < 0.8 else self.maker.bridge(0.8)
+            answer = min(real.row["answers"], key=len)
+            return Reading(real.question, answer, passage, "", passage.title)
+        if draw < 0.11 and self.hops:
+            question, answer, passage = self.rng.choice(self.hops)
+            return Reading(question, answer, passage, "", passage.title)
+        made = self.maker.single(0.5) if draw < 0.85 else self.maker.bridge(0.8)
         hop = self.rng.choice(made.hops)
-        if draw >= 0.8:
-            hop = hop_of(hop.fact, self.rng)
-        return hop.question, hop.answer, hop.fact.passage
+        return reading_of(hop_of(hop.fact, self.rng) if draw >= 0.85 else hop)
 
     def reader(self) -> list[Turn]:
-        question, answer, gold = self._reading()
-        alone = 0.6 if self.share() < EARLY else 0.3
-        size = 0 if self.rng.random() < alone else self.rng.choices((1, 2, 3, 4), (4, 6, 1, 0.5))[0]
-        words = self._words()
-        texts = [roles.cut(gold, answer, words, self.rng)]
-        others = self._distractors(question, gold, answer, size)
+        if self.rng.random() < 0.15:
+            return self._chain_reader()
+        reading, words = self._reading(), self.words()
+        alone = 0.6 if self.share() < EARLY else 0.2
+        size = 0 if self.rng.random() < alone else self.rng.choices((1, 2, 3, 4), (2, 4, 2, 5))[0]
+        texts = [roles.cut(reading.passage, reading.answer, words, self.rng)]
+        texts += self._others(reading, size, words)
+        self.rng.shuffle(texts)
+        question = vary_surface(reading.question, self.rng)
+        return [roles.answer_turn(question, texts, reading.answer)]
+
+    def _others(self, reading: Reading, size: int, words: int) -> list[PassageText]:
+        others = self.distractors.beside(reading, size)
+        return [roles.cut(other, "", words, self.rng) for other in others]
+
+    def _chain_reader(self) -> list[Turn]:
+        """A question over several passages, all of them shown: EfficientRAG's final reading."""
+        made, words = self._chain(), self.words()
+        question = vary_surface(made.question, self.rng)
+        texts = [roles.cut(hop.fact.passage, hop.answer, words, self.rng) for hop in made.hops]
+        near = reading_of(self.rng.choice(made.hops))
+        taken = [hop.fact.passage for hop in made.hops]
+        others = self.distractors.beside(near, self.rng.randint(0, 2), taken)
         texts += [roles.cut(other, "", words, self.rng) for other in others]
         self.rng.shuffle(texts)
-        return [roles.answer_turn(vary_surface(question, self.rng), texts, answer)]
+        return [roles.answer_turn(question, texts, roles.as_typed(made.answer, question))]
 
     def relevance(self) -> list[Turn]:
-        question, answer, gold = self._reading()
+        """Half true; a false one is another passage, or the same one under another's question."""
+        reading = self._reading()
         relevant = self.rng.random() < 0.5
-        passage = gold if relevant else self._distractors(question, gold, answer, 1)[0]
-        text = roles.cut(passage, answer if relevant else "", self._words(), self.rng)
+        passage, question = reading.passage, reading.question
+        if not relevant and self.rng.random() < 0.5 and reading.subject in question:
+            name = alike(reading.subject, self.names, self.rng)
+            if self.rng.random() < 0.5:
+                name = self.names.subject(reading.kind, self.rng)
+            question = question.replace(reading.subject, name)
+        elif not relevant:
+            passage = self.distractors.beside(reading, 1)[0]
+        answer = reading.answer if passage is reading.passage else ""
+        text = roles.cut(passage, answer, self.words(), self.rng)
         return [roles.relevance_turn(vary_surface(question, self.rng), text, relevant)]
 
     def _single(self) -> str:
@@ -229,9 +244,7 @@ class Tasks:
             made = self.maker.single()
         question = vary_surface(made.question, self.rng)
         hops = [roles.typed_like(hop, question) for hop in made.hops]
-        answer = made.answer
-        if answer not in question and answer.lower() in question:
-            answer = answer.lower()
+        answer = roles.as_typed(made.answer, question)
         return [roles.final_turn(question, roles.pairs_of(hops), answer)]
 
     def closed(self) -> list[Turn]:
@@ -255,19 +268,19 @@ class Tasks:
             documents.append((number, self._document(hop, self.rng.randint(0, 1), gold=True)))
         return roles.autorag_turns(made, question, documents, repeats)
 
+    def draft(self) -> list[Segment]:
+        return self.drafts.row(self.words())
+
+    def drill(self) -> list[Segment]:
+        return drill(self.names, self.rng)
+
     def _document(self, hop: Hop, others: int, *, gold: bool) -> list[str]:
-        passage, words = hop.fact.passage, self._words()
-        close = self._distractors(hop.question, passage, hop.answer, others)
-        texts: list[PassageText] = [roles.cut(other, "", words, self.rng) for other in close]
+        words = self.words()
+        texts = self._others(reading_of(hop), others, words)
         if gold:
-            texts.append(roles.cut(passage, hop.answer, words, self.rng))
+            texts.append(roles.cut(hop.fact.passage, hop.answer, words, self.rng))
         self.rng.shuffle(texts)
         return [text.text for text in texts]
-
-
-def _retitled(passage: Passage, title: str) -> Passage:
-    text = rename(passage.text, [(passage.title, title)])
-    return Passage(passage.id, title, text, passage.source)
 
 
 def task_examples(
@@ -281,9 +294,10 @@ def task_examples(
         shares = EARLY_SHARES if share() < EARLY else SHARES
         role = rng.choices(list(shares), list(shares.values()))[0]
         if role == "copying":
-            yield next(copying)
-            continue
-        turns: list[Turn] = getattr(tasks, role)()
-        example = Example(*encode_dialogue(tokenizer, turns))
+            example = next(copying)
+        elif role in RAW:
+            example = Example(*encode_raw(tokenizer, getattr(tasks, role)()))
+        else:
+            example = Example(*encode_dialogue(tokenizer, getattr(tasks, role)()))
         if len(example.ids) <= LONGEST:
             yield example

@@ -52,6 +52,11 @@ def typed_like(hop: Hop, question: str) -> Hop:
     return hop
 
 
+def as_typed(answer: str, question: str) -> str:
+    """The answer in small letters where the question names it so."""
+    return answer.lower() if answer not in question and answer.lower() in question else answer
+
+
 def route_turn(question: str, route: str) -> Turn:
     return Turn(TEMPLATES.route(question), ROUTES[route])
 

@@ -248,7 +248,7 @@ def macro_f1(pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def quick_scores(
-    model: LlamaForCausalLM, tokenizer: Tokenizer, data: Path, size: int = 40
+    model: LlamaForCausalLM, tokenizer: Tokenizer, data: Path, size: int = 60
 ) -> dict[str, float]:
     """A few seconds' look while training."""
     scorer, held = Scorer(model, tokenizer), Heldout(data)
@@ -256,6 +256,8 @@ def quick_scores(
     return {
         "reader_alone": exact_match(scorer, held.reading(size, 0), 24),
         "reader_two_distractors": exact_match(scorer, held.reading(size, 2), 24),
+        "reader_four_distractors": exact_match(scorer, held.reading(size, 4), 24),
         "relevance": label_accuracy(scorer, held.relevance(2 * size), ("true", "false")),
+        "final": exact_match(scorer, held.finals(size), 24),
         "route": share(real, lambda question, gold: route_of(scorer, question) == gold),
     }

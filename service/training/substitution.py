@@ -17,7 +17,7 @@ _CODAS = ["", "", "", "n", "r", "l", "s", "t", "m", "k", "nd", "rt", "ss"]
 _MONTHS = MONTH.strip("(?:)").split("|")
 _DATE_KINDS = {"birth_date", "death_date", "release_date"}
 _YEAR_KINDS = {"film_year", "founded"}
-_PERSON_KINDS = {
+PERSON_KINDS = {
     "father", "mother", "spouse", "child", "sibling", "director", "starring", "producer",
     "writer", "composer", "author", "founder",
 }  # fmt: skip
@@ -49,7 +49,7 @@ class Names:
     """Pools of names and answers, all from passages outside the held-out part."""
 
     def __init__(self, facts: Sequence[Fact]) -> None:
-        people = sorted({f.answer for f in facts if f.kind in _PERSON_KINDS})
+        people = sorted({f.answer for f in facts if f.kind in PERSON_KINDS})
         people += sorted({f.subject for f in facts if f.kind in {"birth_date", "nationality"}})
         plain = [name.split() for name in people if name.replace(" ", "").isalpha()]
         self.first = sorted({words[0] for words in plain if len(words) > 1})
@@ -90,7 +90,7 @@ class Names:
             return random_date(fact.answer, rng)
         if fact.kind == "population":
             return f"{rng.randint(1, 99)},{rng.randint(100, 999)}"
-        if fact.kind in _PERSON_KINDS:
+        if fact.kind in PERSON_KINDS:
             return self.person(rng)
         if fact.kind in {"location", "birth_place", "death_place"} and rng.random() < 0.3:
             return syllable_name(rng)

@@ -15,17 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.training.comparisons import COMPARISONS, DIRECTED, SAME
 from service.training.corpora import load_passages
 from service.training.facts import Fact, all_facts
-from service.training.questions import (
-    COMPARISONS,
-    DIRECTED,
-    PHRASES,
-    SAME,
-    SINGLE,
-    join_questions,
-    wordings,
-)
+from service.training.questions import PHRASES, SINGLE, join_questions, wordings
 from service.training.splits import normalise
 from service.training.substitution import Names, substitute
 

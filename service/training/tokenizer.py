@@ -39,6 +39,13 @@ class Turn(NamedTuple):
     assistant: str
 
 
+class Segment(NamedTuple):
+    """A stretch of raw text, and whether the model itself has to write it."""
+
+    text: str
+    written: bool
+
+
 def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
     """Learn a vocabulary of `size` ids from `texts`; line breaks always fall back to byte 13."""
     tokenizer = Tokenizer(BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=False))
@@ -137,6 +144,22 @@ def encode_dialogue(tokenizer: Tokenizer, turns: Sequence[Turn]) -> tuple[list[i
         ids += prompt + reply
         written += [False] * len(prompt) + [True] * len(reply)
     return ids, written
+
+
+def encode_raw(tokenizer: Tokenizer, segments: Sequence[Segment]) -> tuple[list[int], list[bool]]:
+    """Ids of a text without turns, as a raw completion sees it, and which of them are written.
+
+    A segment begins a word, or a line where the one before ends in a line break. That line break
+    is not the model's to write and the end of the text is, so that it ends after its last sentence
+    instead of going on with a question of its own.
+    """
+    ids, written = [BOS], [False]
+    for segment in segments:
+        pieces = encode(tokenizer, segment.text)
+        ids += pieces
+        last = segment.written and not segment.text.endswith("\n")
+        written += [segment.written] * (len(pieces) - 1) + [last]
+    return [*ids, EOS], [*written, True]
 
 
 def prompt_ids(tokenizer: Tokenizer, user: str) -> list[int]:
