@@ -8,6 +8,8 @@ where both fit. A sentence that is too long by itself is halved, between words w
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from service.domain import Passage
 from service.retrieval.documents import Document, Record
@@ -19,6 +21,19 @@ MOST_PIECES = 200
 MOST_CHARACTERS = 4_000
 
 _SPACE = re.compile(r"\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """A document's passages, and their vectors where those are made, too."""
+
+    records: Sequence[Record]
+    vectors: Sequence[Sequence[float]] = ()
+
+    def by_id(self) -> Iterator[tuple[str, Sequence[float]]]:
+        """Vectors by passage id."""
+        for record, vector in zip(self.records, self.vectors, strict=False):
+            yield record.passage.passage_id, vector
 
 
 def passages_of(document: Document) -> list[Record]:

@@ -7,28 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
+from service.retrieval.ahead import BATCH_DOCUMENTS, Batch, ahead, take
 from service.retrieval.collections import Collections
 from service.retrieval.documents import BadDocument, Document, parse_document
 from service.retrieval.sources import Entry, Problem, read_files, total_bytes
 from service.retrieval.writer import CollectionWriter
 
-BATCH_DOCUMENTS = 256  # committed together
-BATCH_BYTES = 8_000_000  # of the files, for documents that are large
 MOST_FAILURES = 1_000  # kept in a report; the count goes on
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes of the files dealt with (an estimate inside a batch), and documents."""
+    """Bytes of the files dealt with (an estimate inside a batch), and documents.
+
+    `total_bytes` is None where it is not known: standard input.
+    """
 
     done_bytes: int
-    total_bytes: int
+    total_bytes: int | None
     documents: int
 
 
@@ -64,19 +65,27 @@ async def ingest(
     collection: str,
     collections: Collections,
     listener: Listener | None = None,
+    format: str | None = None,
 ) -> IngestReport:
-    """Put files into an existing collection. Bad lines are reported; the rest goes in.
+    """Put files into an existing collection. Bad rows are reported; the rest goes in.
 
-    Raises NotFound, InvalidRequest (the sample), ConfigurationError (embedding model). Searches
-    go on meanwhile and say `index-incomplete`.
+    Without a `format` each file tells its own. Searches go on meanwhile and say
+    `index-incomplete`. Raises NotFound, InvalidRequest (the sample), ConfigurationError
+    (embedding model).
     """
     report = IngestReport()
     total = await anyio.to_thread.run_sync(total_bytes, files)
     tally = _Tally(report, listener or Listener(), total)
-    entries = read_files(files)
+    entries = read_files(files, format)
     async with collections.writing(collection) as writer:
-        while batch := await anyio.to_thread.run_sync(_take, entries, tally.position):
-            await _write(writer, batch, tally)
+
+        async def prepare(batch: list[Entry]) -> Batch:
+            documents = [entry.found for entry in batch if isinstance(entry.found, Document)]
+            return Batch(batch, await writer.chunk(documents))
+
+        async with ahead(lambda: take(entries), prepare) as batches:
+            async for batch in batches:
+                await _write(writer, batch, tally)
     report.embedded = writer.embedded
     return report
 
@@ -109,7 +118,7 @@ async def ingest_documents(
 class _Tally:
     report: IngestReport
     listener: Listener
-    total: int
+    total: int | None
     documents: int = 0
     position: int = 0
 
@@ -117,33 +126,23 @@ class _Tally:
         self.listener.progress(Progress(position, self.total, documents))
 
 
-async def _write(writer: CollectionWriter, batch: Sequence[Entry], tally: _Tally) -> None:
-    for entry in batch:
+async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
+    for entry in batch.entries:
         if isinstance(entry.found, Problem):
             tally.report.fail(entry.found)
             tally.listener.problem(entry.found)
-    start, end = tally.position, batch[-1].position
-    documents = [entry.found for entry in batch if isinstance(entry.found, Document)]
-    for part in _distinct(documents):
+    start, end = tally.position, batch.entries[-1].position
+    for part in _distinct(batch.documents):
 
         def on_part(share: float) -> None:
             tally.tell(start + int(share * (end - start)), tally.documents)
 
-        written = await writer.write(part, on_part)
+        written = await writer.write(part, on_part, batch.chunked)
         tally.report.indexed += written.indexed
         tally.report.unchanged += written.unchanged
         tally.documents += len(part)
     tally.position = end
     tally.tell(end, tally.documents)
-
-
-def _take(entries: Iterator[Entry], start: int) -> list[Entry]:
-    batch: list[Entry] = []
-    for entry in islice(entries, BATCH_DOCUMENTS):
-        batch.append(entry)
-        if entry.position - start > BATCH_BYTES:
-            break
-    return batch
 
 
 def _distinct(documents: Sequence[Document]) -> Iterator[list[Document]]:

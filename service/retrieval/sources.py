@@ -1,32 +1,32 @@
-"""Files into documents: JSONL, plain text and Markdown, line by line, in bounded memory."""
+"""Files, folders and standard input into documents, row by row, in bounded memory."""
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-import orjson
+from service.retrieval.documents import Document
+from service.retrieval.formats.registry import FORMATS, KNOWN, detect
+from service.retrieval.formats.rows import Row
+from service.retrieval.formats.streams import (
+    DAMAGED,
+    STANDARD_INPUT,
+    Input,
+    NotCompressed,
+    open_input,
+    plain_suffix,
+)
+from service.retrieval.formats.text import MARKDOWN, TEXT
 
-from service.retrieval.documents import LONGEST_TITLE, BadDocument, Document, parse_document
-
-LONGEST_LINE = 1_000_000  # bytes of a JSONL line (design: 1 MB)
-LARGEST_FILE = 50_000_000  # bytes of a text or Markdown file, which is one document
-_SKIP = 65_536  # bytes read at once of a line that is too long
-_BOM = b"\xef\xbb\xbf"
-
-JSONL = frozenset({".jsonl", ".ndjson", ".json"})
-TEXT = frozenset({".txt", ".text"})
-MARKDOWN = frozenset({".md", ".markdown"})
-
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something did not go in: file, line (from 1; 0 is the whole file), what is wrong."""
+    """Why something did not go in: file, line or row (from 1; 0 is the whole file), what is
+    wrong."""
 
     file: str
     line: int
@@ -42,7 +42,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One document or one problem, where it stood, and the bytes read up to its end, all files."""
+    """One document or one problem, where it stood, and the bytes read up to its end, all files.
+
+    Of a compressed file these are bytes as they are stored.
+    """
 
     found: Document | Problem
     file: str
@@ -50,82 +53,108 @@ class Entry:
     position: int
 
 
-def total_bytes(files: Sequence[Path]) -> int:
-    return sum(path.stat().st_size for path in files if path.is_file())
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file to read, or `-`. `label` is the id of the document that a text file is: its name, or
+    its path below the folder that was given."""
+
+    path: Path
+    label: str
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.path == STANDARD_INPUT else str(self.path)
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.is_file() else 0
 
 
-def read_files(files: Sequence[Path]) -> Iterator[Entry]:
-    """Every document and every problem of the files, in order. Blocking."""
-    names: set[str] = set()
+def total_bytes(files: Sequence[Path]) -> int | None:
+    """None where that cannot be known: standard input is among them."""
+    if STANDARD_INPUT in files:
+        return None
+    return sum(source.size for source in expand(files) if isinstance(source, Source))
+
+
+def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Entry]:
+    """Every document and every problem, in order. Blocking. Without a `format` each file tells
+    its own."""
     before = 0
+    for source in expand(files, format):
+        if isinstance(source, Problem):
+            yield Entry(source, source.file, 0, before)
+            continue
+        for entry in read_source(source, format):
+            yield Entry(entry.found, entry.file, entry.line, before + entry.position)
+        before += source.size
+
+
+def expand(files: Sequence[Path], format: str | None = None) -> Iterator[Source | Problem]:
+    """Folders into their files, in order of name; a BEIR folder into its corpus alone."""
+    labels: set[str] = set()
     for path in files:
-        kind = path.suffix.lower()
-        try:
-            if kind in JSONL:
-                yield from _read_jsonl(path, before)
-            elif kind in TEXT | MARKDOWN:
-                found: Document | Problem
-                if path.name in names:  # the name is the id, so the second would replace the first
-                    found = Problem(str(path), 0, "another file of this run has the same name")
-                else:
-                    found = _read_text(path, markdown=kind in MARKDOWN)
-                names.add(path.name)
-                yield Entry(found, str(path), 0, before + path.stat().st_size)
-            else:
-                what = f"unknown kind of file {path.suffix!r}; known: .jsonl, .txt, .md"
-                yield Entry(Problem(str(path), 0, what), str(path), 0, before)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            yield Entry(Problem(str(path), 0, f"cannot be read: {why}"), str(path), 0, before)
-        before += total_bytes([path])
+        found = list(_below(path)) if path.is_dir() else [Source(path, path.name)]
+        if not found:
+            yield Problem(str(path), 0, f"the folder holds no file; known: {KNOWN}")
+        for source in found:
+            text = format == "text" or plain_suffix(source.path) in TEXT | MARKDOWN
+            if text and source.label in labels:  # it is the id: the second would replace the first
+                yield Problem(source.name, 0, "another file of this run has the same name")
+                continue
+            labels.add(source.label)
+            yield source
 
 
-def _read_jsonl(path: Path, before: int) -> Iterator[Entry]:
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(LONGEST_LINE + 2):
-            number += 1
-            too_long = len(line.rstrip(b"\r\n")) > LONGEST_LINE
-            if too_long and not line.endswith(b"\n"):
-                _skip_line(file)
-            position = before + file.tell()
-            if number == 1:
-                line = line.removeprefix(_BOM)
-            if too_long:
-                what = f"the line is longer than {LONGEST_LINE:,} bytes"
-                yield Entry(Problem(str(path), number, what), str(path), number, position)
-            elif line.strip():
-                yield Entry(_parse_line(line, str(path), number), str(path), number, position)
+def read_source(source: Source, format: str | None = None) -> Iterator[Entry]:
+    """Every document and every problem of one file; positions count from its beginning."""
+    last = 0
 
+    def problem(what: str, line: int = 0) -> Entry:
+        return Entry(Problem(source.name, line, what), source.name, line, source.size)
 
-def _skip_line(file: BinaryIO) -> None:
-    while (rest := file.readline(_SKIP)) and not rest.endswith(b"\n"):
-        pass
-
-
-def _parse_line(line: bytes, file: str, number: int) -> Document | Problem:
     try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return Problem(file, number, f"not UTF-8: byte {error.start + 1} of the line")
-    try:
-        return parse_document(orjson.loads(text))
-    except orjson.JSONDecodeError as error:
-        return Problem(file, number, f"not JSON: {error.msg} at character {error.colno}")
-    except BadDocument as error:
-        return Problem(file, number, str(error))
+        with open_input(source.path, source.label) as opened:
+            for row in _rows(opened, format):
+                last, found = row.number, row.found
+                told = Problem(source.name, last, found) if isinstance(found, str) else found
+                yield Entry(told, source.name, last, opened.position())
+    except NotCompressed:
+        yield problem("the name says compressed, the content is not gzip or zstd; get it again")
+    except DAMAGED as error:
+        what = "the compressed data is cut short or damaged after this line; get the file again"
+        yield problem(f"{what} ({error})", last)
+    except OSError as error:
+        yield problem(f"cannot be read: {error.strerror or type(error).__name__}", last)
 
 
-def _read_text(path: Path, *, markdown: bool) -> Document | Problem:
-    if path.stat().st_size > LARGEST_FILE:
-        return Problem(str(path), 0, f"the file is larger than {LARGEST_FILE:,} bytes; split it")
-    try:
-        text = path.read_bytes().removeprefix(_BOM).decode("utf-8")
-    except UnicodeDecodeError as error:
-        return Problem(str(path), 0, f"not UTF-8: byte {error.start + 1}")
-    heading = _HEADING.search(text) if markdown else None
-    title = heading[1].strip()[:LONGEST_TITLE] if heading else path.stem
-    try:
-        return parse_document({"id": path.name, "title": title, "text": text})
-    except BadDocument as error:
-        return Problem(str(path), 0, str(error))
+def _rows(opened: Input, format: str | None) -> Iterator[Row]:
+    kind = format or detect(opened.path, opened.head)
+    if not opened.head:
+        yield Row(0, "the file is empty")
+    elif kind is None and opened.path == STANDARD_INPUT:
+        yield Row(0, "what format this has cannot be seen; name it with --format")
+    elif kind is None:
+        suffix = plain_suffix(opened.path)
+        yield Row(0, f"unknown kind of file {suffix!r}; known: {KNOWN}; or name it with --format")
+    else:
+        empty = True
+        for row in FORMATS[kind](opened):
+            empty = False
+            yield row
+        if empty:
+            yield Row(0, f"no row in this file, read as {kind}")
+
+
+def _below(folder: Path) -> Iterator[Source]:
+    """Files below a folder without hidden ones; links to folders are not followed."""
+    for name in BEIR_CORPUS:
+        if (folder / name).is_file():
+            yield Source(folder / name, name)
+            return
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                path = Path(root, name)
+                yield Source(path, path.relative_to(folder).as_posix())

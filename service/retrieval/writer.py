@@ -11,7 +11,7 @@ passage id and content hash and does not embed them again. At the end of a run t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,7 +19,7 @@ from typing import Self
 import anyio.to_thread
 
 from service.errors import ConfigurationError, InvalidRequest
-from service.retrieval.chunking import passages_of
+from service.retrieval.chunking import Chunked, passages_of
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Document, Record
 from service.retrieval.embedding import BATCH, Embedder, differences, passage_input
@@ -46,6 +46,7 @@ class _Plan:
     records: list[Record]
     stale: list[str]
     absent: list[Record]
+    vectors: Mapping[str, Sequence[float]]
 
 
 class CollectionWriter:
@@ -83,20 +84,34 @@ class CollectionWriter:
         finally:
             self._collection.write_lock.release()
 
+    async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
+        """The passages of those that are new or other than stored, ahead of their writing."""
+
+        def work() -> dict[str, Chunked]:
+            known = self._collection.bm25.hashes([document.id for document in documents])
+            changed = (each for each in documents if known.get(each.id) != each.content_hash)
+            return {document.id: Chunked(passages_of(document)) for document in changed}
+
+        return await anyio.to_thread.run_sync(work)
+
     async def write(
-        self, documents: Sequence[Document], on_part: Callable[[float], None] | None = None
+        self,
+        documents: Sequence[Document],
+        on_part: Callable[[float], None] | None = None,
+        chunked: Mapping[str, Chunked] | None = None,
     ) -> Written:
         """Store a batch whose ids differ. `on_part` hears the share of it that is embedded.
 
-        Raises ConfigurationError when the collection was built with another embedding model.
+        `chunked` has, by document id, what is made already of some of them. Raises
+        ConfigurationError when the collection was built with another embedding model.
         """
         self._check_model()
         self._note_fields(documents)
-        plan = await anyio.to_thread.run_sync(self._plan, documents)
+        plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {})
         if plan.changed:
             await self._begin()
             self._cut_short = True
-            await self._embed(plan.absent, on_part)
+            await self._embed(plan.absent, on_part, plan.vectors)
             passages = await anyio.to_thread.run_sync(self._commit, plan)
             self._cut_short = False
             self._count(plan, passages)
@@ -140,11 +155,13 @@ class CollectionWriter:
                 f"{MOST_FIELDS} metadata fields; put varying keys into one field"
             )
 
-    def _plan(self, documents: Sequence[Document]) -> _Plan:
+    def _plan(self, documents: Sequence[Document], chunked: Mapping[str, Chunked]) -> _Plan:
         bm25, dense = self._collection.bm25, self._collection.dense
         known = bm25.hashes([document.id for document in documents])
         changed = [doc for doc in documents if known.get(doc.id) != doc.content_hash]
-        records = [record for document in changed for record in passages_of(document)]
+        made = [_made(document, chunked) for document in changed]
+        records = [record for each in made for record in each.records]
+        vectors = {passage_id: vector for each in made for passage_id, vector in each.by_id()}
         ids = {record.passage.passage_id for record in records}
         replaced = [document.id for document in changed if document.id in known]
         stale = [
@@ -155,7 +172,7 @@ class CollectionWriter:
         ]
         stored = dense.hashes(list(ids))
         absent = [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
-        return _Plan(known, changed, records, stale, absent)
+        return _Plan(known, changed, records, stale, absent, vectors)
 
     async def _begin(self) -> None:
         if not self._began:
@@ -164,11 +181,17 @@ class CollectionWriter:
             self._began = True
 
     async def _embed(
-        self, records: Sequence[Record], on_part: Callable[[float], None] | None = None
+        self,
+        records: Sequence[Record],
+        on_part: Callable[[float], None] | None = None,
+        made: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         done = 0
         for part in _batches(records):
-            vectors = await self._embedder.embed_passages([passage_input(r.passage) for r in part])
+            vectors = [(made or {}).get(record.passage.passage_id, ()) for record in part]
+            if not all(vectors):
+                texts = [passage_input(record.passage) for record in part]
+                vectors = [*await self._embedder.embed_passages(texts)]
             await anyio.to_thread.run_sync(self._collection.dense.upsert, part, vectors)
             self.embedded += len(part)
             done += len(part)
@@ -250,6 +273,13 @@ class CollectionWriter:
             update={"content_hash": content_hash}
         )
         return lacking, sorted(vectors)
+
+
+def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:
+    made = chunked.get(document.id)
+    if made and made.records[0].content_hash == document.content_hash:
+        return made
+    return Chunked(passages_of(document))
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:

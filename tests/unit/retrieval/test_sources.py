@@ -5,14 +5,18 @@ import tracemalloc
 from pathlib import Path
 
 from service.retrieval.documents import Document
-from service.retrieval.sources import LONGEST_LINE, Problem, read_files, total_bytes
+from service.retrieval.formats.rows import LONGEST_ROW
+from service.retrieval.formats.streams import STANDARD_INPUT
+from service.retrieval.sources import Problem, read_files, total_bytes
 
 
 def read(*files: Path) -> tuple[list[str], list[tuple[int, str]]]:
     entries = list(read_files(files))
     good = [entry.found.id for entry in entries if isinstance(entry.found, Document)]
     bad = [(e.found.line, e.found.problem) for e in entries if isinstance(e.found, Problem)]
-    assert all(entry.position <= total_bytes(files) for entry in entries)
+    positions = [entry.position for entry in entries]
+    assert positions == sorted(positions)
+    assert positions[-1] == total_bytes(files)
     return good, bad
 
 
@@ -45,7 +49,7 @@ def test_every_bad_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
 def test_a_line_over_1_mb_is_bad(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     fits = json.dumps({"id": "fits", "text": ""})
-    fits = fits.replace('""', '"' + "x" * (LONGEST_LINE - len(fits)) + '"')
+    fits = fits.replace('""', '"' + "x" * (LONGEST_ROW - len(fits)) + '"')
     with path.open("w") as file:
         file.write(fits + "\n")
         file.write(fits.replace("fits", "fits2") + "\n")
@@ -53,7 +57,9 @@ def test_a_line_over_1_mb_is_bad(tmp_path: Path) -> None:
         file.write("z" * 2_000_000)
     good, bad = read(path)
     assert good == ["fits", "after"]
-    assert bad == [(n, "the line is longer than 1,000,000 bytes") for n in (2, 4)]
+    assert bad == [
+        (n, "the line is longer than 1,000,000 bytes; split the document") for n in (2, 4)
+    ]
 
 
 def test_a_huge_line_is_never_held_whole(tmp_path: Path) -> None:
@@ -93,7 +99,29 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "another file of this run has the same name",
         "text is empty",
         "not UTF-8: byte 4",
-        "unknown kind of file '.pdf'; known: .jsonl, .txt, .md",
+        "unknown kind of file '.pdf'; known: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
+        ".zst of them; or name it with --format",
         "cannot be read: No such file or directory",
-        "cannot be read: Is a directory",
+        "the folder holds no file; known: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
+        ".zst of them",
     ]
+
+
+def test_a_folder_is_read_in_order_of_names(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "hidden.md").write_text("hidden")
+    (tmp_path / "b" / "readme.md").write_text("inner")
+    (tmp_path / "readme.md").write_text("outer")
+    (tmp_path / "a.jsonl").write_text('{"id": "a", "text": "t"}')
+    assert read(tmp_path) == (["a", "readme.md", "b/readme.md"], [])
+
+
+def test_a_beir_folder_is_its_corpus(tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a query is no document"}')
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "", "text": "t"}')
+    assert read(tmp_path) == (["d"], [])
+
+
+def test_of_standard_input_no_size_is_known() -> None:
+    assert total_bytes([STANDARD_INPUT]) is None

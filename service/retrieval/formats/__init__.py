@@ -1,0 +1,1 @@
+"""One file per format of a corpus; `registry` tells which one a file has."""
