@@ -7,26 +7,22 @@ not depend on how an index is cut; with one shard Elasticsearch leaves that step
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from service.retrieval.base import TIE_BREAKER, StoreQuery
 from service.retrieval.filters import filter_tokens
-from service.retrieval.folding import fold
+from service.retrieval.query_words import query_words
 
 SEARCH_TYPE = "dfs_query_then_fetch"
 # What a search reads of a passage.
 SOURCE = ["passage_id", "title", "text", "original", "metadata"]
-MOST_TOKENS = 500  # of a query; each is a clause on two fields, and 1,024 clauses always work
-LONGEST_TOKEN = 255  # the standard tokenizer cuts longer ones
 MOST_HITS = 10_000  # Elasticsearch's own limit for one page
-_WORD = re.compile(r"\w+(?:[.,'’]\w+)*")
 _FIELDS = ["title", "text"]
 
 
 def search_body(query: StoreQuery) -> dict[str, Any] | None:
     """None where no word is left to ask for."""
-    words = query_words(query.text)
+    words = " ".join(query_words(query.text))
     if not words or query.top_k < 1:
         return None
     return {
@@ -58,17 +54,3 @@ def _unscored(query: StoreQuery) -> dict[str, Any]:
     if query.exclude:
         clauses["must_not"] = [{"terms": {"passage_id": sorted(query.exclude)}}]
     return clauses
-
-
-def query_words(text: str) -> str:
-    """The words of a query, each once, as many as may be clauses."""
-    words: list[str] = []
-    room = MOST_TOKENS
-    for word in dict.fromkeys(_WORD.findall(fold(text).lower())):
-        # At most so many tokens: a script without spaces has one for each character.
-        room -= 1 + len(re.findall("[.,']", word)) + len(word) // LONGEST_TOKEN
-        room -= 0 if word.isascii() else len(word) - 1
-        if room < 0:
-            break
-        words.append(word)
-    return " ".join(words)

@@ -21,11 +21,11 @@ from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
 from service.retrieval.documents import Record
 from service.retrieval.filters import filter_tokens, metadata_tokens
 from service.retrieval.manifest import Analysis
+from service.retrieval.query_words import query_words
 from service.retrieval.threads import Threads
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000
-MOST_QUERY_WORDS = 512
 SCAN = 10_000  # passages read at once when everything is listed
 
 
@@ -61,7 +61,7 @@ class TantivyStore:
         return await self._threads.run(self._search, query)
 
     def _search(self, query: StoreQuery) -> list[ScoredPassage]:
-        words = list(dict.fromkeys(self._analyzer.analyze(query.text)))[:MOST_QUERY_WORDS]
+        words = self._analyzer.analyze(" ".join(query_words(query.text)))
         if not words or query.top_k < 1:
             return []
         searcher = self._index.searcher()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any, get_args
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given, settings
@@ -32,6 +33,10 @@ TEXTS = {
     "e": "river",
 }
 CORPUS = [{"id": i, "title": TITLES[i], "text": TEXTS[i], "kind": "place"} for i in TEXTS]
+SCRIPTS = {
+    "hindi": "हिन्दी भाषा", "persian": "کتاب‌ها", "greek": "Ωδή στη Χαρά", "russian": "Война и мир",
+    "chinese": "北京大学", "thai": "ประเทศไทย", "accents": "Café Łódź",
+}  # fmt: skip
 WORDS = sorted({word for text in TEXTS.values() for word in text.split()})
 # What some query language makes more of than the word in it.
 DRESSES = (
@@ -51,12 +56,16 @@ async def retriever(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Retriever]:
     backends = WORLDS[request.param](request)
-    async with world(tmp_path_factory.mktemp("data"), backends, CORPUS) as made:
+    scripts = [{"id": name, "text": text} for name, text in SCRIPTS.items()]
+    corpora = {"default": CORPUS, "scripts": scripts}
+    async with world(tmp_path_factory.mktemp("data"), backends, corpora) as made:
         yield made
 
 
 async def scores(searched: Retriever, query: str, **fields: Any) -> dict[str, float]:
-    request = SearchRequest(query, 10, "default", retriever="bm25", **fields)
+    request = SearchRequest(
+        **{"top_k": 10, "collection": "default", **fields}, query=query, retriever="bm25"
+    )
     found = await searched.search(request)
     return {hit.passage.passage_id: hit.score for hit in found.passages}
 
@@ -76,6 +85,19 @@ async def test_best_fields_is_the_better_field_and_half_the_other(retriever: Ret
     found = await scores(retriever, "river stone", shape="best_fields")
     assert found == pytest.approx(expected, rel=1e-5)
     assert found != await scores(retriever, "river stone")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_words_of_any_script_are_found(retriever: Retriever, script: str) -> None:
+    assert await scores(retriever, SCRIPTS[script], collection="scripts") == {script: ANY}
+    word = SCRIPTS[script].split()[0].upper()
+    assert await scores(retriever, f"«{word}»!", collection="scripts") == {script: ANY}
+
+
+async def test_words_that_one_stem_unites_count_twice(retriever: Retriever) -> None:
+    once = await scores(retriever, "river river")
+    twice = await scores(retriever, "river rivers")
+    assert twice == pytest.approx({i: 2 * score for i, score in once.items()}, rel=1e-5)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

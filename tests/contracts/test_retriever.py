@@ -37,7 +37,8 @@ async def retriever(
 ) -> AsyncIterator[Retriever]:
     """Opened once: the tests only read."""
     backends = WORLDS[request.param](request)
-    async with world(tmp_path_factory.mktemp("data"), backends, [*CORPUS, *TWINS]) as made:
+    corpora = {"default": [*CORPUS, *TWINS], "empty": []}
+    async with world(tmp_path_factory.mktemp("data"), backends, corpora) as made:
         yield made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,18 @@ from tests.unit.retrieval.worlds import SETTINGS
 
 @asynccontextmanager
 async def world(
-    folder: Path, backends: Backends, corpus: Sequence[Any]
+    folder: Path, backends: Backends, corpora: Mapping[str, Sequence[Any]]
 ) -> AsyncIterator[Retriever]:
-    """Collection `default` holds the corpus, `empty` nothing; both are gone at the end."""
+    """Collections by name with their documents, which are gone at the end."""
     embedder = HashingEmbedder()
     collections = Collections(folder, embedder, Sample(folder / "no-sample"), backends)
     try:
-        for name, documents in (("default", corpus), ("empty", [])):
+        for name, documents in corpora.items():
             await backends.drop(name)
             await collections.create(name)
             await ingest_documents(documents, name, collections)
         yield HybridRetriever(collections, embedder, SETTINGS)
-        for name in ("default", "empty"):
+        for name in corpora:
             await collections.delete(name)
     finally:
         await collections.aclose()
