@@ -121,3 +121,42 @@ class deadline:
     def _expire(self) -> None:
         self._expired = True
         self._task.cancel()
+
+
+class Interrupted(Exception):
+    """What ran inside `interruptible` was ended by `fire`."""
+
+
+class interruptible:
+    """Whatever awaits inside stands in `waiting`, and ends by Interrupted when it is fired."""
+
+    __slots__ = ("_cancelling", "_fired", "_task", "_waiting")
+
+    def __init__(self, waiting: set[interruptible]) -> None:
+        self._waiting = waiting
+        self._fired = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("only a task can be interrupted")
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._waiting.add(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._waiting.discard(self)
+        if not self._fired:
+            return
+        others = self._task.uncancel() > self._cancelling
+        if kind is asyncio.CancelledError and not others:
+            raise Interrupted from None
+
+    def fire(self) -> None:
+        self._fired = True
+        self._task.cancel()

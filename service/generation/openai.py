@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from service.concurrency import Interrupted, interruptible
 from service.errors import EngineFailure, EngineRefusal, EngineTimeout, EngineUnreached
 from service.generation.base import Capabilities, Delta, GenerationRequest
 from service.generation.openai_wire import (
@@ -69,6 +70,7 @@ class OpenAIGenerator:
         self._priority = settings.kind == "vllm"  # until the server says that it schedules without
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._awaiting: set[interruptible] = set()
 
     @property
     def name(self) -> str:
@@ -89,7 +91,7 @@ class OpenAIGenerator:
             lines = WholeBody() if response.content_type == "application/json" else EventLines()
             try:
                 with self._boundary(response.url):
-                    while not reader.done and (chunk := await response.content.readany()):
+                    while not reader.done and (chunk := await self._read(response)):
                         for data in lines.feed(chunk):
                             if (delta := reader.read(data)) is not None:
                                 yield delta
@@ -116,6 +118,8 @@ class OpenAIGenerator:
     async def aclose(self) -> None:
         """Close all connections; running calls fail. A second call does nothing."""
         self._closed = True
+        for call in list(self._awaiting):
+            call.fire()  # aiohttp wakes nobody who reads from a connection that it closes
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -212,7 +216,16 @@ class OpenAIGenerator:
         session = self._session or self._connect()
         method = "GET" if body is None else "POST"
         url = base.with_path(base.path + path)
-        return await session.request(method, url, data=body, headers=headers, allow_redirects=False)
+        with interruptible(self._awaiting):
+            return await session.request(
+                method, url, data=body, headers=headers, allow_redirects=False
+            )
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        if self._closed:
+            raise Interrupted
+        with interruptible(self._awaiting):
+            return await response.content.readany()
 
     def _connect(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -263,6 +276,8 @@ class OpenAIGenerator:
         except aiohttp.ClientResponseError as error:
             what = f"does not speak HTTP as expected ({_reason(error)})"
             raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None
+        except Interrupted:
+            raise self._failure(url, "was disconnected from while it answered") from None
         except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: `aclose` meanwhile
             what = f"broke the connection off ({_reason(error)})"
             raise self._failure(url, f"{what}; look at the server's log") from None

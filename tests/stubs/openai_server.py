@@ -30,8 +30,9 @@ class StubServer:
     at once (others wait), None for all. `failure`, for `failures` calls (None: for all): an HTTP
     status, or `drop` (the connection closes without an answer), `cut` (it closes after
     `cut_after` words), `garbage`, `html`, `silent` (headers, then nothing), `no_choices`,
-    `error_event`. `owned_by`, `models`: what `/models` says; `version`, `health` what `/version` and `/health` do. `rejects`: fields of a body that are
-    answered by 400. `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body.
+    `error_event`. `owned_by`, `models`: what `/models` says; `version` and `health` (a status):
+    what `/version` and `/health` say. `rejects`: fields of a body that are answered by 400.
+    `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body.
     """
 
     reply: str | Callable[[dict[str, Any]], str] = "It is Paris ."

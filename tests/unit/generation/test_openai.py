@@ -401,3 +401,15 @@ async def test_after_closing_calls_fail_cleanly() -> None:
                     pass
         with pytest.raises(EngineFailure, match="closed"):
             await complete(generator, ask())
+
+
+async def test_closing_ends_a_call_that_the_server_keeps_silent() -> None:
+    async with StubServer(failure="silent") as server:
+        generator = engine(server, model="m", timeout_s=600.0)
+        call = asyncio.create_task(complete(generator, ask()))
+        await eventually(lambda: server.running == 1)
+
+        await generator.aclose()
+
+        with pytest.raises(EngineFailure, match="disconnected"):
+            await call
