@@ -164,7 +164,7 @@ async def open_runtime(
         if retriever is None:
             from service.retrieval.embedded import open_embedded  # noqa: PLC0415
 
-            stores = await stack.enter_async_context(open_embedded(settings, metrics.search))
+            stores = await stack.enter_async_context(open_embedded(settings, metrics))
             retriever = stores.retriever
         pooled: set[str] = set()
         if engines is None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ class SearchRequest:
     """One retrieval: at most `top_k` passages of `collection` for `query`.
 
     `filter` keeps passages whose metadata field has one of the values, for every field named.
-    Passages whose id is in `exclude` are left out before the cut to `top_k`.
+    Passages whose id is in `exclude` are left out before the cut to `top_k`. A side that takes
+    longer than `within_s` is out.
     """
 
     query: str
@@ -36,6 +38,7 @@ class SearchRequest:
     filter: Filter = field(default_factory=dict)
     exclude: frozenset[str] = frozenset()
     shape: QueryShape = "should"
+    within_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,16 @@ class SearchStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenCollection:
-    """The two stores of a collection. `incomplete`: an ingest is running or was cut short."""
+    """The two stores of a collection. `incomplete`: an ingest is running or was cut short.
+
+    `version` is never that of other contents, of this or any collection; None: unknown.
+    """
 
     bm25: SearchStore
     dense: SearchStore
     embedding: EmbeddingContract
     incomplete: bool = False
+    version: int | None = None
 
 
 class Catalog(Protocol):

@@ -1,4 +1,4 @@
-"""Calls that come in one turn of the event loop go to a server as one."""
+"""Calls that come in one turn of the event loop, or soon after, go to a server as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 import anyio
-import anyio.lowlevel
 
 Query = TypeVar("Query")
 Result = TypeVar("Result")
@@ -24,6 +23,7 @@ class _Entry(Generic[Query, Result]):
 class Batcher(Generic[Query, Result]):
     """`send` gets up to `most` queries and answers each with a result or its exception.
 
+    While a request is under way, further queries wait `window_s` for company.
     It must be safe to repeat: when the caller that sends is cancelled, another one sends again.
     """
 
@@ -31,16 +31,19 @@ class Batcher(Generic[Query, Result]):
         self,
         send: Callable[[Sequence[Query]], Awaitable[Sequence[Result | Exception]]],
         most: int,
+        window_s: float = 0.0,
     ) -> None:
         self._send = send
         self._most = most
+        self._window_s = window_s
+        self._under_way = 0
         self._waiting: list[_Entry[Query, Result]] = []
 
     async def ask(self, query: Query) -> Result:
         entry: _Entry[Query, Result] = _Entry(query)
         self._waiting.append(entry)
         try:
-            await anyio.lowlevel.checkpoint()
+            await anyio.sleep(self._window_s if self._under_way else 0)
             while entry.answer is None:
                 if entry.sent is None:
                     await self._lead()
@@ -58,6 +61,7 @@ class Batcher(Generic[Query, Result]):
         sent = anyio.Event()
         for entry in batch:
             entry.sent = sent
+        self._under_way += 1
         try:
             answers = await self._send([entry.query for entry in batch])
             for entry, answer in zip(batch, answers, strict=True):
@@ -66,6 +70,7 @@ class Batcher(Generic[Query, Result]):
             for entry in batch:
                 entry.answer = error
         finally:
+            self._under_way -= 1
             for entry in batch:
                 if entry.answer is None:
                     entry.sent = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,10 @@ from service.retrieval.backends import Backends
 from service.retrieval.base import OpenCollection
 from service.retrieval.manifest import Manifest, read_manifest, write_manifest
 from service.retrieval.stores import LexicalStore, VectorStore
+
+EMBEDDED = ("tantivy", "qdrant_edge")
+
+_versions = itertools.count()  # of all collections, so that one made anew has none of the old
 
 
 class Collection:
@@ -36,6 +41,7 @@ class Collection:
         self._loans = 0
         self._returned = anyio.Event()
         self._closed = False
+        self._version = self._next_version()
 
     @classmethod
     def open(
@@ -56,12 +62,17 @@ class Collection:
         """Write the manifest; from then on it is this collection's."""
         await anyio.to_thread.run_sync(write_manifest, self.folder, manifest)
         self.manifest = manifest
+        self._version = self._next_version()
+
+    def check_open(self) -> None:
+        """Raises NotFound: it was deleted while someone waited for it."""
+        if self._closed:
+            raise NotFound(f"collection {self.manifest.name!r} has just been deleted")
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[OpenCollection]:
         """The stores for searching; `close` waits until every loan is back."""
-        if self._closed:
-            raise NotFound(f"collection {self.manifest.name!r} has just been deleted")
+        self.check_open()
         self._loans += 1
         try:
             yield OpenCollection(
@@ -69,10 +80,16 @@ class Collection:
                 dense=self.dense,
                 embedding=self.manifest.embedding,
                 incomplete=self.manifest.state == "building",
+                version=self._version,
             )
         finally:
             self._loans -= 1
             self._returned.set()
+
+    def _next_version(self) -> int | None:
+        """Every manifest that is written gets one, and one is written before the first change and
+        after the last. What servers hold may be changed by another process."""
+        return next(_versions) if self.manifest.stores == EMBEDDED else None
 
     async def close(self) -> None:
         """Flush and close both stores once nobody writes or searches. Twice is fine."""

@@ -13,8 +13,10 @@ from service.locking import DataDirectory, acquire
 from service.retrieval.backends import open_backends
 from service.retrieval.collections import Collections
 from service.retrieval.embedding import Embedder, open_embedder
-from service.retrieval.hybrid import HybridRetriever, Observe, ignore
-from service.settings import Settings
+from service.retrieval.hybrid import HybridRetriever
+from service.retrieval.observing import Observer, Silent
+from service.retrieval.reranking import Reranking, open_reranker
+from service.settings import RetrievalSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class EmbeddedStores:
 
 @asynccontextmanager
 async def open_embedded(
-    settings: Settings, observe: Observe = ignore
+    settings: Settings, observer: Observer | None = None
 ) -> AsyncIterator[EmbeddedStores]:
     """Own `settings.data_dir`, open its collections as they are used, flush and close at the end.
 
@@ -41,7 +43,9 @@ async def open_embedded(
     try:
         backends = open_backends(settings.retrieval)
         collections = Collections(settings.data_dir, embedder, backends=backends)
-        retriever = HybridRetriever(collections, embedder, settings.retrieval, observe)
+        observer = observer or Silent()
+        reranking = _reranking(settings.retrieval, observer)
+        retriever = HybridRetriever(collections, embedder, settings.retrieval, observer, reranking)
         try:
             yield EmbeddedStores(directory, embedder, collections, retriever)
         finally:
@@ -49,5 +53,14 @@ async def open_embedded(
                 await retriever.aclose()
                 await backends.aclose()
                 await embedder.aclose()
+                if reranking is not None:
+                    await reranking.aclose()
     finally:
         directory.release()
+
+
+def _reranking(settings: RetrievalSettings, observer: Observer) -> Reranking | None:
+    if settings.reranker is None:
+        return None
+    reranker = open_reranker(settings.reranker)
+    return Reranking(reranker, settings.reranker, settings, observer)

@@ -7,28 +7,30 @@ asked for: RetrievalFailure (methods §6 #5).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
 from functools import partial
+from typing import NamedTuple
 
-import anyio
 import structlog
 
 from service.concurrency import gather
-from service.domain import ScoredPassage
-from service.errors import InvalidRequest, RetrievalFailure, RevelatorError
+from service.domain import RetrieverName, ScoredPassage
+from service.errors import InvalidRequest, RetrievalFailure
 from service.retrieval.base import (
     Catalog,
     Filter,
     OpenCollection,
     SearchRequest,
     SearchResult,
-    SearchStore,
     StoreQuery,
 )
-from service.retrieval.embedding import Embedder, Vector, differences
+from service.retrieval.caching import Cache
+from service.retrieval.embedding import Embedder
 from service.retrieval.filters import unknown_fields
-from service.retrieval.fusion import reciprocal_rank_fusion
+from service.retrieval.fusion import Ranking, fuse
+from service.retrieval.observing import Observer, Silent
+from service.retrieval.reranking.ordering import Reranking
+from service.retrieval.sides import Side, Sides
 from service.settings import RetrievalSettings
 
 # Each side is asked for more than top_k: a passage both sides know of may stand below the cut of
@@ -37,39 +39,40 @@ DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
 
 INCOMPLETE = "index-incomplete"
+NOTHING = SearchResult(())
 
-# (backend, seconds, failed), for metrics
-Observe = Callable[[str, float, bool], None]
+Requests = Sequence[SearchRequest]
 
 _log = structlog.get_logger(__name__)
 
 
-def ignore(backend: str, seconds: float, failed: bool) -> None:
-    """Observes nothing."""
+class _Found(NamedTuple):
+    """`whole`: nothing was out, so it may be remembered."""
 
-
-@dataclass(slots=True)
-class _Side:
-    """What one retriever said: hits, or why it is out."""
-
-    hits: list[ScoredPassage] = field(default_factory=list)
-    failure: str | None = None
+    result: SearchResult
+    whole: bool
 
 
 class HybridRetriever:
-    """`embedder` and the stores of `catalog` each get `settings.timeout_s` per call."""
+    """Calls of the stores and of `embedder` are bounded as `settings` say (`Guard`)."""
 
     def __init__(
         self,
         catalog: Catalog,
         embedder: Embedder,
         settings: RetrievalSettings,
-        observe: Observe = ignore,
+        observer: Observer | None = None,
+        reranking: Reranking | None = None,
     ) -> None:
+        observer = observer or Silent()
         self._catalog = catalog
         self._embedder = embedder
         self._settings = settings
-        self._observe = observe
+        self._sides = Sides(embedder, settings, observer)
+        self._results = Cache[Hashable, SearchResult](
+            "search_results", settings.cache.search_results, observer
+        )
+        self._reranking = reranking
 
     async def check_request(self, collection: str | None, filter: Filter) -> str:
         name = await self._catalog.resolve(collection)
@@ -84,19 +87,30 @@ class HybridRetriever:
         return name
 
     async def search(self, request: SearchRequest) -> SearchResult:
-        if not request.query.strip() or request.top_k < 1:
-            return SearchResult(())
-        async with self._catalog.lend(request.collection) as stores:
-            if request.retriever == "hybrid":
-                return await self._both(request, stores)
-            return await self._one(request, stores)
+        (result,) = await self.search_many([request])
+        return result
 
-    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
-        """All at once, results in order. The first that fails cancels the others."""
-        return await gather([partial(self.search, request) for request in requests])
+    async def search_many(self, requests: Requests) -> list[SearchResult]:
+        """Results in order. Those of one collection and retriever go together: one batch of
+        embeddings, one request to each store. Any that fails cancels the others."""
+        groups: dict[tuple[str, RetrieverName], list[int]] = {}
+        for index, request in enumerate(requests):
+            if request.query.strip() and request.top_k > 0:
+                group = (request.collection, request.retriever)
+                groups.setdefault(group, []).append(index)
+        calls = [
+            partial(self._together, [requests[index] for index in indices])
+            for indices in groups.values()
+        ]
+        found = [await calls[0]()] if len(calls) == 1 else await gather(calls)
+        results = [NOTHING] * len(requests)
+        for indices, own in zip(groups.values(), found, strict=True):
+            for index, result in zip(indices, own, strict=True):
+                results[index] = result
+        return results
 
     async def warm(self, collection: str | None = None) -> None:
-        """Open the collection and load the embedding model, so that no question waits for it."""
+        """Open the collection and load the models, so that no question waits for them."""
         name = await self._catalog.resolve(collection)
         async with self._catalog.lend(name):
             if self._embedder.problem() is None:
@@ -106,86 +120,102 @@ class HybridRetriever:
         """Closes the catalog and with it every store."""
         await self._catalog.aclose()
 
-    async def _one(self, request: SearchRequest, stores: OpenCollection) -> SearchResult:
-        side = _Side()
-        ask = self._ask_bm25 if request.retriever == "bm25" else self._ask_dense
-        await ask(request, stores, request.top_k, side)
-        if side.failure is not None:
-            raise RetrievalFailure(f"{request.retriever} is out: {side.failure}")
-        return SearchResult(tuple(side.hits), _incomplete(stores))
+    async def _together(self, requests: Requests) -> list[SearchResult]:
+        """Of one collection and retriever; what is remembered is not searched."""
+        async with self._catalog.lend(requests[0].collection) as stores:
+            keys = [_key(request, stores) for request in requests]
+            known = [self._results.get(key) if key is not None else None for key in keys]
+            absent = [index for index, result in enumerate(known) if result is None]
+            if absent:
+                fresh = await self._searched([requests[index] for index in absent], stores)
+                for index, found in zip(absent, fresh, strict=True):
+                    known[index] = found.result
+                    if (key := keys[index]) is not None and found.whole:
+                        self._results.put(key, found.result)
+            return [result for result in known if result is not None]
 
-    async def _both(self, request: SearchRequest, stores: OpenCollection) -> SearchResult:
-        bm25, dense = _Side(), _Side()
-        depth = max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH)
-        await gather(
+    async def _searched(self, requests: Requests, stores: OpenCollection) -> list[_Found]:
+        until = time.monotonic() + min(request.within_s for request in requests)
+        if requests[0].retriever == "hybrid":
+            return await self._both(requests, stores, until)
+        return await self._one(requests, stores, until)
+
+    async def _one(self, requests: Requests, stores: OpenCollection, until: float) -> list[_Found]:
+        name = requests[0].retriever
+        ask = self._sides.bm25 if name == "bm25" else self._sides.dense
+        side = await ask([_store_query(each, each.top_k) for each in requests], stores, until)
+        if side.failure is not None:
+            raise RetrievalFailure(f"{name} is out: {side.failure}")
+        missing = _incomplete(stores)
+        return [_Found(SearchResult(tuple(hits), missing), not missing) for hits in side.hits]
+
+    async def _both(self, requests: Requests, stores: OpenCollection, until: float) -> list[_Found]:
+        queries = [_store_query(each, self._depth(each)) for each in requests]
+        bm25, dense = await gather(
             [
-                partial(self._ask_bm25, request, stores, depth, bm25),
-                partial(self._ask_dense, request, stores, depth, dense),
+                partial(self._sides.bm25, queries, stores, until),
+                partial(self._sides.dense, queries, stores, until),
             ]
         )
-        sides = {"bm25": bm25, "dense": dense}
-        failures = {name: side.failure for name, side in sides.items() if side.failure}
-        for name, why in failures.items():
-            _log.warning("retriever_out", retriever=name, why=why)
-        if len(failures) == len(sides):
-            raise RetrievalFailure(
-                "; ".join(f"{name} is out: {why}" for name, why in failures.items())
-            )
-        passages = reciprocal_rank_fusion(
-            [side.hits for side in sides.values()], self._settings.rrf_k, request.top_k
-        )
-        return SearchResult(passages, (*failures, *_incomplete(stores)))
+        missing = (*_out(bm25, dense), *_incomplete(stores))
+        none: list[list[ScoredPassage]] = [[]] * len(requests)
+        rankings = zip(requests, bm25.hits or none, dense.hits or none, strict=True)
+        calls = [
+            partial(self._fused, request, lexical, semantic, missing, until)
+            for request, lexical, semantic in rankings
+        ]
+        return [await calls[0]()] if len(calls) == 1 else await gather(calls)
 
-    async def _ask_bm25(
-        self, request: SearchRequest, stores: OpenCollection, top_k: int, side: _Side
-    ) -> None:
-        query = _store_query(request, top_k)
-        await self._ask(stores.bm25, query, side)
+    async def _fused(
+        self,
+        request: SearchRequest,
+        bm25: Ranking,
+        dense: Ranking,
+        missing: tuple[str, ...],
+        until: float,
+    ) -> _Found:
+        settings, top_k = self._settings, request.top_k
+        if self._reranking is None:
+            passages = fuse(bm25, dense, settings, top_k)
+            return _Found(SearchResult(passages, missing), not missing)
+        fused = fuse(bm25, dense, settings, max(top_k, self._reranking.top_n))
+        passages, reranked = await self._reranking.order(request.query, fused, top_k, until)
+        return _Found(SearchResult(passages, missing), reranked and not missing)
 
-    async def _ask_dense(
-        self, request: SearchRequest, stores: OpenCollection, top_k: int, side: _Side
-    ) -> None:
-        vector = await self._embed(request.query, stores, side)
-        if vector is not None:
-            await self._ask(stores.dense, _store_query(request, top_k, vector), side)
-
-    async def _embed(self, query: str, stores: OpenCollection, side: _Side) -> Vector | None:
-        if stores.embedding != self._embedder.contract:
-            side.failure = "its vectors were made in another way: " + differences(
-                stores.embedding, self._embedder.contract
-            )
-            return None
-        started, failed = time.perf_counter(), True
-        try:
-            with anyio.fail_after(self._settings.timeout_s):
-                vectors = await self._embedder.embed_queries([query])
-            failed = False
-            return vectors[0]
-        except TimeoutError:
-            side.failure = f"embedding took longer than {self._settings.timeout_s:g} s"
-        except RevelatorError as error:
-            side.failure = error.detail
-        finally:
-            self._observe("embedding", time.perf_counter() - started, failed)
-        return None
-
-    async def _ask(self, store: SearchStore, query: StoreQuery, side: _Side) -> None:
-        started, failed = time.perf_counter(), True
-        try:
-            with anyio.fail_after(self._settings.timeout_s):
-                side.hits = await store.search(query)
-            failed = False
-        except TimeoutError:
-            side.failure = f"{store.backend} took longer than {self._settings.timeout_s:g} s"
-        except RevelatorError as error:
-            side.failure = error.detail
-        finally:
-            self._observe(store.backend, time.perf_counter() - started, failed)
+    def _depth(self, request: SearchRequest) -> int:
+        wanted = self._reranking.top_n if self._reranking else 0
+        return max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, wanted)
 
 
-def _store_query(request: SearchRequest, top_k: int, vector: Sequence[float] = ()) -> StoreQuery:
-    return StoreQuery(request.query, top_k, vector, request.filter, request.exclude, request.shape)
+def _store_query(request: SearchRequest, top_k: int) -> StoreQuery:
+    return StoreQuery(request.query, top_k, (), request.filter, request.exclude, request.shape)
+
+
+def _out(bm25: Side, dense: Side) -> tuple[str, ...]:
+    """Names of the sides that are out. Raises RetrievalFailure where both are."""
+    sides = {"bm25": bm25, "dense": dense}
+    failures = {name: side.failure for name, side in sides.items() if side.failure is not None}
+    for name, why in failures.items():
+        _log.warning("retriever_out", retriever=name, why=why)
+    if len(failures) == len(sides):
+        raise RetrievalFailure("; ".join(f"{name} is out: {why}" for name, why in failures.items()))
+    return tuple(failures)
 
 
 def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
     return (INCOMPLETE,) if stores.incomplete else ()
+
+
+def _key(request: SearchRequest, stores: OpenCollection) -> Hashable:
+    """All that a result depends on; None where contents may change unseen. Values of a filter go
+    by type too: True and 1 are equal in Python, but not to a filter."""
+    if stores.version is None:
+        return None
+    wanted = tuple(
+        (name, *((type(value), value) for value in values))
+        for name, values in sorted(request.filter.items())
+    )
+    return (
+        stores.version, request.retriever, request.query, request.top_k, request.shape,
+        request.exclude, wanted,
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.settings.engines import EngineSettings, PoolSettings, RoleSettings, RolesSettings
 from service.settings.loading import Settings, load_settings
 from service.settings.loops import AutoragSettings, HanragSettings, RoutesSettings
-from service.settings.retrieval import EmbeddingSettings, RetrievalSettings
+from service.settings.retrieval import EmbeddingSettings, RerankerSettings, RetrievalSettings
 from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "HanragSettings",
     "LimitSettings",
     "PoolSettings",
+    "RerankerSettings",
     "RetrievalSettings",
     "RoleSettings",
     "RolesSettings",

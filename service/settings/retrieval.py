@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from service.settings.base import Section
 
@@ -25,6 +25,12 @@ class EmbeddingSettings(Section):
     )
     timeout_s: float = Field(30.0, gt=0, description="Of one request to the server.")
     batch: int = Field(32, ge=1, le=2048, description="Texts in one request to the server.")
+    window_s: float = Field(
+        0.002,
+        ge=0,
+        le=0.1,
+        description="While queries are being embedded, others wait so long to go as one batch.",
+    )
     encoding: Literal["float", "base64"] = Field(
         "float", description="How the server is asked to write vectors; base64 is shorter."
     )
@@ -51,6 +57,82 @@ class EmbeddingSettings(Section):
         return url.rstrip("/") if url else None
 
 
+class BackendSettings(Section):
+    timeout_s: float | None = Field(
+        None, gt=0, description="Of one search, its retries included; absent: retrieval.timeout_s."
+    )
+    concurrency: int = Field(
+        64, ge=1, description="Searches that run at once; others wait, within their time."
+    )
+
+
+class BackendsSettings(Section):
+    """Limits by backend; only those in use matter."""
+
+    tantivy: BackendSettings = BackendSettings()
+    elasticsearch: BackendSettings = BackendSettings()
+    qdrant_edge: BackendSettings = BackendSettings()
+    qdrant: BackendSettings = BackendSettings()
+    embedding: BackendSettings = BackendSettings()
+
+    def of(self, backend: str) -> BackendSettings:
+        """Those of a backend by its name in the metrics; the default for any other."""
+        own: BackendSettings = getattr(self, backend, None) or BackendSettings()
+        return own
+
+
+class BreakerSettings(Section):
+    failures: int = Field(
+        5,
+        ge=1,
+        description="So many failed searches in a row (no connection, no answer in time, 429, 502, "
+        "503, 504) open the circuit breaker of a backend: it is left alone.",
+    )
+    open_s: float = Field(
+        5.0, gt=0, description="After so long one search tries whether it is back."
+    )
+
+
+class CacheSettings(Section):
+    query_embeddings: int = Field(
+        1000, ge=0, description="Vectors of queries that are remembered; 0: none."
+    )
+    search_results: int = Field(
+        0,
+        ge=0,
+        description="Searches whose passages are remembered until their collection changes; 0: "
+        "none. Only of collections held by tantivy and qdrant-edge: what servers hold may be "
+        "changed by another gateway.",
+    )
+
+
+class RerankerSettings(Section):
+    """A cross-encoder that orders the fused passages of `hybrid` anew. While it is out, answers
+    keep the fused order; `revelator_retrieval_failures_total{backend="reranker"}` counts it."""
+
+    kind: Literal["vllm", "vllm-score", "tei", "local"] = Field(
+        description="`vllm` (/v1/rerank) or `vllm-score` (/score) of a vLLM server; `tei` "
+        "(/rerank) of text-embeddings-inference; `local`: a model in this process, extra `local`."
+    )
+    url: str | None = Field(None, description="Of the server, without a path: http://host:8000.")
+    key: SecretStr | None = Field(None, description="Of that server, sent as a bearer token.")
+    model: str | None = Field(
+        None, description="Its name at the vLLM server, or its folder for `local`."
+    )
+    top_n: int = Field(
+        30, ge=1, description="Passages of the fused order that are scored; never less than top_k."
+    )
+    timeout_s: float = Field(2.0, gt=0, description="Of one search's scores, retries included.")
+
+    @model_validator(mode="after")
+    def _place_is_named(self) -> Self:
+        if self.kind == "local" and self.model is None:
+            raise ValueError("kind `local` needs `model`, the folder of a cross-encoder")
+        if self.kind != "local" and not (self.url or "").startswith(("http://", "https://")):
+            raise ValueError(f"kind `{self.kind}` needs `url`, as http://host:8000")
+        return self
+
+
 class RetrievalSettings(Section):
     elasticsearch_url: str | None = Field(
         None, description="http://[user:password@]host:9200; absent: embedded tantivy."
@@ -70,5 +152,26 @@ class RetrievalSettings(Section):
         "`contriever-msmarco`, `bge-base-en-v1.5`, …); or a model's folder or name.",
     )
     embedding: EmbeddingSettings = EmbeddingSettings()
+    fusion: Literal["rrf", "weighted"] = Field(
+        "rrf",
+        description="How `hybrid` joins its two rankings: reciprocal rank fusion, or the weighted "
+        "sum of normalised scores.",
+    )
     rrf_k: int = Field(60, ge=1, description="k of reciprocal rank fusion.")
+    dense_weight: float = Field(
+        0.5, ge=0, le=1, description="`weighted`: the dense side's share; BM25 has the rest."
+    )
+    normalisation: Literal["min-max", "z"] = Field(
+        "min-max", description="`weighted`: scores to 0 … 1, or to mean 0 and deviation 1."
+    )
     timeout_s: float = Field(10.0, gt=0, description="Per backend and search.")
+    retries: int = Field(
+        2,
+        ge=0,
+        description="More tries of a search that a backend could not take (no connection, 429, "
+        "502, 503, 504), within its time.",
+    )
+    backends: BackendsSettings = BackendsSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    cache: CacheSettings = CacheSettings()
+    reranker: RerankerSettings | None = Field(None, description="Absent: none.")

@@ -19,6 +19,8 @@ from service.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteC
 from service.folding import Fold
 from service.generation.base import TokenUsage
 from service.generation.pool.health import Phase
+from service.retrieval.breaker import BreakerState
+from service.retrieval.observing import CacheName
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
@@ -54,6 +56,7 @@ class Metrics:
         self._flights: dict[str, Gauge] = {}
         self._question_metrics()
         self._call_metrics()
+        self._backend_metrics()
         self._load_metrics()
         self._show_from_the_start()
 
@@ -129,6 +132,34 @@ class Metrics:
         self._wasted = Counter(
             "revelator_wasted_tokens_total",
             "Tokens of calls that were cut off before their end.",
+            registry=registry,
+        )
+
+    def _backend_metrics(self) -> None:
+        registry = self.registry
+        self._retries = Counter(
+            "revelator_retrieval_retries_total",
+            "Searches that were tried once more in a backend.",
+            ("backend",),
+            registry=registry,
+        )
+        self._breaker_state = Enum(
+            "revelator_breaker_state",
+            "Circuit breaker of a backend.",
+            ("backend",),
+            states=list(get_args(BreakerState)),
+            registry=registry,
+        )
+        self._breaker_opened = Counter(
+            "revelator_breaker_opened_total",
+            "Times that a backend's circuit breaker opened.",
+            ("backend",),
+            registry=registry,
+        )
+        self._cache_requests = Counter(
+            "revelator_cache_requests_total",
+            "Look-ups in a cache that is on.",
+            ("cache", "outcome"),
             registry=registry,
         )
 
@@ -257,6 +288,21 @@ class Metrics:
         self._retrieval_seconds.labels(backend).observe(seconds)
         if failed:
             self._retrieval_failures.labels(backend).inc()
+
+    def retried(self, backend: str) -> None:
+        """A search failed in a backend and is tried once more."""
+        self._retries.labels(backend).inc()
+
+    def breaker(self, backend: str, state: BreakerState) -> None:
+        """The state of a backend's circuit breaker is now this."""
+        self._breaker_state.labels(backend).state(state)
+        opened = self._breaker_opened.labels(backend)
+        if state == "open":
+            opened.inc()
+
+    def cache(self, cache: CacheName, hit: bool) -> None:
+        """A cache was asked."""
+        self._cache_requests.labels(cache, "hit" if hit else "miss").inc()
 
     def worker_up(self, worker: str, up: bool) -> None:
         """Whether a worker can answer, as last checked."""

@@ -34,6 +34,28 @@ CORPUS: list[dict[str, Any]] = [
 SETTINGS = RetrievalSettings(embedding_model="hashing", timeout_s=5.0)
 
 
+class Observed:
+    """An `Observer` that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.searches: list[tuple[str, bool]] = []
+        self.retries: list[str] = []
+        self.states: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, bool]] = []
+
+    def search(self, backend: str, seconds: float, failed: bool) -> None:
+        self.searches.append((backend, failed))
+
+    def retried(self, backend: str) -> None:
+        self.retries.append(backend)
+
+    def breaker(self, backend: str, state: str) -> None:
+        self.states.append((backend, state))
+
+    def cache(self, cache: str, hit: bool) -> None:
+        self.asked.append((cache, hit))
+
+
 class CountingEmbedder(HashingEmbedder):
     """Counts passages; fails or blocks when told to."""
 
@@ -42,8 +64,10 @@ class CountingEmbedder(HashingEmbedder):
         self.fail_after: int | None = None
         self.failure: RevelatorError | None = None
         self.delay_s = 0.0
+        self.queries: list[list[str]] = []
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        self.queries.append(list(texts))
         await anyio.sleep(self.delay_s)
         if self.failure:
             raise self.failure
@@ -98,8 +122,15 @@ class FakeStore:
 class FakeCatalog:
     """One collection `c` of two fake stores."""
 
-    def __init__(self, bm25: FakeStore, dense: FakeStore, *, incomplete: bool = False) -> None:
-        self.stores = OpenCollection(bm25, dense, HashingEmbedder.contract, incomplete)
+    def __init__(
+        self,
+        bm25: FakeStore,
+        dense: FakeStore,
+        *,
+        incomplete: bool = False,
+        version: int | None = None,
+    ) -> None:
+        self.stores = OpenCollection(bm25, dense, HashingEmbedder.contract, incomplete, version)
         self.closed = False
 
     async def resolve(self, name: str | None) -> str:

@@ -1,0 +1,65 @@
+"""A fused ranking in a reranker's order, or as it is while that is out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import structlog
+
+from service.domain import ScoredPassage
+from service.errors import RevelatorError
+from service.retrieval.embedding import passage_input
+from service.retrieval.guard import Guard
+from service.retrieval.observing import Observer
+from service.retrieval.reranking.base import Reranker
+from service.settings import RerankerSettings, RetrievalSettings
+
+BACKEND = "reranker"  # its name in the metrics
+
+Passages = tuple[ScoredPassage, ...]
+
+_log = structlog.get_logger(__name__)
+
+
+class Reranking:
+    """Scores come from `reranker`, bounded as every backend's calls are."""
+
+    def __init__(
+        self,
+        reranker: Reranker,
+        own: RerankerSettings,
+        settings: RetrievalSettings,
+        observer: Observer,
+    ) -> None:
+        self.top_n = own.top_n
+        self._reranker = reranker
+        self._guard = Guard(BACKEND, settings, observer, own.timeout_s)
+
+    async def order(
+        self, query: str, fused: Passages, top_k: int, until: float
+    ) -> tuple[Passages, bool]:
+        """The best `top_k`, and whether the reranker chose them."""
+        if not fused:
+            return fused, True
+        texts = [passage_input(hit.passage) for hit in fused]
+        try:
+            scores = await self._guard.call(partial(self._reranker.scores, query, texts), until)
+        except RevelatorError as error:
+            _log.warning("reranker_out", why=error.detail)
+            return fused[:top_k], False
+        return by_score(fused, scores)[:top_k], True
+
+    async def aclose(self) -> None:
+        await self._reranker.aclose()
+
+
+def by_score(passages: Passages, scores: Sequence[float]) -> Passages:
+    """The best score first, ties by passage id; ranks from 1."""
+    pairs = sorted(
+        zip(passages, scores, strict=True),
+        key=lambda pair: (-pair[1], pair[0].passage.passage_id),
+    )
+    return tuple(
+        ScoredPassage(hit.passage, rank, score) for rank, (hit, score) in enumerate(pairs, 1)
+    )

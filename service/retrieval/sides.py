@@ -1,0 +1,85 @@
+"""The two sides of a search: BM25, and the dense one with its embedding. Each may be out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from service.concurrency import gather
+from service.domain import ScoredPassage
+from service.errors import RevelatorError
+from service.retrieval.base import OpenCollection, SearchStore, StoreQuery
+from service.retrieval.embedding import Embedder, differences
+from service.retrieval.guard import Guard
+from service.retrieval.observing import Observer
+from service.retrieval.query_embedding import QueryEmbedding
+from service.settings import RetrievalSettings
+
+Hits = list[ScoredPassage]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one retriever said: hits by query, or why it is out."""
+
+    hits: Sequence[Hits] = field(default_factory=list)
+    failure: str | None = None
+
+
+class Sides:
+    """Asks stores and `embedder`, each through the guard of its backend.
+
+    What has not come by `until` (of `time.monotonic`) is out.
+    """
+
+    def __init__(self, embedder: Embedder, settings: RetrievalSettings, observer: Observer) -> None:
+        self._embedder = embedder
+        self._settings = settings
+        self._observer = observer
+        self._guards: dict[str, Guard] = {}
+        guard = self._guard("embedding")
+        self._embedding = QueryEmbedding(embedder, guard, settings, observer)
+
+    async def bm25(
+        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float
+    ) -> Side:
+        try:
+            return Side(await self._ask(stores.bm25, queries, until))
+        except RevelatorError as error:
+            return Side(failure=error.detail)
+
+    async def dense(
+        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float
+    ) -> Side:
+        """Refuses a collection whose vectors are not comparable to the embedder's."""
+        if stores.embedding != self._embedder.contract:
+            apart = differences(stores.embedding, self._embedder.contract)
+            return Side(failure=f"its vectors were made in another way: {apart}")
+        try:
+            vectors = await self._embedding.vectors([query.text for query in queries], until)
+            asked = [
+                replace(query, vector=vector)
+                for query, vector in zip(queries, vectors, strict=True)
+            ]
+            return Side(await self._ask(stores.dense, asked, until))
+        except RevelatorError as error:
+            return Side(failure=error.detail)
+
+    async def _ask(
+        self, store: SearchStore, queries: Sequence[StoreQuery], until: float
+    ) -> list[Hits]:
+        """Several queries are one call: they begin in one turn of the event loop, in which a
+        store on a server sends them together. One that fails fails them all."""
+        guard = self._guard(store.backend)
+        if len(queries) == 1:
+            return [await guard.call(partial(store.search, queries[0]), until)]
+        return await guard.call(
+            partial(gather, [partial(store.search, query) for query in queries]), until
+        )
+
+    def _guard(self, backend: str) -> Guard:
+        guard = self._guards.get(backend)
+        if guard is None:
+            guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
+        return guard
