@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio
@@ -14,7 +15,7 @@ from starlette.responses import Response
 
 from service.api.bodies import JSON, NDJSON, content_type, read_json, read_lines
 from service.api.draining import DETAIL, Drain
-from service.api.problems import documented
+from service.api.problems import RequestTimeout, documented
 from service.api.schemas import parse
 from service.api.security import require_key
 from service.errors import Draining, NotFound
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once
+BATCH_BYTES: Final = 8_000_000  # of their lines
 MOST_FAILED: Final = 10_000  # bad documents after which reading stops
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
 READ_REFUSALS: Final = (401, 403, 404, 422, 500, 503)
@@ -177,17 +179,17 @@ async def delete_collection(name: str, stores: Stores) -> None:
 )
 async def add_documents(request: Request, name: str, stores: Stores) -> IngestReport:
     """Add or replace documents by their ids; an unchanged one costs nothing. Bad ones are named,
-    the rest goes in. As NDJSON, one document a line, there may be any number of them."""
+    the rest goes in. As NDJSON, one document a line, there may be any number of them: they go in
+    in batches, between which other uploads to the collection take their turns."""
     items = await _items(request)
     drain: Drain = request.app.state.drain
     drain.check()
     await stores.resolve(name)
-    async with stores.writing(name) as writer:
-        ingest = _Ingest(writer)
-        with anyio.CancelScope() as scope, drain.work(scope.cancel):
-            await ingest.run(items)
-        if scope.cancelled_caught:
-            raise Draining(DETAIL)
+    ingest = _Ingest(lambda: stores.writing(name))
+    with anyio.CancelScope() as scope, drain.work(scope.cancel):
+        await ingest.run(items)
+    if scope.cancelled_caught:
+        raise Draining(DETAIL)
     return ingest.report
 
 
@@ -247,25 +249,46 @@ async def _numbered_lines(request: Request) -> AsyncIterator[Item]:
 
 
 class _Ingest:
-    """Parses items, writes them in batches of distinct ids, and keeps the report."""
+    """Reads a bounded batch of distinct ids, then takes the collection's one writer for it.
 
-    def __init__(self, writer: CollectionWriter) -> None:
+    A client that is slow or stalls so keeps nobody else from writing.
+    """
+
+    def __init__(
+        self, writing: Callable[[], AbstractAsyncContextManager[CollectionWriter]]
+    ) -> None:
         self.report = IngestReport()
-        self._writer = writer
+        self._writing = writing
         self._batch: dict[str, Document] = {}
+        self._size = 0
 
     async def run(self, items: AsyncIterator[Item]) -> None:
+        """Raises RequestTimeout when the client stalls; what came whole before is in."""
+        stalled: RequestTimeout | None = None
+        try:
+            await self._read(items)
+        except RequestTimeout as error:
+            stalled = error
+        await self._flush()
+        if stalled:
+            done = self.report.indexed + self.report.unchanged
+            raise RequestTimeout(
+                f"{stalled.detail}; the {done:,} documents before are in, send the rest"
+            )
+
+    async def _read(self, items: AsyncIterator[Item]) -> None:
         async for index, item in items:
             document = self._parse(index, item)
             if document is None:
                 if len(self.report.failed) < MOST_FAILED:
                     continue
                 self._fail(index + 1, None, "too many are bad; from here on nothing was read")
-                break
-            if document.id in self._batch or len(self._batch) >= BATCH:
+                return
+            full = len(self._batch) >= BATCH or self._size >= BATCH_BYTES
+            if full or document.id in self._batch:
                 await self._flush()
             self._batch[document.id] = document
-        await self._flush()
+            self._size += len(item) if isinstance(item, bytes) else 0
 
     def _parse(self, index: int, item: bytes | object | None) -> Document | None:
         value: object = item
@@ -287,11 +310,14 @@ class _Ingest:
         self.report.failed.append(FailedDocument(index=index, id=name, problem=problem))
 
     async def _flush(self) -> None:
-        if self._batch:
-            written = await self._writer.write(list(self._batch.values()))
-            self.report.indexed += written.indexed
-            self.report.unchanged += written.unchanged
-            self._batch.clear()
+        if not self._batch:
+            return
+        async with self._writing() as writer:
+            written = await writer.write(list(self._batch.values()))
+        self.report.indexed += written.indexed
+        self.report.unchanged += written.unchanged
+        self._batch.clear()
+        self._size = 0
 
 
 def _info(manifest: Manifest) -> CollectionInfo:

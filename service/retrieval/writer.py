@@ -18,7 +18,7 @@ from typing import Self
 
 import anyio.to_thread
 
-from service.errors import ConfigurationError, InvalidRequest
+from service.errors import ConfigurationError, InvalidRequest, NotFound
 from service.retrieval.chunking import Chunked, passages_of
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Document, Record
@@ -67,6 +67,11 @@ class CollectionWriter:
 
     async def __aenter__(self) -> Self:
         await self._collection.write_lock.acquire()
+        try:
+            self._collection.check_open()
+        except NotFound:
+            self._collection.write_lock.release()
+            raise
         manifest = self._collection.manifest
         self._mend = manifest.state == "building"
         self._fields = set(manifest.metadata_fields)

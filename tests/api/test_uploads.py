@@ -1,0 +1,131 @@
+"""Uploads that are slow, stall, come at once, or lose their collection on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api import bodies, documents
+from service.api.documents import BATCH
+from tests.api.test_bad_input import check_problem
+from tests.api.test_collections import NDJSON, add, put, stored
+from tests.support.live import Live
+
+pytestmark = pytest.mark.anyio
+URL = "/collections/mine/documents"
+
+
+def line(name: str, number: int, **more: Any) -> bytes:
+    document = {"id": f"{name}{number}", "text": f"Text {number} of {name}.", **more}
+    return json.dumps(document).encode() + b"\n"
+
+
+async def until(service: Live, count: int) -> None:
+    """Wait until so many documents are in."""
+    async with asyncio.timeout(20):
+        while True:
+            async with service.http.get("/collections/mine") as response:
+                if (await response.json())["documents"] >= count:
+                    return
+
+
+async def upload(service: Live, lines: AsyncIterator[bytes]) -> dict[str, Any]:
+    async with service.http.post(URL, data=lines, headers=NDJSON) as response:
+        assert response.status == 200, await response.text()
+        report: dict[str, Any] = await response.json()
+        return report
+
+
+class Held:
+    """An upload of more than a batch, which then waits to be told to go on."""
+
+    def __init__(self, count: int) -> None:
+        self.go = asyncio.Event()
+        self._count = count
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        for number in range(BATCH + 10):
+            yield line("held", number)
+        await self.go.wait()
+        for number in range(BATCH + 10, self._count):
+            yield line("held", number)
+
+
+async def test_a_slow_upload_lets_others_write_and_nothing_is_lost(tmp_path: Path) -> None:
+    held = Held(600)
+
+    async def whole() -> AsyncIterator[bytes]:
+        for number in range(600):
+            yield line("whole", number)
+        yield line("held", 5)  # the same document as the other's
+        yield line("held", 300, kind="other")  # the other's own comes later, and wins
+
+    async with stored(tmp_path) as service:
+        await put(service)
+        slow = asyncio.create_task(upload(service, held.lines()))
+        await until(service, BATCH)
+        async with asyncio.timeout(20):
+            quick = await upload(service, whole())
+            assert (await add(service, [{"id": "one", "text": "t"}]))["indexed"] == 1
+            async with service.http.delete(f"{URL}/whole7") as response:
+                assert response.status == 204
+        assert not slow.done()
+        assert (quick["indexed"], quick["unchanged"], quick["failed"]) == (601, 1, [])
+        held.go.set()
+        report = await slow
+        assert (report["indexed"], report["unchanged"], report["failed"]) == (600, 0, [])
+        async with service.http.get("/collections/mine") as response:
+            found = await response.json()
+        assert (found["documents"], found["state"]) == (1200, "complete")
+        async with service.http.get(f"{URL}/held300") as response:
+            assert (await response.json())["metadata"] == {}
+
+
+async def test_an_upload_whose_collection_is_deleted_ends_with_404(tmp_path: Path) -> None:
+    held = Held(600)
+    async with stored(tmp_path) as service:
+        await put(service)
+        request = service.http.post(URL, data=held.lines(), headers=NDJSON)
+        slow = asyncio.ensure_future(request)
+        await until(service, BATCH)
+        async with service.http.delete("/collections/mine") as response:
+            assert response.status == 204
+        held.go.set()
+        async with await slow as response:
+            await check_problem(response, 404, "not-found")
+
+
+async def test_a_client_that_stalls_is_told_what_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.1)
+    async with stored(tmp_path) as service:
+        await put(service)
+        async with service.http.post(URL, data=Held(300).lines(), headers=NDJSON) as response:
+            problem = await check_problem(response, 408, "request-timeout")
+        assert f"the {BATCH + 10} documents before are in, send the rest" in problem["detail"]
+        await until(service, BATCH + 10)
+        assert await add(service, [{"id": "one", "text": "t"}])
+
+
+async def test_a_batch_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "BATCH_BYTES", 10_000)
+    sent = asyncio.Event()
+
+    async def large() -> AsyncIterator[bytes]:
+        for number in range(12):
+            yield line("large", number, padding="x" * 1_000)
+        await sent.wait()
+
+    async with stored(tmp_path) as service:
+        await put(service)
+        upload_task = asyncio.create_task(upload(service, large()))
+        await until(service, 9)
+        assert not upload_task.done()
+        sent.set()
+        assert (await upload_task)["indexed"] == 12
