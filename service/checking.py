@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from service.errors import EngineFailure
+from service.generation.factory import open_generator
+from service.generation.pool.report import Pool, WorkerState
 from service.locking import find_owner
 from service.runtime import Check, open_runtime
 from service.settings import Settings
@@ -31,8 +37,45 @@ async def check_in_terminal(settings: Settings) -> int:
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[red]no[/]"
         table.add_row(mark, check.name, escape(check.detail))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for name, workers in (await _pools(settings)).items():
+        console.print()
+        console.print(_pool_table(name, workers))
     return 0 if all(check.ok for check in checks) else 1
+
+
+async def _pools(settings: Settings) -> dict[str, list[WorkerState]]:
+    """The workers of every pool, each asked once from here."""
+    pools: dict[str, list[WorkerState]] = {}
+    for name, engine in settings.engines.items():
+        if engine.kind == "vllm":
+            pool = open_generator(name, engine)
+            try:
+                with suppress(EngineFailure):  # a row of the first table says it
+                    await pool.check()
+                pools[name] = pool.workers() if isinstance(pool, Pool) else []
+            finally:
+                await pool.aclose()
+    return pools
+
+
+def _pool_table(name: str, workers: Sequence[WorkerState]) -> Table:
+    table = Table(f"engine {name}", "state", "vLLM", "signals", "models", "", box=None)
+    for worker in workers:
+        colour = "green" if worker.phase == "up" else "red"
+        table.add_row(
+            worker.name,
+            f"[{colour}]{worker.phase}[/]",
+            worker.version or "?",
+            "yes" if worker.signals else "no",
+            escape(", ".join(worker.models)),
+            escape(worker.problem or ""),
+        )
+    versions = {worker.version for worker in workers if worker.version}
+    if len(versions) > 1:
+        table.caption = f"versions differ: {', '.join(sorted(versions))}"
+    return table
 
 
 async def _ask_server(url: str | None) -> list[Check]:

@@ -7,7 +7,7 @@ events it gives back; so usage, time and limits are counted in one place.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -42,6 +42,7 @@ from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest,
 from service.settings import Settings
 
 RESTARTS = 2  # of a call whose worker was lost in mid-output
+SEARCH_SHARE = 0.8  # of the step's time: a backend that hangs is out while there is time to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,9 @@ class Roles:
     def __getitem__(self, name: RoleName) -> Role:
         role: Role = getattr(self, name)
         return role
+
+    def __iter__(self) -> Iterator[Role]:
+        yield from (self.revelator, self.reader, self.judge)
 
 
 class Observer(Protocol):
@@ -365,8 +369,9 @@ class OpenStep:
         request, budget = self.inquiry.request, self.inquiry.budget
         budget.retrievals += 1
         search = SearchRequest(
-            query, top_k, request.collection, request.retriever, request.filter, exclude, shape
-        )
+            query, top_k, request.collection, request.retriever, request.filter, exclude, shape,
+            within_s=SEARCH_SHARE * budget.step_remaining_s,
+        )  # fmt: skip
         with self.inquiry.retrieval_time, deadline(budget.step_remaining_s):
             return await self.inquiry.retriever.search(search)
 

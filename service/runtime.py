@@ -16,6 +16,7 @@ from service.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.events import BaseEvent
 from service.generation.base import Generator
 from service.generation.factory import open_generator
+from service.generation.pool.report import Pool
 from service.inquiry import Inquiry, QuestionRequest, Role, Roles
 from service.loops import get_loop
 from service.prompting.templates import TemplateSet
@@ -132,6 +133,7 @@ class Runtime:
     async def checks(self) -> list[Check]:
         """What is configured, whether it can be reached, what is missing."""
         results = [await _check(f"engine {name}", engine) for name, engine in self.engines.items()]
+        results += [check for role in self.roles if (check := _check_role(role))]
         return [*results, await self._check_retrieval()]
 
     async def _check_retrieval(self) -> Check:
@@ -209,6 +211,18 @@ def _filter(given: Mapping[str, FilterValue | Sequence[FilterValue]]) -> Filter:
         name: tuple(value) if isinstance(value, list | tuple) else (value,)  # type: ignore[misc]
         for name, value in given.items()
     }
+
+
+def _check_role(role: Role) -> Check | None:
+    """What is wrong with a role whose model or adapter no worker of its pool serves."""
+    if role.model is None or not isinstance(role.generator, Pool):
+        return None
+    up = [worker for worker in role.generator.workers() if worker.phase == "up"]
+    served = sorted({model for worker in up for model in worker.models})
+    if not up or role.model in served:
+        return None
+    wrong = f"no worker of {role.generator.name} serves {role.model!r} but {', '.join(served)}"
+    return Check(f"role {role.name}", False, f"{wrong}; set roles.{role.name}.model or .adapter")
 
 
 async def _check(name: str, engine: Generator) -> Check:

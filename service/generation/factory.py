@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.errors import ConfigurationError
 from service.generation.base import Generator
-from service.generation.pool.observer import UNOBSERVED, PoolObserver
+from service.generation.pool.report import UNOBSERVED, PoolObserver
 from service.settings import EngineSettings
 
 

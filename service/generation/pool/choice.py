@@ -26,8 +26,8 @@ class Candidate:
 def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str | None:
     """The worker for a call of about `tokens`; None without candidates.
 
-    With a key, calls of one key meet at one worker as long as that has at most `BOUND` times its
-    part of the outstanding tokens; then at the key's second, and so on.
+    With a key, calls of one key meet at one worker as long as that is idle or has at most `BOUND`
+    times its part of the outstanding tokens; then at the key's second, and so on.
     """
     if not candidates:
         return None
@@ -36,7 +36,7 @@ def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str
         weight = sum(candidate.share for candidate in candidates)
         for candidate in sorted(candidates, key=lambda c: affinity(key, c.name), reverse=True):
             most = BOUND * total * candidate.share / weight
-            if candidate.tokens + tokens <= most:
+            if not candidate.tokens or candidate.tokens + tokens <= most:
                 return candidate.name
     return min(candidates, key=lambda c: ((c.tokens + tokens) / c.share, c.name)).name
 

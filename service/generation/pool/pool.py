@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from service.concurrency import closing
 from service.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.generation.base import Capabilities, Delta, GenerationRequest
 from service.generation.pool.admission import Admission, outage
-from service.generation.pool.health import Phase
 from service.generation.pool.member import Connect, Member
-from service.generation.pool.observer import PoolObserver
+from service.generation.pool.report import PoolObserver, WorkerState
 from service.generation.pool.upkeep import Upkeep
 from service.generation.pool.waiting import Waiter
 from service.settings import EngineSettings
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerState:
-    """One row of `revelator check`."""
-
-    name: str
-    phase: Phase
-    models: tuple[str, ...]
-    version: str | None
-    signals: bool
-    calls: int
-    problem: str | None
 
 
 class PoolGenerator:

@@ -1,8 +1,9 @@
-"""What a pool tells the metrics of its workers."""
+"""What a pool tells of its workers: to the metrics as it happens, to people when they ask."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
 
 from service.generation.pool.health import Phase
 
@@ -30,3 +31,24 @@ class _Unobserved:
 
 
 UNOBSERVED: Final[PoolObserver] = _Unobserved()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One worker now. `signals`: our plugin runs in it; `problem`: why it is not up."""
+
+    name: str
+    phase: Phase
+    models: tuple[str, ...]
+    version: str | None
+    signals: bool
+    calls: int
+    problem: str | None
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """An engine that consists of workers."""
+
+    def workers(self) -> list[WorkerState]:
+        """All workers known now, by name."""

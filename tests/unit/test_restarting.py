@@ -1,0 +1,113 @@
+"""A call whose worker was lost in mid-output is begun again, and what it had shown is withdrawn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from service.concurrency import closing
+from service.errors import EngineInterrupted
+from service.events import Token, Withdraw
+from service.folding import Fold
+from service.generation.base import (
+    Capabilities,
+    Delta,
+    GenerationRequest,
+    Message,
+    TokenUsage,
+)
+from service.inquiry import RESTARTS, OpenStep, Scope
+from service.revelator.reading import write_answer
+from tests.support.asking import ScriptedRetriever, inquiry
+
+pytestmark = pytest.mark.anyio
+REQUEST = GenerationRequest(messages=(Message("user", "Where?"),))
+
+
+@dataclass
+class Lossy:
+    """Answers "It is Paris", but is lost after `after` words in its first `losses` calls."""
+
+    losses: int
+    after: int = 2
+    name: str = "lossy"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    requests: list[GenerationRequest] = field(default_factory=list)
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        self.requests.append(request)
+        for number, word in enumerate(("It", " is", " Paris")):
+            if len(self.requests) <= self.losses and number == self.after:
+                raise EngineInterrupted("worker a was lost")
+            yield Delta(word)
+        yield Delta("", finish="stop", usage=TokenUsage(5, 3), worker="b")
+
+    async def check(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+def step_over(engine: Lossy) -> OpenStep:
+    return Scope(inquiry(engine, ScriptedRetriever({}), "Where?")).step("answer", "Where?")
+
+
+async def drain(stream: AsyncIterator[Token | Withdraw], events: list[Token | Withdraw]) -> None:
+    async with closing(stream) as items:
+        async for event in items:
+            events.append(event)  # noqa: PERF401 (what came before a failure counts)
+
+
+async def test_a_whole_call_is_made_again_and_counted() -> None:
+    engine = Lossy(losses=RESTARTS)
+    step = step_over(engine)
+
+    whole = await step.ask("reader", REQUEST)
+
+    assert whole.text == "It is Paris"
+    assert step.llm_calls == RESTARTS + 1
+    assert step.completion_tokens == 2 * RESTARTS + 3
+    assert {request.question for request in engine.requests} == {step.inquiry.id}
+    assert [request.turn for request in engine.requests] == list(range(RESTARTS + 1))
+
+
+async def test_tokens_shown_are_withdrawn_before_they_come_again() -> None:
+    step = step_over(Lossy(losses=1))
+
+    async with closing(step.write("reader", REQUEST, "answer")) as stream:
+        events = [event async for event in stream]
+
+    kinds = [event.text if isinstance(event, Token) else event.reason for event in events]
+    assert kinds == ["It", " is", "restart", "It", " is", " Paris"]
+    assert isinstance(events[2], Withdraw)
+
+
+async def test_nothing_shown_nothing_withdrawn() -> None:
+    step = step_over(Lossy(losses=1, after=0))
+
+    async with closing(step.write("reader", REQUEST, "draft")) as stream:
+        assert all([isinstance(event, Token) async for event in stream])
+
+
+async def test_a_call_that_is_always_lost_fails() -> None:
+    with pytest.raises(EngineInterrupted):
+        await step_over(Lossy(losses=9)).ask("reader", REQUEST)
+
+    step = step_over(Lossy(losses=9))
+    events: list[Token | Withdraw] = []
+    with pytest.raises(EngineInterrupted):
+        await drain(step.write("reader", REQUEST, "answer"), events)
+    assert step.llm_calls == RESTARTS + 1
+    assert sum(isinstance(event, Withdraw) for event in events) == RESTARTS
+
+
+async def test_the_answer_that_stands_is_the_last_one_alone() -> None:
+    step, fold = step_over(Lossy(losses=1)), Fold()
+    fold.add(step.start())
+
+    async with closing(write_answer(step, "Where?", "answer")) as stream:
+        async for event in stream:
+            fold.add(event)
+
+    assert step.answer == fold.answer_text == "It is Paris"
