@@ -38,7 +38,7 @@ class SearchRequest:
     filter: Filter = field(default_factory=dict)
     exclude: frozenset[str] = frozenset()
     shape: QueryShape = "should"
-    within_s: float = math.inf
+    within_s: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""A cross-encoder of random weights, made here, read from its folder."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import anyio
+import pytest
+
+from service.errors import ConfigurationError, RetrievalFailure
+from service.retrieval.reranking import cross_encoder, open_reranker
+from service.retrieval.reranking.cross_encoder import CrossEncoder
+from service.settings import RerankerSettings
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="extra local"),
+]
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "volcano", "etna", "opera", "a", "the"]
+PASSAGES = ["etna the volcano", "opera", "a " * 40, "the opera a volcano", "", "etna"]
+
+
+def save_model(folder: Path, outputs: int = 1) -> Path:
+    """A BERT of two layers and 32 positions."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    tokenizer = BertTokenizer(str(folder / "vocab.txt"))
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(7)
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=32, num_labels=outputs,
+        initializer_range=1.0,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "reranker")
+
+
+def alone(folder: Path, query: str, passage: str) -> float:
+    """What the library itself gives for one pair."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        inputs = tokenizer([query], [passage], truncation=True, max_length=32, return_tensors="pt")
+        return float(model(**inputs).logits[0, 0])
+
+
+async def test_scores_are_the_models_in_the_order_of_the_passages(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_encoder, "BATCH", 2)
+    settings = RerankerSettings(kind="local", model=str(folder))
+    found = await open_reranker(settings).scores("volcano", PASSAGES)
+    assert found == pytest.approx([alone(folder, "volcano", each) for each in PASSAGES], abs=1e-4)
+    assert len(set(found)) == len(PASSAGES)
+
+
+async def test_nothing_is_scored_as_nothing(folder: Path) -> None:
+    assert await CrossEncoder(folder).scores("q", []) == []
+
+
+async def test_many_at_once_and_one_that_leaves(folder: Path) -> None:
+    reranker = CrossEncoder(folder)
+    expected = await reranker.scores("volcano", PASSAGES)
+    answers = []
+
+    async def ask() -> None:
+        answers.append(await reranker.scores("volcano", PASSAGES))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(ask)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await ask()
+    assert answers == [pytest.approx(expected, abs=1e-5)] * 3
+
+
+async def test_a_model_of_several_outputs_is_refused(tmp_path: Path) -> None:
+    reranker = CrossEncoder(save_model(tmp_path / "classes", outputs=3))
+    with pytest.raises(ConfigurationError, match="has 3 outputs"):
+        await reranker.scores("q", ["p"])
+
+
+async def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{tmp_path.name} cannot be loaded.*its folder"):
+        await CrossEncoder(tmp_path).scores("q", ["p"])
+
+
+async def test_a_failure_of_the_model_is_a_failure_of_ours(folder: Path) -> None:
+    reranker = CrossEncoder(folder)
+    reranker._score = lambda query, texts: [1 / 0]
+    with pytest.raises(RetrievalFailure, match="division"):
+        await reranker.scores("q", ["p"])
