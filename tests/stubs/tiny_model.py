@@ -82,7 +82,12 @@ TINY_SHAPE = {
 
 
 def save_tiny_model(
-    folder: Path, *, context: int = 512, seed: int = 0, shape: Mapping[str, int] = TINY_SHAPE
+    folder: Path,
+    *,
+    context: int = 512,
+    seed: int = 0,
+    shape: Mapping[str, int] = TINY_SHAPE,
+    spread: float = 0.5,
 ) -> Path:
     """Random weights, large enough that no two logits come close to a tie, saved in bf16."""
     import torch
@@ -95,7 +100,7 @@ def save_tiny_model(
     config = LlamaConfig(
         **shape,
         max_position_embeddings=context,
-        initializer_range=0.5,
+        initializer_range=spread,
         bos_token_id=1,
         eos_token_id=2,
     )

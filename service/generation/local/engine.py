@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,11 +25,16 @@ from service.generation.local.constraints import (
     TrieNode,
     build_trie,
 )
-from service.generation.local.jobs import Item, Job, deliver
+from service.generation.local.jobs import AnyJob, Call, Item, Job, SignalJob, deliver
 from service.generation.local.rows import Row
+from service.generation.local.scoring import Reading, open_reading, score
+from service.generation.local.signal_rows import RowTap, SignalRow
+from service.generation.local.taps import last_layer, make_tappable
+from service.generation.signals import SignalDelta, Span
 
 PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
 WASTE = 1.25  # longest over shortest prompt of one prefill pass
+T = TypeVar("T")
 
 
 class Engine:
@@ -51,6 +56,9 @@ class Engine:
         self._trie: Callable[[tuple[str, ...]], TrieNode] = lru_cache(maxsize=256)(
             lambda choices: build_trie(choices, self._spellings)
         )
+        self.no_signals = make_tappable(network)
+        self._last_layer = last_layer(network)
+        self._readings: list[Reading] = []
         self._pending: list[Row] = []
         self._rows: list[Row] = []
         self._cache: Any = None
@@ -58,14 +66,19 @@ class Engine:
 
     @property
     def running(self) -> int:
-        return len(self._pending) + len(self._rows)
+        return len(self._readings) + len(self._pending) + len(self._rows)
+
+    def spans(self, text: str) -> tuple[Span, ...]:
+        return tuple(self._encoder.encode_with_spans(text, bos=False)[1])
 
     @torch.inference_mode()
-    def step(self, newcomers: list[Job]) -> None:
-        """Prefill a group of those that wait (their first token), decode one token of the rest."""
+    def step(self, newcomers: list[AnyJob]) -> None:
+        """Read a group of texts, prefill a group of those that wait (their first token), decode one
+        token of the rest."""
         self._pending += self._accept(newcomers)
+        self._read()
         self._pending = [row for row in self._pending if not row.job.cancelled]
-        group = _next_group(self._pending)
+        group = _next_group(self._pending, lambda row: len(row.prompt))
         joining = self._prefill(group) if group else []
         self._pending = [row for row in self._pending if row not in group]
         kept = [n for n, row in enumerate(self._rows) if not row.job.cancelled]
@@ -75,19 +88,43 @@ class Engine:
             self._decode()
 
     def fail(self, error: BaseException) -> None:
-        rows = self._pending + self._rows
+        jobs: list[Call] = [row.job for row in self._pending + self._rows]
+        jobs += [reading.job for reading in self._readings]
+        self._readings = []
         self._pending, self._rows, self._cache, self._width = [], [], None, 0
-        deliver((row.job, error) for row in rows)
+        deliver((job, error) for job in jobs)
 
-    def _accept(self, jobs: Iterable[Job]) -> list[Row]:
+    def _accept(self, jobs: Iterable[AnyJob]) -> list[Row]:
         rows: list[Row] = []
         for job in jobs:
             try:
-                rows.append(self._row(job))
+                if isinstance(job, SignalJob):
+                    rows.append(self._signal_row(job))
+                elif isinstance(job, Job):
+                    rows.append(self._row(job))
+                else:
+                    self._readings.append(open_reading(self._encoder, job, self.context_tokens))
             except Exception as error:  # this call's own fault: a schema, a template
                 failure = EngineFailure(f"engine {self._name!r} cannot run the call: {error}")
                 deliver([(job, failure)])
         return rows
+
+    def _read(self) -> None:
+        """One pass over the texts that wait to be scored and are of like length."""
+        self._readings = [reading for reading in self._readings if not reading.job.cancelled]
+        if group := _next_group(self._readings, lambda reading: len(reading.ids)):
+            self._readings = [reading for reading in self._readings if reading not in group]
+            self.forward_passes += 1
+            results = score(self._network, group)
+            deliver((r.job, result) for r, result in zip(group, results, strict=True))
+
+    def _signal_row(self, job: SignalJob) -> SignalRow:
+        ids, spans = self._encoder.encode_with_spans(job.request.prompt or "", bos=True)
+        limit = max(1, min(job.request.max_tokens, self.context_tokens // 2))
+        prompt = _shorten(ids or [0], self.context_tokens - limit)
+        job.spans = _shorten(spans or [(0, 0)], self.context_tokens - limit)
+        decoder = Detokenizer(self._encoder.backend, prompt[-CONTEXT_TAIL:])
+        return SignalRow(job, prompt, decoder, limit=limit, end_tokens=self._ends, constraint=None)
 
     def _row(self, job: Job) -> Row:
         request = job.request
@@ -130,8 +167,9 @@ class Engine:
             ids[number, : lengths[number]] = torch.tensor(row.prompt)
         ends = sorted(set(lengths))
         cache = new_cache()
+        tap = self._tap((row, n, row.length - 1, 0) for n, row in enumerate(rows))
         logits = self._forward(
-            ids, cache, logits_to_keep=torch.tensor(ends, device=self._device) - 1
+            ids, cache, logits_to_keep=torch.tensor(ends, device=self._device) - 1, tap=tap
         )
         places = torch.tensor([ends.index(length) for length in lengths], device=self._device)
         last = logits[torch.arange(len(rows), device=self._device), places]
@@ -144,14 +182,30 @@ class Engine:
         positions = torch.tensor([[row.length - 1] for row in self._rows], device=self._device)
         width = self._width + 1
         mask = padding_mask([row.length for row in self._rows], width, self._device)
-        logits = self._forward(ids, self._cache, position_ids=positions, attention_mask=mask)
+        tap = self._tap((row, n, 0, width - row.length) for n, row in enumerate(self._rows))
+        logits = self._forward(
+            ids, self._cache, position_ids=positions, attention_mask=mask, tap=tap
+        )
         self._width = width
         goes_on = self._advance(self._rows, logits[:, -1])
         if len(goes_on) < len(self._rows):
             self._rebuild(goes_on, [])
 
-    def _forward(self, ids: Tensor, cache: Any, **options: Any) -> Tensor:
+    def _tap(self, places: Iterable[tuple[Row, int, int, int]]) -> RowTap | None:
+        """A tap for those rows that want attention: (row, place in the batch, query, first key)."""
+        wanted = [
+            (row, number, query, key)
+            for row, number, query, key in places
+            if isinstance(row, SignalRow) and row.signals.attention
+        ]
+        return RowTap(self._last_layer, wanted) if wanted else None
+
+    def _forward(
+        self, ids: Tensor, cache: Any, *, tap: RowTap | None = None, **options: Any
+    ) -> Tensor:
         self.forward_passes += 1
+        if tap is not None:
+            options["tap"] = tap
         output = self._network(
             input_ids=ids.to(self._device), past_key_values=cache, use_cache=True, **options
         )
@@ -160,13 +214,13 @@ class Engine:
     def _advance(self, rows: list[Row], logits: Tensor) -> list[int]:
         """Choose and take a token per row, deliver; the numbers of the rows that go on."""
         best = logits.argmax(dim=-1).tolist()
-        items: list[tuple[Job, Item]] = []
+        items: list[tuple[Call, Item]] = []
         goes_on: list[int] = []
         for number, row in enumerate(rows):
             item = self._take(row, best[number], logits[number])
             if item is not None:
                 items.append((row.job, item))
-            if item is None or (isinstance(item, Delta) and item.finish is None):
+            if item is None or (isinstance(item, Delta | SignalDelta) and item.finish is None):
                 goes_on.append(number)
         deliver(items)
         return goes_on
@@ -190,12 +244,12 @@ class Engine:
         self._width = max((place.end - place.start for place in places), default=0)
 
 
-def _next_group(waiting: list[Row]) -> list[Row]:
-    """The oldest row and those of like length, so that padding costs little: one prefill pass."""
-    group: list[Row] = []
-    shortest = longest = len(waiting[0].prompt) if waiting else 0
+def _next_group(waiting: list[T], length: Callable[[T], int]) -> list[T]:
+    """The oldest and those of like length, so that padding costs little: one prefill pass."""
+    group: list[T] = []
+    shortest = longest = length(waiting[0]) if waiting else 0
     for row in waiting:
-        low, high = min(shortest, len(row.prompt)), max(longest, len(row.prompt))
+        low, high = min(shortest, length(row)), max(longest, length(row))
         fits = high <= WASTE * low and high * (len(group) + 1) <= PREFILL_TOKENS
         if fits or not group:
             group.append(row)
@@ -203,8 +257,8 @@ def _next_group(waiting: list[Row]) -> list[Row]:
     return group
 
 
-def _shorten(prompt: list[int], room: int) -> list[int]:
-    """Drop the oldest ids but the first."""
+def _shorten(prompt: list[T], room: int) -> list[T]:
+    """Drop the oldest but the first."""
     if len(prompt) <= room:
         return prompt
     return [prompt[0], *prompt[len(prompt) - room + 1 :]]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from service.errors import EngineFailure, EngineTimeout
 from service.generation.base import Capabilities, Delta, GenerationRequest
-from service.generation.local.jobs import BatchEngine, Item, Job
+from service.generation.local.jobs import BatchEngine, Call, Item, Job, ScoreJob, SignalJob
+from service.generation.local.signals import LocalSignalCall
 from service.generation.local.worker import Worker
+from service.generation.signals import ScoreRequest, Scoring, SignalCall, SignalRequest, Span
 from service.settings import EngineSettings
 
 EMBEDDED = Path(__file__).parents[2] / "models" / "embedded"
@@ -48,6 +51,7 @@ class LocalGenerator:
             choices=constrained,
             json_schema=constrained,
             logprobs=True,
+            token_signals=not (self._worker and self._worker.no_signals),
             context_tokens=self._worker.context_tokens if self._worker else None,
             passages=None if self._settings.model else EMBEDDED_PASSAGES,
         )
@@ -75,11 +79,37 @@ class LocalGenerator:
                 item = await self._next(job)
                 if isinstance(item, BaseException):
                     raise item
-                yield item
-                if item.finish is not None:
-                    return
+                if isinstance(item, Delta):
+                    yield item
+                    if item.finish is not None:
+                        return
         finally:
             job.cancelled = True
+
+    @asynccontextmanager
+    async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
+        worker = await self._with_signals()
+        job = SignalJob(request, asyncio.get_running_loop())
+        worker.submit(job)
+        try:
+            yield LocalSignalCall(request, job, self._next)
+        finally:
+            job.cancelled = True
+
+    async def score(self, request: ScoreRequest) -> Scoring:
+        worker = await self._with_signals()
+        job = ScoreJob(request, asyncio.get_running_loop())
+        worker.submit(job)
+        try:
+            item = await self._next(job)
+        finally:
+            job.cancelled = True
+        if isinstance(item, Scoring):
+            return item
+        raise item if isinstance(item, BaseException) else EngineFailure("no scoring came")
+
+    async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
+        return (await self._started()).spans(text)
 
     async def check(self) -> None:
         """Load the model where that has not been done. Raises EngineFailure."""
@@ -92,7 +122,13 @@ class LocalGenerator:
         if worker is not None:
             await worker.stop()
 
-    async def _next(self, job: Job) -> Item:
+    async def _with_signals(self) -> Worker:
+        worker = await self._started()
+        if worker.no_signals:
+            raise EngineFailure(f"engine {self._name!r} gives no signals: {worker.no_signals}")
+        return worker
+
+    async def _next(self, job: Call) -> Item:
         if not job.items.empty():
             return job.items.get_nowait()
         try:

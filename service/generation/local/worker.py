@@ -9,7 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from service.errors import EngineFailure, Overloaded
-from service.generation.local.jobs import BatchEngine, Job, deliver
+from service.generation.local.jobs import AnyJob, BatchEngine, deliver
+from service.generation.signals import Span
 
 
 class Worker:
@@ -24,7 +25,7 @@ class Worker:
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._engine: BatchEngine | None = None
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[AnyJob] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
@@ -39,6 +40,17 @@ class Worker:
         return self._engine.context_tokens if self._engine else None
 
     @property
+    def no_signals(self) -> str | None:
+        """Why the model gives no signals; None where it does, or is not loaded yet."""
+        return self._engine.no_signals if self._engine else None
+
+    def spans(self, text: str) -> tuple[Span, ...]:
+        """Places of a text's tokens. Raises EngineFailure before the model is loaded."""
+        if self._engine is None:
+            raise EngineFailure(f"engine {self._name!r} is not loaded")
+        return self._engine.spans(text)
+
+    @property
     def running(self) -> int:
         return self._engine.running if self._engine else 0
 
@@ -46,7 +58,7 @@ class Worker:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: AnyJob) -> None:
         """Queue a job. Raises Overloaded when too many wait, EngineFailure after `stop`."""
         with self._changed:
             if self._stopping:
@@ -82,7 +94,7 @@ class Worker:
                 deliver((job, failure) for job in newcomers)
         self._end(EngineFailure(f"engine {self._name!r} was closed during the call"))
 
-    def _next(self) -> list[Job] | None:
+    def _next(self) -> list[AnyJob] | None:
         """Wait for work; the jobs to take in now (often none), or None to stop."""
         assert self._engine is not None
         with self._changed:
