@@ -18,16 +18,21 @@ from service.retrieval.qdrant_store import QdrantStore
 from service.retrieval.stores import LexicalStore, VectorStore
 from service.retrieval.tantivy_store import TantivyStore
 from service.settings import RetrievalSettings
+from service.settings.vectors import VectorSettings
 
 
 class Backends:
     """Either side may be a server: Elasticsearch with embedded vectors, or the other way round."""
 
     def __init__(
-        self, elastic: ElasticServer | None = None, qdrant: QdrantServer | None = None
+        self,
+        elastic: ElasticServer | None = None,
+        qdrant: QdrantServer | None = None,
+        vectors: VectorSettings | None = None,
     ) -> None:
         self._elastic = elastic
         self._qdrant = qdrant
+        self._vectors = vectors or VectorSettings()
 
     @property
     def names(self) -> tuple[str, str]:
@@ -50,9 +55,10 @@ class Backends:
         else:
             bm25 = TantivyStore.open(folder / "bm25", manifest.analysis)
         if self._qdrant:
-            size = manifest.embedding.dimension
-            return bm25, QdrantStore.create(self._qdrant, name, size, replace=shipped)
-        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding.dimension)
+            return bm25, QdrantStore.create(
+                self._qdrant, name, manifest.embedding, self._vectors, replace=shipped
+            )
+        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
 
     def open(self, folder: Path, manifest: Manifest) -> tuple[LexicalStore, VectorStore]:
         """Blocking; asks no server, so that one that is out costs its side of a search only.
@@ -71,8 +77,8 @@ class Backends:
         else:
             bm25 = TantivyStore.open(folder / "bm25", manifest.analysis)
         if self._qdrant:
-            return bm25, QdrantStore(self._qdrant, manifest.name)
-        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding.dimension)
+            return bm25, QdrantStore(self._qdrant, manifest.name, self._vectors)
+        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
 
     async def drop(self, name: str) -> None:
         """Delete what the servers hold of a collection; what is absent is no error."""
@@ -90,7 +96,9 @@ class Backends:
 def open_backends(settings: RetrievalSettings) -> Backends:
     """Connects to nothing yet."""
     url, timeout_s = settings.elasticsearch_url, settings.timeout_s
+    qdrant_url, grpc_port = settings.qdrant_url, settings.qdrant_grpc_port
     return Backends(
         ElasticServer(url, timeout_s, settings.elasticsearch_replicas) if url else None,
-        QdrantServer(settings.qdrant_url, timeout_s) if settings.qdrant_url else None,
+        QdrantServer(qdrant_url, timeout_s, grpc_port) if qdrant_url else None,
+        settings.vectors,
     )

@@ -29,8 +29,6 @@ from service.retrieval.sources import Problem
 from service.settings import Settings
 
 MOST_SHOWN = 100  # bad lines printed as they come; the totals count all
-# Passages from which a graph index is worth its building; below, a scan is quicker and exact.
-GRAPH_FROM = 50_000
 
 
 async def run_ingest(
@@ -60,11 +58,7 @@ async def _here(
 ) -> IngestReport:
     async with open_embedded(settings) as stores:
         await stores.collections.create(collection)
-        report = await ingest(files, collection, stores.collections, listener)
-        opened = await stores.collections.get(collection)
-        if report.indexed and opened.manifest.passages >= GRAPH_FROM:
-            opened.dense.optimize()  # here nobody waits for the event loop; in a server many do
-        return report
+        return await ingest(files, collection, stores.collections, listener)
 
 
 class _Rate(ProgressColumn):

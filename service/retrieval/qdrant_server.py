@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-GRPC_PORT = 6334  # Qdrant's own; a cluster that has it elsewhere is spoken to by HTTP
+GRPC_PORT = 6334  # Qdrant's own
 PROBE_S = 1.0
 
 # HTTP status, or the one that a gRPC code stands for, to what it is to us. Others: a failure.
@@ -60,12 +60,14 @@ _GRPC = {
 class QdrantServer:
     """The client connects at its first use; each call gets `timeout_s`, in whole seconds.
 
+    gRPC is spoken where `grpc_port` can be connected to; 0: HTTP only.
     `url` may hold an API key in the place of a password, which no message repeats. The URL
     `:memory:` is qdrant-client's engine in this process, for tests.
     """
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, grpc_port: int = GRPC_PORT) -> None:
         self._url = url
+        self._grpc_port = grpc_port
         self._timeout_s = math.ceil(timeout_s)
         self.place = _without_key(url)
         self._lock = anyio.Lock()
@@ -108,8 +110,8 @@ class QdrantServer:
             url=self.place,
             port=parts.port or (443 if parts.scheme == "https" else 6333),
             api_key=parts.password,
-            grpc_port=GRPC_PORT,
-            prefer_grpc=await _listens(parts.hostname or "", GRPC_PORT),
+            grpc_port=self._grpc_port,
+            prefer_grpc=await _listens(parts.hostname or "", self._grpc_port),
             timeout=self._timeout_s,
             check_compatibility=False,  # it would block the event loop to ask the version
         )
@@ -159,6 +161,8 @@ def _without_key(url: str) -> str:
 
 
 async def _listens(host: str, port: int) -> bool:
+    if not port:
+        return False
     try:
         with anyio.fail_after(PROBE_S):
             stream = await anyio.connect_tcp(host, port)

@@ -1,4 +1,4 @@
-"""Dense search in Qdrant: one collection there for each of ours, cosine over unit vectors.
+"""Dense search in Qdrant: one collection there for each of ours.
 
 The vector is named `dense`. Point ids, payload and filters are those of the embedded store.
 """
@@ -14,6 +14,7 @@ from service.errors import StoreError
 from service.retrieval.base import StoreQuery
 from service.retrieval.batching import Batcher
 from service.retrieval.documents import Record
+from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.filters import filter_tokens
 from service.retrieval.points import (
     HASH_FIELDS,
@@ -25,6 +26,7 @@ from service.retrieval.points import (
 )
 from service.retrieval.qdrant_server import QdrantServer
 from service.retrieval.threads import on_loop
+from service.settings.vectors import VectorSettings
 
 VECTOR = "dense"
 SCROLL = 1_000  # points read at once when many are listed
@@ -38,19 +40,29 @@ class QdrantStore:
 
     backend = "qdrant"
 
-    def __init__(self, server: QdrantServer, name: str) -> None:
+    def __init__(
+        self, server: QdrantServer, name: str, settings: VectorSettings | None = None
+    ) -> None:
         self._server = server
+        self._settings = settings or VectorSettings()
         self._name = collection_of(name)
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
     @classmethod
     def create(
-        cls, server: QdrantServer, name: str, dimension: int, *, replace: bool = False
+        cls,
+        server: QdrantServer,
+        name: str,
+        contract: EmbeddingContract,
+        settings: VectorSettings | None = None,
+        *,
+        replace: bool = False,
     ) -> Self:
         """Make the collection. Raises StoreError where one with points is there, unless
         `replace`."""
-        on_loop(_create, server, collection_of(name), dimension, replace)
-        return cls(server, name)
+        store = cls(server, name, settings)
+        on_loop(_create, server, store._name, contract, store._settings, replace)
+        return store
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """Searches that come in one turn of the event loop go as one batch."""
@@ -98,7 +110,7 @@ class QdrantStore:
     def flush(self) -> None:
         """Nothing to do: every call waited for the log."""
 
-    def optimize(self) -> None:
+    async def optimize(self) -> None:
         """Nothing to do: Qdrant builds its graph by itself."""
 
     def close(self) -> None:
@@ -110,6 +122,7 @@ class QdrantStore:
         await self._server.connect()
         from qdrant_client.models import QueryRequest  # noqa: PLC0415
 
+        params = _search_params(self._settings)
         asked = [number for number, query in enumerate(queries) if query.top_k > 0]
         requests = [
             QueryRequest(
@@ -117,6 +130,7 @@ class QdrantStore:
                 using=VECTOR,
                 filter=_filter(queries[number]),
                 limit=queries[number].top_k,
+                params=params,
                 with_payload=PASSAGE_FIELDS,
             )
             for number in asked
@@ -165,10 +179,16 @@ def collection_of(name: str) -> str:
     return f"revelator-{name}"
 
 
-async def _create(server: QdrantServer, own: str, dimension: int, replace: bool) -> None:
+async def _create(
+    server: QdrantServer,
+    own: str,
+    contract: EmbeddingContract,
+    settings: VectorSettings,
+    replace: bool,
+) -> None:
     await server.connect()
     from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
-    from qdrant_client.models import Distance, PayloadSchemaType, VectorParams  # noqa: PLC0415
+    from qdrant_client.models import PayloadSchemaType  # noqa: PLC0415
 
     if await server.call(lambda client: client.collection_exists(own)):
         held = (await server.call(lambda client: client.count(own, exact=True))).count
@@ -179,8 +199,8 @@ async def _create(server: QdrantServer, own: str, dimension: int, replace: bool)
                 "name, or delete that one there"
             )
         await server.call(lambda client: client.delete_collection(own))
-    size = VectorParams(size=dimension, distance=Distance.COSINE)
-    await server.call(lambda client: client.create_collection(own, vectors_config={VECTOR: size}))
+    vectors = {VECTOR: _vector_params(contract, settings)}
+    await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
     for field in ("filter", "passage_id", "document_id"):
         index = partial(
             AsyncQdrantClient.create_payload_index,
@@ -190,6 +210,42 @@ async def _create(server: QdrantServer, own: str, dimension: int, replace: bool)
             wait=True,
         )
         await server.call(index)
+
+
+def _vector_params(contract: EmbeddingContract, settings: VectorSettings) -> Any:
+    from qdrant_client import models  # noqa: PLC0415
+
+    distances = {"cosine": models.Distance.COSINE, "dot": models.Distance.DOT}
+    scalar = models.ScalarQuantizationConfig(type=models.ScalarType.INT8, always_ram=True)
+    binary = models.BinaryQuantizationConfig(always_ram=True)
+    quantizations: dict[str, Any] = {
+        "none": None,
+        "scalar": models.ScalarQuantization(scalar=scalar),
+        "binary": models.BinaryQuantization(binary=binary),
+    }
+    return models.VectorParams(
+        size=contract.dimension,
+        distance=distances[contract.distance],
+        hnsw_config=models.HnswConfigDiff(
+            m=settings.hnsw_m, ef_construct=settings.hnsw_ef_construct
+        ),
+        quantization_config=quantizations[settings.quantization],
+        on_disk=True if settings.quantization != "none" else None,  # the small copies are searched
+    )
+
+
+def _search_params(settings: VectorSettings) -> Any:
+    """None where Qdrant's own hold."""
+    if settings.quantization == "none" and not settings.search_exact and not settings.search_ef:
+        return None
+    from qdrant_client import models  # noqa: PLC0415
+
+    again = models.QuantizationSearchParams(rescore=True, oversampling=settings.search_oversampling)
+    return models.SearchParams(
+        hnsw_ef=settings.search_ef,
+        exact=settings.search_exact,
+        quantization=again if settings.quantization != "none" else None,
+    )
 
 
 def _filter(query: StoreQuery) -> Any:

@@ -56,7 +56,8 @@ class VectorStore(SearchStore, Protocol):
 
     def flush(self) -> None: ...
 
-    def optimize(self) -> None:
-        """Build what makes large collections fast, where the store does not do so by itself."""
+    async def optimize(self) -> None:
+        """Build what makes large collections fast, where it is due and the store does not do so by
+        itself. The caller lets nobody write; searches go on."""
 
     def close(self) -> None: ...

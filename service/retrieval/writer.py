@@ -239,6 +239,7 @@ class CollectionWriter:
         elif not self._began:
             return
         await self._collection.save(await anyio.to_thread.run_sync(self._completed))
+        await self._collection.dense.optimize()
 
     def _completed(self) -> Manifest:
         bm25, manifest = self._collection.bm25, self._collection.manifest

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from service.settings.base import Section
+from service.settings.vectors import VectorSettings
 
 Pooling = Literal["mean", "cls"]
 Distance = Literal["cosine", "dot"]
@@ -146,6 +147,13 @@ class RetrievalSettings(Section):
     qdrant_url: str | None = Field(
         None, description="http://[:KEY@]host:6333; absent: embedded qdrant-edge."
     )
+    qdrant_grpc_port: int = Field(
+        6334,
+        ge=0,
+        le=65_535,
+        description="Where Qdrant's host listens there, gRPC is spoken; 0: HTTP only.",
+    )
+    vectors: VectorSettings = VectorSettings()
     embedding_model: str = Field(
         "minilm",
         description="`minilm`, from the package of extra `local`; another preset (`e5-base-v2`, "

@@ -18,8 +18,8 @@ from service.errors import (
     RevelatorError,
     StoreError,
 )
-from service.retrieval import qdrant_server
 from service.retrieval.base import StoreQuery
+from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.qdrant_server import QdrantServer
 from service.retrieval.qdrant_store import QdrantStore
 
@@ -45,8 +45,7 @@ class Wrong:
 
 
 @pytest.fixture
-async def wrong(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wrong]:
-    monkeypatch.setattr(qdrant_server, "GRPC_PORT", 9)  # nobody listens there
+async def wrong() -> AsyncIterator[Wrong]:
     made = Wrong()
     runner = web.ServerRunner(web.Server(made.handle))
     await runner.setup()
@@ -81,19 +80,20 @@ async def test_each_answer_is_an_error_of_ours(
     wrong: Wrong, status: int, expected: type[RevelatorError], told: str
 ) -> None:
     wrong.status = status
-    await failing(QdrantServer(wrong.url, 1.0), expected, told)
+    await failing(QdrantServer(wrong.url, 1.0, 0), expected, told)
     assert wrong.keys == ["secret"]
 
 
 async def test_silence_ends_at_the_timeout(wrong: Wrong) -> None:
     wrong.delay_s = 3.0
-    await failing(QdrantServer(wrong.url, 0.5), BackendUnavailable, "did not answer in 1 s")
+    await failing(QdrantServer(wrong.url, 0.5, 0), BackendUnavailable, "did not answer in 1 s")
     wrong.delay_s = 0.0
 
 
-async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qdrant_server, "GRPC_PORT", 9)
-    await failing(QdrantServer("http://127.0.0.1:9", 1.0), BackendUnavailable, "cannot be reached")
+async def test_nobody_there() -> None:
+    await failing(
+        QdrantServer("http://127.0.0.1:9", 1.0, 9), BackendUnavailable, "cannot be reached"
+    )
 
 
 class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -124,27 +124,25 @@ class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
     ],
 )
 async def test_grpc_is_spoken_where_it_is_offered(
-    wrong: Wrong, monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode,
-    expected: type[RevelatorError], told: str,
-) -> None:  # fmt: skip
+    wrong: Wrong, code: grpc.StatusCode, expected: type[RevelatorError], told: str
+) -> None:
     handler = Refusing(code)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler,))
-    monkeypatch.setattr(qdrant_server, "GRPC_PORT", server.add_insecure_port("127.0.0.1:0"))
+    port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        await failing(QdrantServer(wrong.url, 1.0), expected, told)
+        await failing(QdrantServer(wrong.url, 1.0, port), expected, told)
     finally:
         await server.stop(None)
     assert handler.methods
     assert wrong.keys == []
 
 
-async def test_vectors_of_another_size_and_a_collection_that_is_gone() -> None:
+async def test_a_collection_that_is_gone() -> None:
     server = QdrantServer(":memory:", 1.0)
-    store = await anyio.to_thread.run_sync(QdrantStore.create, server, "c", 3)
-    with pytest.raises(StoreError, match="another embedding model"):
-        await store.search(StoreQuery("q", 1, (1.0, 0.0)))
+    contract = EmbeddingContract(model="m", dimension=3)
+    store = await anyio.to_thread.run_sync(QdrantStore.create, server, "c", contract)
     with pytest.raises(StoreError, match="ingest it again"):
         await QdrantStore(server, "gone").search(StoreQuery("q", 1, (1.0, 0.0, 0.0)))
     assert await store.search(StoreQuery("q", 0, (1.0, 0.0, 0.0))) == []

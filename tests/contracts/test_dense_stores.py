@@ -1,0 +1,125 @@
+"""The dense stores against exact search, for every way to compare vectors and to keep them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import numpy as np
+import pytest
+
+from service.errors import RevelatorError
+from service.retrieval import qdrant_store
+from service.retrieval.base import StoreQuery
+from service.retrieval.chunking import passages_of
+from service.retrieval.documents import Document, Record
+from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.qdrant_edge_store import QdrantEdgeStore
+from service.retrieval.qdrant_server import QdrantServer
+from service.retrieval.qdrant_store import QdrantStore
+from service.retrieval.stores import VectorStore
+from service.settings.retrieval import Distance
+from service.settings.vectors import VectorSettings
+from tests.contracts.stores import QUIET, qdrant_server
+
+# qdrant-client's engine in this process compares with every vector, and says so.
+EXACT = pytest.mark.filterwarnings("ignore:Local mode performs exact:UserWarning")
+pytestmark = [pytest.mark.anyio, QUIET, EXACT]
+
+NAME = "dense-contract"
+DIMENSION, COUNT = 32, 400
+SETTINGS = {
+    "as they are": VectorSettings(),
+    "exact": VectorSettings(search_exact=True),
+    "scalar": VectorSettings(quantization="scalar", search_oversampling=4, search_ef=200),
+    # One bit of each of so few dimensions says little: every vector is scored again.
+    "binary": VectorSettings(quantization="binary", search_oversampling=40, hnsw_m=8),
+}
+
+
+class Worlds:
+    """Makes stores and closes them; a Qdrant's collection is gone at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server: QdrantServer = qdrant_server()
+        self.folder = folder
+        self.made: list[VectorStore] = []
+
+    async def make(
+        self, kind: str, contract: EmbeddingContract, settings: VectorSettings
+    ) -> VectorStore:
+        store: VectorStore
+        if kind == "qdrant":
+            create = partial(QdrantStore.create, replace=True)
+            store = await anyio.to_thread.run_sync(create, self.server, NAME, contract, settings)
+        else:
+            store = QdrantEdgeStore.open(self.folder, contract, settings)
+        self.made.append(store)
+        return store
+
+    async def aclose(self) -> None:
+        for store in self.made:
+            store.close()
+        await qdrant_store.drop(self.server, NAME)
+        await self.server.aclose()
+
+
+@pytest.fixture
+async def worlds(tmp_path: Path) -> AsyncIterator[Worlds]:
+    made = Worlds(tmp_path / "dense")
+    yield made
+    await made.aclose()
+
+
+def records(count: int) -> list[Record]:
+    documents = (Document(f"p{n:04}", "", f"Text {n}.", {"half": n % 2}) for n in range(count))
+    return [record for document in documents for record in passages_of(document)]
+
+
+def vectors(count: int, seed: int) -> Any:
+    return np.random.default_rng(seed).normal(size=(count, DIMENSION)).astype(np.float32)
+
+
+def similarities(stored: Any, query: Any, distance: Distance) -> Any:
+    if distance == "dot":
+        return stored @ query
+    return stored @ query / np.linalg.norm(stored, axis=1) / np.linalg.norm(query)
+
+
+@pytest.mark.parametrize("kept", SETTINGS)
+@pytest.mark.parametrize("distance", ["cosine", "dot"])
+@pytest.mark.parametrize("kind", ["qdrant_edge", "qdrant"])
+async def test_the_nearest_come_first(
+    worlds: Worlds, kind: str, distance: Distance, kept: str
+) -> None:
+    contract = EmbeddingContract(model="m", dimension=DIMENSION, distance=distance)
+    store = await worlds.make(kind, contract, SETTINGS[kept])
+    stored = vectors(COUNT, seed=1)
+    await anyio.to_thread.run_sync(store.upsert, records(COUNT), stored.tolist())
+    await store.optimize()
+    for query in vectors(5, seed=2):
+        exact = similarities(stored, query, distance)
+        best = np.argsort(-exact)[:10]
+        hits = await store.search(StoreQuery("", 10, query.tolist()))
+        assert [hit.passage.passage_id for hit in hits] == [f"p{n:04}" for n in best]
+        assert [hit.score for hit in hits] == pytest.approx(exact[best].tolist(), rel=1e-4)
+        even = [n for n in np.argsort(-exact) if n % 2 == 0 and n != best[0]][:3]
+        shut = frozenset({f"p{best[0]:04}"})
+        hits = await store.search(StoreQuery("", 3, query.tolist(), {"half": (0,)}, shut))
+        assert [hit.passage.passage_id for hit in hits] == [f"p{n:04}" for n in even]
+
+
+@pytest.mark.parametrize("kind", ["qdrant_edge", "qdrant"])
+async def test_vectors_of_another_size_are_refused(worlds: Worlds, kind: str) -> None:
+    contract = EmbeddingContract(model="m", dimension=DIMENSION)
+    store = await worlds.make(kind, contract, VectorSettings())
+    await anyio.to_thread.run_sync(store.upsert, records(3), vectors(3, seed=1).tolist())
+    with pytest.raises(RevelatorError, match="embedding model"):
+        await store.search(StoreQuery("", 3, [1.0] * (DIMENSION + 1)))
+    with pytest.raises(RevelatorError, match="embedding model"):
+        await anyio.to_thread.run_sync(store.upsert, records(1), [[1.0] * (DIMENSION - 1)])
+    assert await anyio.to_thread.run_sync(store.count_passages) == 3
+    assert len(await store.search(StoreQuery("", 3, [1.0] * DIMENSION))) == 3
