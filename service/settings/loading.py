@@ -21,7 +21,7 @@ from pydantic_settings import (
 from service.errors import ConfigurationError
 from service.settings.base import Section
 from service.settings.engines import EngineSettings, RolesSettings
-from service.settings.loops import AutoragSettings, HanragSettings, RoutesSettings
+from service.settings.loops import AutoragSettings, DraginSettings, HanragSettings, RoutesSettings
 from service.settings.retrieval import RetrievalSettings
 from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
 
@@ -43,6 +43,7 @@ class Settings(Section):
     routes: RoutesSettings = RoutesSettings()
     hanrag: HanragSettings = HanragSettings()
     autorag: AutoragSettings = AutoragSettings()
+    dragin: DraginSettings = DraginSettings()
     limits: LimitSettings = LimitSettings()
     answers: AnswerSettings = AnswerSettings()
 

@@ -17,7 +17,7 @@ SERVICE = ROOT / "service"
 LAYERS = (
     ("errors", "concurrency", "text", "domain", "offline"),
     ("events", "budget", "settings", "locking"),
-    ("prompting", "generation", "retrieval"),
+    ("prompting", "generation", "retrieval", "tagging"),
     ("citing", "folding", "inquiry", "telemetry"),
     ("revelator",),
     ("loops",),

@@ -1,0 +1,90 @@
+"""DRAGIN's prompts: demonstrations, passages, the question, the text so far (methods §3.3).
+
+Raw text, and in this order, so that each draft's prompt begins with the one before it and every
+question's with the demonstrations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from service.generation.signals import Span
+from service.prompting.quoting import quote
+from service.prompting.templates import TemplateSet
+from service.text import sentences
+
+ROLES: Final = ("dragin_demonstrations", "dragin_case", "dragin_context")
+_MARK: Final = "\ue0d7"  # private use: where the question stands in its template
+_DEMONSTRATION = re.compile(r"\n(?=Question:)")
+_NUMBERED = re.compile(r"\[(\s*\d+\s*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`question` and `written` (the text so far) are their places in `text`."""
+
+    text: str
+    question: Span
+    written: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a prompt is made of; `passages` as they are shown, without their numbers."""
+
+    templates: TemplateSet
+    demonstrations: tuple[str, ...]
+    question: str
+    written: str = ""
+    passages: tuple[str, ...] = ()
+
+    def prompt(self) -> Prompt:
+        before = "".join(f"{demonstration}\n" for demonstration in self.demonstrations)
+        if self.passages:
+            lines = [f"[{n}] {passage}\n" for n, passage in enumerate(self.passages, 1)]
+            before += self.templates.render("dragin_context", passages="".join(lines)) + "\n"
+        opening = self.templates.render("dragin_case", question=_MARK).index(_MARK)
+        case = self.templates.render("dragin_case", question=self.question)
+        asked = len(before) + opening
+        text = f"{before}{case} {self.written}" if self.written else before + case
+        return Prompt(
+            text,
+            (asked, asked + len(self.question)),
+            (len(text) - len(self.written), len(text)),
+        )
+
+    def shorter(self) -> Iterator[Layout]:
+        """This layout with ever less in it: fewer passages, then fewer sentences of the last one,
+        then without it, then with ever fewer demonstrations, the last of them the last to go."""
+        layout = self
+        while len(layout.passages) > 1:
+            layout = replace(layout, passages=layout.passages[:-1])
+            yield layout
+        if layout.passages:
+            (passage,) = layout.passages
+            for begin, _ in reversed(sentences(passage)[1:]):
+                yield replace(layout, passages=(passage[:begin].rstrip(),))
+            layout = replace(layout, passages=())
+            yield layout
+        while layout.demonstrations:
+            layout = replace(layout, demonstrations=layout.demonstrations[1:])
+            yield layout
+
+
+def opening_layout(templates: TemplateSet, question: str) -> Layout:
+    """The first draft's: nothing written, nothing retrieved."""
+    text = templates.render("dragin_demonstrations")
+    demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
+    return Layout(templates, demonstrations, quote(question))
+
+
+def shown(passages: Sequence[str]) -> tuple[str, ...]:
+    """Texts of passages as data: one line each, in which no `[2]` can pass for another's number.
+
+    A passage without text has no line (methods §3.2, failures).
+    """
+    lines = (_NUMBERED.sub(r"(\1)", quote(text)) for text in passages)
+    return tuple(line for line in lines if line)

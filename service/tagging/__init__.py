@@ -1,0 +1,1 @@
+"""Content words and sentences, by whatever is installed: one file each."""
