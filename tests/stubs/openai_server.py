@@ -51,6 +51,7 @@ class StubServer:
     usage: bool = True
     reasoning: str = ""
     dialect: Literal["sse", "json"] = "sse"
+    host: str = "127.0.0.1"
     port: int = 0
     # counters
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -64,6 +65,7 @@ class StubServer:
     async def __aenter__(self) -> StubServer:
         self._free = asyncio.Semaphore(self.slots or 1_000_000)
         app = web.Application()
+        app.router.add_post("/control", self._control)
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/v1/models", self._models)
@@ -72,7 +74,7 @@ class StubServer:
         # handler_cancellation: a caller who leaves cancels the handler, as in a real engine
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        site = web.TCPSite(self._runner, self.host, self.port)
         await site.start()
         self.port = self._runner.addresses[0][1]
         return self
@@ -82,11 +84,17 @@ class StubServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http://{self.host}:{self.port}/v1"
 
     @property
     def requests(self) -> int:
         return len(self.bodies)
+
+    async def _control(self, request: web.Request) -> web.Response:
+        """Set attributes from outside its process."""
+        for name, value in (await request.json()).items():
+            setattr(self, name, value)
+        return web.Response()
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=self.health)
@@ -221,12 +229,18 @@ async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
 
 
 async def _serve(options: argparse.Namespace) -> None:
+    def reply(body: dict[str, Any]) -> str:
+        """The first choice of a constrained call."""
+        choices = body.get("structured_outputs", {}).get("choice")
+        return str(choices[0]) if choices else str(options.reply)
+
     server = StubServer(
-        reply=options.reply,
+        reply=reply,
         first_delay=options.first_delay,
         token_delay=options.token_delay,
         slots=options.slots,
         owned_by=options.owned_by,
+        host=options.host,
         port=options.port,
     )
     async with server:
@@ -236,6 +250,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="a stub OpenAI-compatible server")
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--reply", default="It is Paris .")
     parser.add_argument("--first-delay", type=float, default=0.0)

@@ -30,6 +30,7 @@ class PoolGenerator:
         self._name = name
         self._settings = settings
         self._observer = observer
+        self._closed = False
         self._members: dict[str, Member] = {}
         self._admission = Admission(name, settings, self._members, observer.worker_in_flight)
         self._upkeep = Upkeep(name, settings, self._members, connect, self._changed)
@@ -54,6 +55,8 @@ class PoolGenerator:
         )
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
         self._upkeep.start()
         waiter = self._waiter(request)
         for attempt in range(self._settings.pool.retries + 1):
@@ -91,6 +94,7 @@ class PoolGenerator:
 
     async def aclose(self) -> None:
         """End the upkeep and all connections; running calls fail."""
+        self._closed = True
         await self._upkeep.aclose()
         for member in self._members.values():
             await member.disconnect()

@@ -87,10 +87,7 @@ class Upkeep:
 
     async def _run(self) -> None:
         while True:
-            try:
-                await self.round()
-            except Exception:
-                log.exception("upkeep failed", engine=self._name)
+            await self.round()
             self._first_round.set()
             await asyncio.sleep(self._pause())
 
@@ -136,11 +133,18 @@ class Upkeep:
             if health.phase != "up":
                 member.profile = await self._probe.profile(member.url)
         except EngineFailure as error:
-            self._failed(member, error)
-            if member.health.phase == "ejected":
-                await member.disconnect()
-            return
-        self._set(member, joined(member.health, time.monotonic()))
+            await self._probe_failed(member, error)
+        except Exception:
+            log.exception("probe failed", engine=self._name, worker=member.name)
+            await self._probe_failed(member, EngineFailure("it could not be probed, see the log"))
+        else:
+            self._set(member, joined(member.health, time.monotonic()))
+
+    async def _probe_failed(self, member: Member, error: EngineFailure) -> None:
+        """What still runs at a worker that is ejected for it fails now, not at its own time-out."""
+        self._failed(member, error)
+        if member.health.phase == "ejected":
+            await member.disconnect()
 
     def _set(self, member: Member, health: Health) -> None:
         before, member.health = member.health, health

@@ -1,0 +1,209 @@
+"""What one bad worker of three costs 64 questions that are under way.
+
+``python -m tests.faults.workers`` prints the table. The fault comes once the first tokens are out;
+then all three workers are replaced one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from service.concurrency import closing
+from service.events import AnswerReady, Failed, Token, Withdraw
+from service.generation.pool.report import Pool
+from service.runtime import Runtime, open_runtime
+from service.settings import Settings
+from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.workers import StubWorker, stub_worker, stub_workers
+
+QUESTIONS = 64
+REPLY = "it is the city of Catania on the island of Sicily where he was born"
+OPTIONS = ("--reply", REPLY, "--token-delay", "0.03", "--first-delay", "0.02")
+HANGS_S = 60.0
+
+FAULTS: dict[str, Callable[[StubWorker], None]] = {
+    "none": lambda worker: None,
+    "kill -9": StubWorker.kill,
+    "SIGSTOP": StubWorker.stop,
+    "answers 500": lambda worker: worker.tell(failure=500),
+    "garbage": lambda worker: worker.tell(failure="garbage"),
+    "cuts answers short": lambda worker: worker.tell(failure="cut"),
+    "slow": lambda worker: worker.tell(token_delay=0.5),
+}
+
+
+def pool_settings(urls: Sequence[str], **pool: object) -> Settings:
+    quick = {"probe_s": 0.5, "eject_s": 0.5, "slow_start_s": 1.0}
+    engine = {"kind": "vllm", "urls": urls, "max_concurrency": 256, "pool": {**quick, **pool}}
+    return Settings.model_validate({"engines": {"default": engine}})
+
+
+@dataclass
+class Outcome:
+    """How one question ended. `whole`: the tokens that stand are the answer."""
+
+    answer: str | None = None
+    problem: str | None = None
+    restarts: int = 0
+    whole: bool = True
+
+
+@dataclass
+class Row:
+    """What a fault did to the questions."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    hung: int = 0
+    seconds: float = 0.0
+
+    @property
+    def answered(self) -> int:
+        return sum(outcome.answer == REPLY for outcome in self.outcomes)
+
+    @property
+    def failed(self) -> list[str]:
+        return [outcome.problem for outcome in self.outcomes if outcome.problem]
+
+    @property
+    def restarted(self) -> int:
+        return sum(outcome.restarts > 0 for outcome in self.outcomes)
+
+
+async def ask(runtime: Runtime, number: int, on_token: Callable[[], None]) -> Outcome:
+    """One question, as a watcher of its stream sees it."""
+    outcome = Outcome()
+    shown = ""
+    request = await runtime.prepare(f"Where was person {number} born?", route="single")
+    async with closing(runtime.ask(request)) as events:
+        async for event in events:
+            match event:
+                case Token(role="answer"):
+                    shown += event.text
+                    on_token()
+                case Withdraw(role="answer"):
+                    shown = ""
+                    outcome.restarts += event.reason == "restart"
+                case AnswerReady():
+                    outcome.answer = event.body.answer
+                    outcome.whole = shown == event.body.answer
+                case Failed():
+                    outcome.problem = event.problem.detail
+    return outcome
+
+
+async def survive(fault: Callable[[StubWorker], None]) -> Row:
+    """All questions at once over three workers; `fault` befalls the first on the way."""
+    row, begun = Row(), asyncio.Event()
+    with stub_workers(3, OPTIONS) as workers:
+        settings = pool_settings([worker.url for worker in workers])
+        async with open_runtime(settings, retriever=FakeRetriever()) as runtime:
+            await runtime.warm()
+            started = time.monotonic()
+            asked = [
+                asyncio.create_task(ask(runtime, number, begun.set)) for number in range(QUESTIONS)
+            ]
+            await begun.wait()
+            await asyncio.to_thread(fault, workers[0])
+            done, hung = await asyncio.wait(asked, timeout=HANGS_S)
+            row.seconds = time.monotonic() - started
+            row.hung = len(hung)
+            for task in hung:
+                task.cancel()
+            row.outcomes = [task.result() for task in done]
+    return row
+
+
+async def roll(listed: list[str], port: int) -> Row:
+    """Replace three workers one after the other while questions keep coming.
+
+    `listed` is what the DNS says now: a worker is started and listed, an old one is delisted, and
+    stopped once the pool has let go of it, as Kubernetes does it.
+    """
+    row, stop = Row(), asyncio.Event()
+
+    def start(address: str) -> AbstractContextManager[StubWorker]:
+        listed.append(address)
+        return stub_worker("--host", address, "--port", str(port), *OPTIONS)
+
+    with ExitStack() as old, ExitStack() as new:
+        first = {f"127.0.0.{n}": old.enter_context(start(f"127.0.0.{n}")) for n in (2, 3, 4)}
+        settings = pool_settings([f"http://workers:{port}/v1"], resolve=True, resolve_s=0.2)
+        async with open_runtime(settings, retriever=FakeRetriever()) as runtime:
+            pool = runtime.engines["default"]
+            assert isinstance(pool, Pool)
+            await runtime.warm()
+            started = time.monotonic()
+            asking = [asyncio.create_task(_keep_asking(runtime, n, stop, row)) for n in range(16)]
+            for number, (address, worker) in enumerate(first.items(), 5):
+                new.enter_context(start(f"127.0.0.{number}"))
+                await _until(lambda name=f"127.0.0.{number}:{port}": _phase(pool, name) == "up")
+                listed.remove(address)
+                await _until(lambda name=worker.name: _phase(pool, name) is None)
+                worker.kill()
+            stop.set()
+            await asyncio.wait(asking, timeout=HANGS_S)
+            row.hung = sum(not task.done() for task in asking)
+            row.seconds = time.monotonic() - started
+    return row
+
+
+async def _keep_asking(runtime: Runtime, number: int, stop: asyncio.Event, row: Row) -> None:
+    while not stop.is_set():
+        row.outcomes.append(await ask(runtime, number, lambda: None))
+
+
+def _phase(pool: Pool, name: str) -> str | None:
+    return next((worker.phase for worker in pool.workers() if worker.name == name), None)
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANGS_S):
+        while not holds():  # noqa: ASYNC110 (the pool has no event for it)
+            await asyncio.sleep(0.02)
+
+
+@contextmanager
+def dns(listed: Sequence[str]) -> Iterator[None]:
+    """In this process every name has the addresses that are listed now."""
+    real = asyncio.base_events.BaseEventLoop.getaddrinfo
+
+    async def getaddrinfo(self: Any, host: Any, port: Any, **options: Any) -> Any:
+        if host != "workers":
+            return await real(self, host, port, **options)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in listed]
+
+    with mock.patch.object(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo):
+        yield
+
+
+def replace_all() -> Row:
+    """`roll` on a free port under a name service of its own."""
+    listed: list[str] = []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with dns(listed):
+        return asyncio.run(roll(listed, port))
+
+
+def main() -> None:
+    print(f"{'fault':20} asked answered failed hung restarted seconds")
+    rows = {name: lambda fault=fault: asyncio.run(survive(fault)) for name, fault in FAULTS.items()}
+    for name, run in {**rows, "all replaced": replace_all}.items():
+        row = run()
+        print(
+            f"{name:20} {len(row.outcomes) + row.hung:5} {row.answered:8} {len(row.failed):6} "
+            f"{row.hung:4} {row.restarted:9} {row.seconds:7.2f}",
+            *row.failed[:1],
+        )
+
+
+if __name__ == "__main__":
+    main()
