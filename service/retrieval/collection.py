@@ -1,85 +1,78 @@
-"""One collection: its folder, its manifest, its two stores."""
+"""One generation of a collection: its manifest and its two stores."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Self
 
 import anyio
 import anyio.to_thread
 
 from service.errors import NotFound
-from service.retrieval.backends import Backends
 from service.retrieval.base import OpenCollection
-from service.retrieval.manifest import Manifest, read_manifest, write_manifest
+from service.retrieval.manifest import Manifest
 from service.retrieval.stores import LexicalStore, VectorStore
 
 EMBEDDED = ("tantivy", "qdrant_edge")
+
+Save = Callable[[Manifest], Awaitable[None]]
 
 _versions = itertools.count()  # of all collections, so that one made anew has none of the old
 
 
 class Collection:
-    """`<name>/` with manifest.json and, where they are embedded, bm25/ (tantivy) and dense/
-    (qdrant-edge).
+    """The BM25 store is the authority: a document is in when its passages are there. One writes at
+    a time (`Shelf.lock`); searches need no lock, only a loan, which keeps the stores open.
 
-    The BM25 store is the authority: a document is in when its passages are there. Whoever writes
-    holds `write_lock`; searches need no lock, only a loan, which keeps the stores open.
+    Without `save` it is a draft, whose manifest is in memory. `problem` says what a look at the
+    stores found amiss; searches are then told that the collection is incomplete.
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, bm25: LexicalStore, dense: VectorStore
+        self,
+        manifest: Manifest,
+        bm25: LexicalStore,
+        dense: VectorStore,
+        save: Save | None = None,
     ) -> None:
-        self.folder = folder
         self.manifest = manifest
         self.bm25 = bm25
         self.dense = dense
-        self.write_lock = anyio.Lock()
+        self.problem: str | None = None
+        self._save = save
         self._loans = 0
         self._returned = anyio.Event()
         self._closed = False
         self._version = self._next_version()
 
-    @classmethod
-    def open(
-        cls, folder: Path, manifest: Manifest | None = None, backends: Backends | None = None
-    ) -> Self:
-        """Blocking. With a manifest it is made; without, it must exist."""
-        backends = backends or Backends()
-        if manifest is None:
-            stored = read_manifest(folder)
-            return cls(folder, stored, *backends.open(folder, stored))
-        fresh = manifest.model_copy(update={"stores": backends.names})
-        folder.mkdir(parents=True, exist_ok=True)
-        collection = cls(folder, fresh, *backends.create(folder, fresh))
-        write_manifest(folder, fresh)
-        return collection
+    @property
+    def lent(self) -> bool:
+        return self._loans > 0
+
+    def publish(self, save: Save) -> None:
+        """From now on `save` writes the manifest."""
+        self._save = save
 
     async def save(self, manifest: Manifest) -> None:
         """Write the manifest; from then on it is this collection's."""
-        await anyio.to_thread.run_sync(write_manifest, self.folder, manifest)
+        if self._save is not None:
+            await self._save(manifest)
         self.manifest = manifest
         self._version = self._next_version()
-
-    def check_open(self) -> None:
-        """Raises NotFound: it was deleted while someone waited for it."""
-        if self._closed:
-            raise NotFound(f"collection {self.manifest.name!r} has just been deleted")
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[OpenCollection]:
         """The stores for searching; `close` waits until every loan is back."""
-        self.check_open()
+        if self._closed:
+            raise NotFound(f"collection {self.manifest.name!r} has just been deleted")
         self._loans += 1
         try:
             yield OpenCollection(
                 bm25=self.bm25,
                 dense=self.dense,
                 embedding=self.manifest.embedding,
-                incomplete=self.manifest.state == "building",
+                incomplete=self.manifest.state == "building" or self.problem is not None,
                 version=self._version,
             )
         finally:
@@ -92,16 +85,15 @@ class Collection:
         return next(_versions) if self.manifest.stores == EMBEDDED else None
 
     async def close(self) -> None:
-        """Flush and close both stores once nobody writes or searches. Twice is fine."""
-        async with self.write_lock:
-            if self._closed:
-                return
-            self._closed = True
-            while self._loans:
-                self._returned = anyio.Event()
-                await self._returned.wait()
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._close)
+        """Flush and close both stores once nobody searches. Twice is fine."""
+        while self._loans:
+            self._returned = anyio.Event()
+            await self._returned.wait()
+        if self._closed:
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:
         try:

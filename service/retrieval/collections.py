@@ -1,10 +1,8 @@
-"""The collections of a data directory: made, listed, lent, changed, deleted."""
+"""The collections of a deployment: made, listed, lent, changed, deleted."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,16 +17,17 @@ from service.retrieval.base import OpenCollection
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Record
 from service.retrieval.embedding import Embedder
-from service.retrieval.manifest import FILE, Analysis, Manifest, check_name, read_manifest
+from service.retrieval.manifest import Analysis, Manifest, check_name
 from service.retrieval.sample import SAMPLE, Sample
+from service.retrieval.shelf import RETIRE_S, Shelf
 from service.retrieval.writer import CollectionWriter
 
 DEFAULT = "default"
-_TRASH = ".deleted-"
 
 
 class Collections:
-    """`<data directory>/collections/<name>/`. The process must own the data directory.
+    """What is embedded of them is in `<data directory>/collections/<name>/<generation>/`; where
+    their manifests are, manifest_store.py says. The process must own the data directory.
 
     A collection is opened at its first use. `sample` is shipped: made at its first use, made anew
     when the shipped corpus or the embedding model changes, and not to be written by callers.
@@ -40,25 +39,22 @@ class Collections:
         embedder: Embedder,
         sample: Sample | None = None,
         backends: Backends | None = None,
+        retire_s: float = RETIRE_S,
     ) -> None:
-        self._root = data_dir / "collections"
         self._embedder = embedder
         self._sample = sample or Sample.shipped()
-        self._backends = backends or Backends()
-        self._names: set[str] | None = None
-        self._shipped: set[str] = set()
-        self._open: dict[str, Collection] = {}
-        self._lock = anyio.Lock()
+        self._shipped: set[str] | None = None
+        self._shelf = Shelf(data_dir / "collections", backends or Backends(), retire_s)
 
     async def names(self) -> list[str]:
         """Every collection, the sample too where its corpus is shipped."""
-        if self._names is None:
-            async with self._lock:
-                await self._known()
-        return sorted((self._names or set()) | self._shipped)
+        if self._shipped is None:
+            exists = await anyio.to_thread.run_sync(lambda: self._sample.exists)
+            self._shipped = {SAMPLE} if exists else set()
+        return sorted(await self._shelf.names() | self._shipped)
 
     async def resolve(self, name: str | None) -> str:
-        if name is not None and name in self._open:
+        if name is not None and self._shelf.find(name):
             return name
         return _resolve(name, await self.names())
 
@@ -73,24 +69,25 @@ class Collections:
         return [await self.manifest(name) for name in await self.names()]
 
     async def get(self, name: str) -> Collection:
-        """The open collection. Raises NotFound, StoreError."""
-        if name in self._open:
-            return self._open[name]
-        async with self._lock:
-            if name in self._open:
-                return self._open[name]
-            _resolve(name, sorted(await self._known() | self._shipped))
-            if name == SAMPLE:
-                collection = await self._open_sample()
-            else:
-                collection = await self._reopen(name)
-            self._open[name] = collection
-            return collection
+        """The open collection; `name@generation` is one that is held. Raises NotFound,
+        StoreError."""
+        await self.resolve(name)
+        if name == SAMPLE and self._shelf.find(name) is None:
+            async with self._shelf.lock(name):
+                return self._shelf.find(name) or await self._open_sample()
+        return await self._shelf.get(name)
 
     @asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
         async with (await self.get(name)).lend() as stores:
             yield stores
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[str]:
+        """A name that means this generation of the collection for as long as it is held."""
+        collection = await self.get(name)
+        async with collection.lend():
+            yield collection.manifest.qualified_name
 
     async def create(
         self,
@@ -105,23 +102,22 @@ class Collections:
         Raises InvalidRequest for a bad or the sample's name, and for another analysis of a
         collection that exists.
         """
-        self._check_writable(check_name(name))
-        async with self._lock:
-            if name not in await self._known():
-                fresh = Manifest(
-                    name=name,
-                    description=description or "",
-                    analysis=analysis or "english",
-                    embedding=self._embedder.contract,
-                ).with_fields(metadata_fields)
-                return (await self._make(fresh)).manifest
-        collection = await self.get(name)
-        if analysis not in {None, collection.manifest.analysis}:
-            raise InvalidRequest(
-                f"collection {name!r} is analysed as {collection.manifest.analysis!r}; delete it "
-                "to analyse it in another way"
-            )
-        async with collection.write_lock:
+        _check_writable(check_name(name))
+        if name not in await self._shelf.names():
+            fresh = Manifest(
+                name=name,
+                description=description or "",
+                analysis=analysis or "english",
+                embedding=self._embedder.contract,
+            ).with_fields(metadata_fields)
+            if made := await self._shelf.make_new(fresh):
+                return made.manifest
+        async with self._shelf.writer_of(name) as collection:
+            if analysis not in {None, collection.manifest.analysis}:
+                raise InvalidRequest(
+                    f"collection {name!r} is analysed as {collection.manifest.analysis!r}; delete "
+                    "it to analyse it in another way"
+                )
             changed = collection.manifest.with_fields(metadata_fields)
             if description is not None:
                 changed = changed.model_copy(update={"description": description})
@@ -130,11 +126,10 @@ class Collections:
         return collection.manifest
 
     async def delete(self, name: str) -> None:
-        """Waits for the searches that run on it. Raises NotFound, InvalidRequest (sample)."""
-        self._check_writable(name)
+        """Waits for the questions that run on it. Raises NotFound, InvalidRequest (sample)."""
+        _check_writable(name)
         await self.resolve(name)
-        async with self._lock:
-            await self._remove(name)
+        await self._shelf.drop(name)
 
     async def document(self, name: str, document_id: str) -> list[Record]:
         """A document's passages in order. Raises NotFound."""
@@ -154,85 +149,35 @@ class Collections:
     @asynccontextmanager
     async def writing(self, name: str) -> AsyncIterator[CollectionWriter]:
         """The collection's one writer; waits for another to end. Raises NotFound."""
-        self._check_writable(name)
-        collection = await self.get(name)
-        async with CollectionWriter(collection, self._embedder) as writer:
+        _check_writable(name)
+        await self.resolve(name)
+        async with (
+            self._shelf.writer_of(name) as collection,
+            CollectionWriter(collection, self._embedder) as writer,
+        ):
             yield writer
 
     async def aclose(self) -> None:
         """Flush and close every store, last opened first. Twice is fine."""
-        async with self._lock:
-            while self._open:
-                _, collection = self._open.popitem()
-                await collection.close()
-
-    def _check_writable(self, name: str) -> None:
-        if name == SAMPLE:
-            raise InvalidRequest(
-                "collection 'sample' is shipped and cannot be changed; use another name"
-            )
-
-    async def _known(self) -> set[str]:
-        """Names on disk, read once: the process owns the directory."""
-        if self._names is None:
-            self._names = await anyio.to_thread.run_sync(self._read_names)
-        return self._names
-
-    def _read_names(self) -> set[str]:
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self._root} cannot be used: {error}") from error
-        for left in self._root.glob(_TRASH + "*"):
-            shutil.rmtree(left, ignore_errors=True)
-        self._shipped = {SAMPLE} if self._sample.exists else set()
-        return {path.parent.name for path in self._root.glob("*/" + FILE)}
-
-    async def _make(self, manifest: Manifest) -> Collection:
-        """With the lock held. A folder without a manifest was never finished: it goes."""
-        folder = self._root / manifest.name
-        await anyio.to_thread.run_sync(shutil.rmtree, folder, True)
-        collection = await anyio.to_thread.run_sync(
-            Collection.open, folder, manifest, self._backends
-        )
-        self._open[manifest.name] = collection
-        (await self._known()).add(manifest.name)
-        return collection
-
-    async def _reopen(self, name: str) -> Collection:
-        folder = self._root / name
-        return await anyio.to_thread.run_sync(Collection.open, folder, None, self._backends)
-
-    async def _remove(self, name: str) -> None:
-        """With the lock held. Servers first: where one is out, the collection is still known.
-        The folder is renamed before it goes, so that half a folder is never a collection."""
-        collection = self._open.pop(name, None)
-        if collection is not None:
-            await collection.close()
-        await self._backends.drop(name)
-        (await self._known()).discard(name)
-        await anyio.to_thread.run_sync(_discard, self._root, name)
+        await self._shelf.close()
 
     async def _open_sample(self) -> Collection:
         """With the lock held: open it, or make it when it is absent, partial or outdated."""
         wanted = await anyio.to_thread.run_sync(self._sample.manifest, self._embedder)
-        if SAMPLE in await self._known():
-            with contextlib.suppress(StoreError):
-                stored = await anyio.to_thread.run_sync(read_manifest, self._root / SAMPLE)
-                same = (stored.source, stored.embedding, stored.stores) == (
-                    wanted.source, wanted.embedding, self._backends.names,
-                )  # fmt: skip
-                if same and stored.state == "complete" and stored.passages:
-                    return await self._reopen(SAMPLE)
-            await self._remove(SAMPLE)
-        collection = await self._make(wanted)
-        try:
-            await self._sample.fill(collection, self._embedder)
-        except BaseException:
-            self._open.pop(SAMPLE, None)
-            with anyio.CancelScope(shield=True):
-                await collection.close()
-            raise
+        async with self._shelf.manifests.claim(SAMPLE):
+            with contextlib.suppress(StoreError, NotFound):
+                stored = await self._shelf.load(SAMPLE)
+                if _is_made(stored.manifest, wanted):
+                    return stored
+                await self._shelf.put_away(stored)
+            await self._shelf.drop_stored(SAMPLE)
+            collection = await self._shelf.make(wanted, replace=True)
+            try:
+                await self._sample.fill(collection, self._embedder)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._shelf.put_away(collection)
+                raise
         return collection
 
 
@@ -245,14 +190,20 @@ def _resolve(name: str | None, names: Sequence[str]) -> str:
     return name
 
 
-def _discard(root: Path, name: str) -> None:
-    trash = root / f"{_TRASH}{name}-{uuid.uuid4().hex}"
-    with contextlib.suppress(FileNotFoundError):
-        (root / name).rename(trash)
-    shutil.rmtree(trash, ignore_errors=True)
+def _check_writable(name: str) -> None:
+    if name == SAMPLE:
+        raise InvalidRequest(
+            "collection 'sample' is shipped and cannot be changed; use another name"
+        )
+
+
+def _is_made(stored: Manifest, wanted: Manifest) -> bool:
+    """Whether a stored sample is the shipped one, and whole."""
+    same = (stored.source, stored.embedding) == (wanted.source, wanted.embedding)
+    return same and stored.state == "complete" and stored.passages > 0
 
 
 def describe(manifest: Manifest) -> dict[str, Any]:
     """What HTTP shows of a collection."""
-    shown = manifest.model_dump(exclude={"schema_version", "embedding", "source"})
-    return shown | {"embedding_model": manifest.embedding.model}
+    hidden = {"schema_version", "embedding", "source", "generation", "leftovers"}
+    return manifest.model_dump(exclude=hidden) | {"embedding_model": manifest.embedding.model}

@@ -1,26 +1,34 @@
-"""What a collection is, in one JSON file that is always whole."""
+"""What a collection is: one small document, kept where manifest_store.py says."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.errors import InvalidRequest, StoreError
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.embedding.presets import HASHING, MINILM
 
 Analysis = Literal["english", "simple"]
 
-FILE = "manifest.json"
 EMPTY_HASH = "0" * 64
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
+
+
+class Leftover(BaseModel):
+    """A generation that is not the collection: half built, or replaced and still being asked.
+
+    `since`: when it was begun, or replaced; seconds since 1970.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    generation: int
+    since: float
 
 
 class Manifest(BaseModel):
@@ -29,12 +37,13 @@ class Manifest(BaseModel):
     `content_hash` is the sum, modulo 2^256, of SHA-256 over each document's id and content hash:
     the order of arrival does not matter. `state` is `building` from the first change of an ingest
     to its end. `source` names the shipped file that a collection was made from; `stores` the
-    backends that hold it, BM25 first.
+    backends that hold it, BM25 first. `generation` is the pair of stores that is the collection:
+    a re-index builds the next one beside it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[2] = 2  # of the stores' contents; 1 is read too
+    schema_version: Literal[3] = 3  # of the stores' contents; no other is read
     name: str
     description: str = ""
     analysis: Analysis = "english"
@@ -46,21 +55,33 @@ class Manifest(BaseModel):
     state: Literal["building", "complete"] = "complete"
     source: str | None = None
     stores: tuple[str, str] = ("tantivy", "qdrant_edge")
+    generation: int = 1
+    leftovers: tuple[Leftover, ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_version_1(cls, value: Any) -> Any:
-        """It named the model alone, of which there were two."""
-        if not isinstance(value, dict) or value.get("schema_version") != 1:
-            return value
-        kept = {name: each for name, each in value.items() if name != "dimension"}
-        model = kept.pop("embedding_model", None)
-        known = {contract.model: contract for contract in (MINILM, HASHING)}
-        return {**kept, "schema_version": 2, "embedding": known.get(model)}
+    @property
+    def qualified_name(self) -> str:
+        """Of this generation, while it is held: no collection's own name has an @."""
+        return f"{self.name}@{self.generation}"
 
     def with_fields(self, fields: Iterable[str]) -> Manifest:
         known = tuple(sorted({*self.metadata_fields, *fields}))
         return self.model_copy(update={"metadata_fields": known})
+
+    def next_generation(self) -> int:
+        """A number that no generation of this collection has or had."""
+        return 1 + max(self.generation, *(each.generation for each in self.leftovers), 0)
+
+    def leaving(self, generation: int, since: float) -> Manifest:
+        """With `generation` among the leftovers from `since` on."""
+        others = self.without((generation,)).leftovers
+        left = (*others, Leftover(generation=generation, since=since))
+        return self.model_copy(update={"leftovers": left})
+
+    def without(self, generations: Iterable[int]) -> Manifest:
+        """With these generations among the leftovers no more."""
+        gone = set(generations)
+        left = tuple(each for each in self.leftovers if each.generation not in gone)
+        return self.model_copy(update={"leftovers": left})
 
 
 def check_name(name: str) -> str:
@@ -82,31 +103,14 @@ def add_to_hash(total: str, documents: Iterable[tuple[str, str]], sign: int = 1)
     return f"{number % 2**256:064x}"
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Raises StoreError; FileNotFoundError where there is none."""
-    path = folder / FILE
+def parse_manifest(content: bytes, place: str) -> Manifest:
+    """Raises StoreError naming `place`, for one of another version or a damaged one."""
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(content)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
+        where = ".".join(map(str, problem["loc"])) or "the whole"
         raise StoreError(
-            f"{path}: {where}: {problem['msg']}; it was made by another version or is damaged: "
-            "delete the collection's folder and ingest it again"
+            f"{place}: {where}: {problem['msg']}; it was made by another version or is damaged: "
+            "delete the collection and ingest it again"
         ) from None
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Atomic and durable: the old file or the new one, also after a power cut."""
-    path = folder / FILE
-    draft = path.with_suffix(".tmp")
-    with draft.open("wb") as file:
-        file.write(manifest.model_dump_json(indent=2).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -18,7 +18,7 @@ from typing import Self
 
 import anyio.to_thread
 
-from service.errors import ConfigurationError, InvalidRequest, NotFound
+from service.errors import ConfigurationError, InvalidRequest
 from service.retrieval.chunking import Chunked, passages_of
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Document, Record
@@ -50,7 +50,7 @@ class _Plan:
 
 
 class CollectionWriter:
-    """`async with` it: it holds the collection's write lock, and the end completes the manifest.
+    """`async with` it, as the collection's only writer; the end completes the manifest.
 
     Left by an exception, or after a write that was cancelled, the collection stays `building`; the
     next writer mends it.
@@ -66,12 +66,6 @@ class CollectionWriter:
         self.embedded = 0
 
     async def __aenter__(self) -> Self:
-        await self._collection.write_lock.acquire()
-        try:
-            self._collection.check_open()
-        except NotFound:
-            self._collection.write_lock.release()
-            raise
         manifest = self._collection.manifest
         self._mend = manifest.state == "building"
         self._fields = set(manifest.metadata_fields)
@@ -83,11 +77,8 @@ class CollectionWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            if error is None and not self._cut_short:
-                await self._finish()
-        finally:
-            self._collection.write_lock.release()
+        if error is None and not self._cut_short:
+            await self._finish()
 
     async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
         """The passages of those that are new or other than stored, ahead of their writing."""

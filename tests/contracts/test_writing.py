@@ -155,16 +155,21 @@ async def test_a_failure_leaves_the_collection_building(tmp_path: Path, backends
             assert not stores.incomplete
 
 
-async def test_stores_that_others_hold_are_left_alone(tmp_path: Path, backends: Backends) -> None:
+async def test_another_data_directory(tmp_path: Path, backends: Backends) -> None:
+    """Where Elasticsearch holds the manifests it finds what is there; else it has its own."""
     async with opened(tmp_path / "one", backends) as first:
         await first.create(NAME)
         await ingest_documents(CORPUS, NAME, first)
         async with opened(tmp_path / "two", backends) as second:
-            if backends.names == Backends().names:
-                await second.create(NAME)  # embedded: each data directory has its own
-            else:
+            if backends.names[0] == "elasticsearch":
+                assert await second.manifest(NAME) == await first.manifest(NAME)
+                assert await found(second, "Norma") == await found(first, "Norma")
+            elif backends.names[1] == "qdrant":
+                assert NAME not in await second.names()
                 with pytest.raises(StoreError, match=r"holds 5 .* another gateway"):
                     await second.create(NAME)
+            else:
+                assert (await second.create(NAME)).documents == 0
         assert await found(first, "Norma")
 
 

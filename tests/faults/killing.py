@@ -21,8 +21,7 @@ from typing import Any
 
 import anyio
 
-from service.retrieval import collection as collection_module
-from service.retrieval.collection import Collection
+from service.retrieval import manifest_store
 from service.retrieval.collections import Collections
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.ingest import IngestReport, ingest
@@ -32,7 +31,11 @@ from service.retrieval.sample import Sample
 from service.retrieval.tantivy_store import TantivyStore
 
 NAME = "killed"
-DURABLE = ((QdrantEdgeStore, ("upsert", "delete", "flush")), (TantivyStore, ("replace",)))
+DURABLE = (
+    (QdrantEdgeStore, ("upsert", "delete", "flush")),
+    (TantivyStore, ("replace",)),
+    (manifest_store, ("write_file",)),
+)
 
 
 class NotingEmbedder(HashingEmbedder):
@@ -83,12 +86,15 @@ async def run(data: Path, file: Path, embedder: HashingEmbedder) -> IngestReport
 
 async def state(data: Path) -> State:
     """Look into the stores, as they are."""
-    collection = Collection.open(data / "collections" / NAME)
+    collections = Collections(data, HashingEmbedder(), Sample(data / "no-sample"))
     try:
-        bm25 = {r.passage.passage_id: r.content_hash for r in collection.bm25.records()}
+        collection = await collections.get(NAME)
+        records = list(collection.bm25.records())
+        bm25 = {record.passage.passage_id: record.content_hash for record in records}
+        assert len(bm25) == len(records)
         return State(bm25, collection.dense.all_hashes(), collection.manifest)
     finally:
-        await collection.close()
+        await collections.aclose()
 
 
 def start(data: Path, file: Path, log: Path, *options: str) -> subprocess.Popen[bytes]:
@@ -151,10 +157,9 @@ def _main() -> None:
     given = parser.parse_args()
     if given.operation is not None:
         wrap = _dies_at(given.operation)
-        collection_module.write_manifest = wrap(collection_module.write_manifest)
-        for store, names in DURABLE:
+        for place, names in DURABLE:
             for name in names:
-                setattr(store, name, wrap(getattr(store, name)))
+                setattr(place, name, wrap(getattr(place, name)))
     print("started", flush=True)
     anyio.run(run, given.data, given.file, NotingEmbedder(given.log, given.delay))
 

@@ -11,7 +11,7 @@ from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.collections import describe
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest_documents
-from service.retrieval.manifest import add_to_hash, check_name
+from service.retrieval.manifest import check_name
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, opened
 
 pytestmark = pytest.mark.anyio
@@ -141,7 +141,7 @@ async def test_a_damaged_manifest_says_what_to_do(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
         await collections.create("c")
     path = tmp_path / "collections" / "c" / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 3}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 2}))
     async with opened(tmp_path) as collections:
         with pytest.raises(StoreError, match=r"schema_version.*ingest it again"):
             await collections.get("c")
@@ -154,7 +154,7 @@ async def test_a_damaged_manifest_says_what_to_do(tmp_path: Path) -> None:
 async def test_damaged_stores_are_a_store_error(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
         await collections.create("c")
-    (tmp_path / "collections" / "c" / "bm25" / "meta.json").write_text("{")
+    (tmp_path / "collections" / "c" / "1" / "bm25" / "meta.json").write_text("{")
     async with opened(tmp_path) as collections:
         with pytest.raises(StoreError, match="BM25 index"):
             await collections.get("c")
@@ -167,11 +167,3 @@ async def test_default_comes_before_the_sample(tmp_path: Path) -> None:
         await collections.create("default")
         assert await collections.resolve(None) == "default"
         assert await collections.metadata_fields("default") == ()
-
-
-def test_hashes_add_and_subtract() -> None:
-    one = add_to_hash("0" * 64, [("a", "1")])
-    both = add_to_hash(one, [("b", "2")])
-    assert both == add_to_hash("0" * 64, [("b", "2"), ("a", "1")])
-    assert add_to_hash(both, [("b", "2")], -1) == one
-    assert add_to_hash(one, [("a", "1")], -1) == "0" * 64

@@ -1,0 +1,131 @@
+"""Several gateways over one Elasticsearch and one Qdrant, none of them with a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import pytest
+
+from service.errors import NotFound, StoreError
+from service.retrieval import manifest_elastic, shelf
+from service.retrieval.backends import Backends
+from service.retrieval.base import SearchRequest
+from service.retrieval.collections import Collections
+from service.retrieval.hybrid import HybridRetriever
+from service.retrieval.ingest import ingest_documents
+from service.retrieval.sample import Sample
+from tests.contracts.stores import QUIET, elastic_server, qdrant_server
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+
+pytestmark = [pytest.mark.anyio, QUIET]
+
+NAME = "shared"
+
+
+@pytest.fixture
+async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
+    made = Backends(elastic_server(request), qdrant_server())
+    await made.drop(NAME)
+    yield made
+    await made.drop(NAME)
+    await made.aclose()
+
+
+@pytest.fixture
+async def gateways(
+    tmp_path: Path, backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[Collections]]:
+    """Each reads what the others write at every question."""
+    monkeypatch.setattr(shelf, "FRESH_S", 0.0)
+    async with AsyncExitStack() as stack:
+        made = []
+        for number in range(3):
+            data = tmp_path / str(number)
+            each = Collections(data, CountingEmbedder(), Sample(data / "no-sample"), backends)
+            stack.push_async_callback(each.aclose)
+            made.append(each)
+        yield made
+
+
+async def ids(collections: Collections, query: str) -> list[str]:
+    retriever = HybridRetriever(collections, CountingEmbedder(), SETTINGS)
+    result = await retriever.search(SearchRequest(query, 9, NAME))
+    return sorted(hit.passage.passage_id for hit in result.passages)
+
+
+async def test_what_one_makes_the_others_find_change_and_lose(gateways: list[Collections]) -> None:
+    one, two, three = gateways
+    await one.create(NAME, description="of all")
+    assert await two.resolve(NAME) == NAME
+    await ingest_documents(CORPUS, NAME, two)
+    assert "etna" in await ids(one, "Etna volcano")
+    assert await three.manifest(NAME) == await two.manifest(NAME) == await one.manifest(NAME)
+    await three.delete_document(NAME, "etna")
+    assert "etna" not in await ids(two, "Etna volcano")
+    assert (await one.manifest(NAME)).documents == 4
+    await one.delete(NAME)
+    assert NAME not in await two.names()
+    for each in (one, two, three):
+        with pytest.raises(NotFound):
+            await each.manifest(NAME)
+
+
+async def test_all_write_at_once(gateways: list[Collections]) -> None:
+    """Also of those that make the collection, and of one document, one comes after the other."""
+    documents = [{"id": f"d{n}", "text": f"Document {n} of many."} for n in range(30)]
+
+    async def write(collections: Collections, own: list[dict[str, str]]) -> None:
+        await collections.create(NAME)
+        for document in own:
+            await ingest_documents([document, {**document, "id": "same"}], NAME, collections)
+
+    async with anyio.create_task_group() as group:
+        for number, each in enumerate(gateways):
+            group.start_soon(write, each, documents[number::3])
+    manifest = await gateways[0].manifest(NAME)
+    assert (manifest.state, manifest.documents, manifest.passages) == ("complete", 31, 31)
+    assert {(await each.manifest(NAME)).content_hash for each in gateways} == {
+        manifest.content_hash
+    }
+    collection = await gateways[0].get(NAME)
+    stored = await anyio.to_thread.run_sync(collection.dense.all_hashes)
+    records = await anyio.to_thread.run_sync(lambda: list(collection.bm25.records()))
+    assert {each.passage.passage_id: each.content_hash for each in records} == stored
+
+
+async def test_a_claim_that_was_lost_ends_the_work_under_it(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was frozen for longer than a claim lasts must not go on writing."""
+    monkeypatch.setattr(manifest_elastic, "CLAIM_S", 0.0)
+    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
+    monkeypatch.setattr(manifest_elastic, "RENEW_S", 0.05)
+
+    async def frozen() -> None:
+        async with one.claim(NAME):
+            async with two.claim(NAME):
+                pass
+            with anyio.fail_after(20):
+                await anyio.sleep_forever()
+
+    with pytest.raises(StoreError, match="another gateway took over"):
+        await frozen()
+
+
+async def test_a_claim_is_waited_for(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
+    async with one.claim(NAME):
+        assert await two.claimed(NAME)
+        assert not await one.claimed(NAME)
+        monkeypatch.setattr(manifest_elastic, "PATIENCE_S", 0.0)
+        with pytest.raises(StoreError, match="another gateway has been writing"):
+            async with two.claim(NAME):
+                pass
+    assert not await two.claimed(NAME)
+    async with two.claim(NAME):
+        pass
