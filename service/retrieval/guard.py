@@ -61,12 +61,13 @@ class Guard:
             async with asyncio.timeout(limit), self._places:
                 result = await self._admitted(ask, started + limit, own=limit == self._timeout_s)
         except TimeoutError as error:
-            self._ended(started, failed=True)
-            raise BackendUnavailable(f"{self._backend} took longer than {limit:.3g} s") from error
-        except Exception:
-            self._ended(started, failed=True)
+            late = BackendUnavailable(f"{self._backend} took longer than {limit:.3g} s")
+            self._ended(started, late)
+            raise late from error
+        except Exception as error:
+            self._ended(started, error)
             raise
-        self._ended(started, failed=False)
+        self._ended(started)
         return result
 
     async def _admitted(
@@ -98,8 +99,10 @@ class Guard:
         finally:
             self._show()
 
-    def _ended(self, started: float, *, failed: bool) -> None:
-        self._observer.search(self._backend, time.monotonic() - started, failed)
+    def _ended(self, started: float, failure: Exception | None = None) -> None:
+        self._observer.search(self._backend, time.monotonic() - started, failure is not None)
+        if failure is not None:
+            _log.warning("backend_failed", backend=self._backend, why=str(failure))
 
     def _refusal(self) -> BackendUnavailable:
         return BackendUnavailable(

@@ -11,8 +11,6 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import structlog
-
 from service.concurrency import gather
 from service.domain import RetrieverName, ScoredPassage
 from service.errors import InvalidRequest, RetrievalFailure
@@ -42,8 +40,6 @@ INCOMPLETE = "index-incomplete"
 NOTHING = SearchResult(())
 
 Requests = Sequence[SearchRequest]
-
-_log = structlog.get_logger(__name__)
 
 
 class _Found(NamedTuple):
@@ -195,8 +191,6 @@ def _out(bm25: Side, dense: Side) -> tuple[str, ...]:
     """Names of the sides that are out. Raises RetrievalFailure where both are."""
     sides = {"bm25": bm25, "dense": dense}
     failures = {name: side.failure for name, side in sides.items() if side.failure is not None}
-    for name, why in failures.items():
-        _log.warning("retriever_out", retriever=name, why=why)
     if len(failures) == len(sides):
         raise RetrievalFailure("; ".join(f"{name} is out: {why}" for name, why in failures.items()))
     return tuple(failures)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import structlog
+
 from service.concurrency import gather
 from service.domain import ScoredPassage
 from service.errors import RevelatorError
@@ -17,6 +19,8 @@ from service.retrieval.query_embedding import QueryEmbedding
 from service.settings import RetrievalSettings
 
 Hits = list[ScoredPassage]
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Sides:
         """Refuses a collection whose vectors are not comparable to the embedder's."""
         if stores.embedding != self._embedder.contract:
             apart = differences(stores.embedding, self._embedder.contract)
+            _log.warning("vectors_not_comparable", why=apart)
             return Side(failure=f"its vectors were made in another way: {apart}")
         try:
             vectors = await self._embedding.vectors([query.text for query in queries], until)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import structlog
-
 from service.domain import ScoredPassage
 from service.errors import RevelatorError
 from service.retrieval.embedding import passage_input
@@ -18,8 +16,6 @@ from service.settings import RerankerSettings, RetrievalSettings
 BACKEND = "reranker"  # its name in the metrics
 
 Passages = tuple[ScoredPassage, ...]
-
-_log = structlog.get_logger(__name__)
 
 
 class Reranking:
@@ -45,8 +41,7 @@ class Reranking:
         texts = [passage_input(hit.passage) for hit in fused]
         try:
             scores = await self._guard.call(partial(self._reranker.scores, query, texts), until)
-        except RevelatorError as error:
-            _log.warning("reranker_out", why=error.detail)
+        except RevelatorError:
             return fused[:top_k], False
         return by_score(fused, scores)[:top_k], True
 

@@ -1,0 +1,73 @@
+"""A TCP proxy before a real server: it lets through, delays, or answers in the server's place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
+
+
+class Proxy:
+    """`delay_s` and `status` may change while it runs; `refusals` bounds how often `status` is
+    answered. `requests` counts what came in."""
+
+    def __init__(self, target: str) -> None:
+        parts = urlsplit(target)
+        self._target = (parts.hostname or "", parts.port or 80)
+        self.url = ""
+        self.delay_s = 0.0
+        self.status: int | None = None
+        self.refusals = 1_000_000
+        self.requests = 0
+
+    async def serve(self, client: SocketStream) -> None:
+        """One connection; a request fits into what is read at once."""
+        with contextlib.suppress(anyio.BrokenResourceError, OSError):
+            async with (
+                client,
+                await anyio.connect_tcp(*self._target) as server,
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(self._answers, server, client)
+                await self._requests(client, server)
+                group.cancel_scope.cancel()
+
+    async def _requests(self, client: SocketStream, server: SocketStream) -> None:
+        async for data in client:
+            self.requests += data.count(b" HTTP/1.1\r\n")
+            await anyio.sleep(self.delay_s)
+            if self.status is not None and self.refusals > 0:
+                self.refusals -= 1
+                await client.send(_answer(self.status))
+                return
+            await server.send(data)
+
+    @staticmethod
+    async def _answers(server: SocketStream, client: SocketStream) -> None:
+        with contextlib.suppress(anyio.BrokenResourceError, OSError):
+            async for data in server:
+                await client.send(data)
+
+
+def _answer(status: int) -> bytes:
+    body = b'{"error":{"type":"of_the_proxy","reason":"said the proxy"}}'
+    return (
+        b"HTTP/1.1 %d Said\r\nx-elastic-product: Elasticsearch\r\nconnection: close\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+    ) % (status, len(body), body)
+
+
+@asynccontextmanager
+async def proxied(target: str) -> AsyncIterator[Proxy]:
+    """A proxy before the server at the URL `target`."""
+    proxy = Proxy(target)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        proxy.url = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+        async with anyio.create_task_group() as group:
+            group.start_soon(listener.serve, proxy.serve)
+            yield proxy
+            group.cancel_scope.cancel()
