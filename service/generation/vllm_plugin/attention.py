@@ -1,0 +1,86 @@
+"""Attention of the last layer from queries and cached keys; maxima that run along with the rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MOST_WEIGHTS = 2**24  # of one block of rows: 64 MB
+
+
+def attention_rows(query: Tensor, keys: Tensor, first: int, scale: float) -> Tensor:
+    """Causal softmax weights in float32, as transformers' eager attention computes them.
+
+    `query` (rows, heads, size) are of the positions `first`, `first` + 1, …; `keys` (kv_heads,
+    size, n) of positions 0 to n - 1, with n = first + rows. Head h reads kv head
+    h // (heads / kv_heads). Returns (heads, rows, n).
+    """
+    rows, heads, size = query.shape
+    kv_heads, _, length = keys.shape
+    grouped = query.float().view(rows, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
+    scores = torch.bmm(grouped.reshape(kv_heads, -1, size), keys.float()) * scale
+    scores = scores.view(heads, rows, length)
+    if rows > 1:
+        places = torch.arange(length, device=keys.device)
+        scores.masked_fill_(places > places[first:, None], float("-inf"))
+    return scores.softmax(dim=-1)
+
+
+def decode_rows(query: Tensor, keys: Tensor, lengths: Tensor, scale: float) -> Tensor:
+    """One row each of several requests: the weights of their last positions, in float32.
+
+    `query` (requests, heads, size); `keys` (requests, blocks, kv_heads, size, block), gathered by
+    block table, anything beyond `lengths` (requests,) being padding. Returns (requests, heads,
+    blocks * block), 0 in the padding.
+    """
+    requests, blocks, kv_heads, size, block = keys.shape
+    grouped = query.float().view(requests, 1, kv_heads, -1, size)
+    scores = torch.matmul(grouped, keys.float()).permute(0, 2, 3, 1, 4)
+    scores = scores.reshape(requests, -1, blocks * block) * scale
+    places = torch.arange(blocks * block, device=keys.device)
+    scores.masked_fill_((places >= lengths[:, None])[:, None], float("-inf"))
+    return scores.softmax(dim=-1)
+
+
+def rows_per_block(heads: int, length: int) -> int:
+    """How many rows over `length` keys to compute at once."""
+    return max(1, MOST_WEIGHTS // (heads * length))
+
+
+class Maxima:
+    """Running maxima over queries, per head and key: those over q >= k and those over q > k.
+
+    `fold` takes rows in order of position, however they are cut; a row counts keys from the first
+    one that is watched (for a draft its first token). Memory: 8 bytes * heads * capacity.
+    """
+
+    def __init__(self, heads: int, capacity: int, device: torch.device) -> None:
+        self.size = 0
+        self._state = torch.zeros(2, heads, capacity, device=device)
+
+    def fold(self, weights: Tensor) -> None:
+        """Take the next rows: (heads, rows, size + rows); keys after a row's own are 0."""
+        rows = weights.shape[1]
+        end = self.size + rows
+        whole, later = self._state[0, :, :end], self._state[1, :, :end]
+        torch.maximum(whole, weights.amax(dim=1), out=whole)
+        others = weights.clone()
+        others[:, :, self.size :].diagonal(dim1=1, dim2=2).zero_()
+        torch.maximum(later, others.amax(dim=1), out=later)
+        self.size = end
+
+    def fold_one(self, weights: Tensor) -> None:
+        """The same for a single row: (heads, size + 1)."""
+        size = self.size
+        earlier = self._state[:, :, :size]
+        torch.maximum(earlier, weights[:, :size], out=earlier)
+        self._state[0, :, size] = weights[:, size]
+        self.size = size + 1
+
+    @property
+    def nbytes(self) -> int:
+        return self._state.numel() * self._state.element_size()
+
+    def means(self) -> Tensor:
+        """Means over heads: (2, size), the maxima over q >= k and over q > k."""
+        return self._state[:, :, : self.size].mean(dim=1)
