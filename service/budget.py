@@ -72,3 +72,22 @@ class Budget:
         self.tokens += tokens
         if reader:
             self.slowest_reader_s = max(self.slowest_reader_s, seconds)
+
+
+class Stopwatch:
+    """Wall time during which at least one thing ran; re-entrant, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._running = 0
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        if self._running == 0:
+            self._since = time.monotonic()
+        self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._running -= 1
+        if self._running == 0:
+            self.seconds += time.monotonic() - self._since

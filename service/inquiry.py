@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from service.budget import Budget
+from service.budget import Budget, Stopwatch
 from service.concurrency import closing, deadline
 from service.domain import (
     CallUsage,
@@ -97,26 +97,9 @@ class Observer(Protocol):
 
     def wasted(self, tokens: int) -> None: ...
 
+    def saved(self, tokens: int) -> None: ...
+
     def worker_in_flight(self, worker: str, change: int) -> None: ...
-
-
-class Stopwatch:
-    """Wall time during which at least one thing ran; re-entrant, in seconds."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._running = 0
-        self._since = 0.0
-
-    def __enter__(self) -> None:
-        if self._running == 0:
-            self._since = time.monotonic()
-        self._running += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._running -= 1
-        if self._running == 0:
-            self.seconds += time.monotonic() - self._since
 
 
 @dataclass(slots=True)
@@ -165,7 +148,7 @@ class Scope:
         return [Scope(self.inquiry, f"{group}.{n}") for n in range(1, count + 1)]
 
 
-class _Call:
+class EngineCall:
     """What one engine call has come to so far (seconds)."""
 
     __slots__ = ("first", "pieces", "role", "started", "usage", "worker")
@@ -179,10 +162,13 @@ class _Call:
         self.worker: str | None = None
 
     def see(self, delta: Delta) -> None:
-        self.first = self.first or self.seconds
-        self.pieces += 1
-        self.usage = delta.usage or self.usage
+        self.see_tokens(1, delta.usage)
         self.worker = self.worker or delta.worker
+
+    def see_tokens(self, count: int, usage: TokenUsage | None) -> None:
+        self.first = self.first or self.seconds
+        self.pieces += count
+        self.usage = usage or self.usage
 
     @property
     def seconds(self) -> float:
@@ -245,20 +231,20 @@ class OpenStep:
         self, role_name: RoleName, request: GenerationRequest, final: bool
     ) -> Completion:
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        call = self._begin(role)
+        call = self.begin(role)
         pieces: list[str] = []
         end = Delta("", finish="stop", usage=TokenUsage(0, 0))
         left = budget.remaining_s if final else budget.step_remaining_s
         try:
             with self.inquiry.generation_time, deadline(left):
-                async with closing(role.generator.stream(self._addressed(role, request))) as deltas:
+                async with closing(role.generator.stream(self.addressed(role, request))) as deltas:
                     async for delta in deltas:
                         call.see(delta)
                         pieces.append(delta.text)
                         if delta.finish and delta.usage:
                             end = delta
         finally:
-            self._count(call)
+            self.count(call)
         text = strip_thinking("".join(pieces))
         return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), end.logprob)
 
@@ -309,9 +295,9 @@ class OpenStep:
     ) -> AsyncIterator[Delta]:
         """Stream one call under the question's clock; count it whatever its end."""
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        call = self._begin(role)
+        call = self.begin(role)
         try:
-            async with closing(role.generator.stream(self._addressed(role, request))) as deltas:
+            async with closing(role.generator.stream(self.addressed(role, request))) as deltas:
                 while True:
                     left = budget.remaining_s if final else budget.step_remaining_s
                     with self.inquiry.generation_time, deadline(left):
@@ -321,9 +307,9 @@ class OpenStep:
                     call.see(delta)
                     yield delta
         finally:
-            self._count(call)
+            self.count(call)
 
-    def _addressed(self, role: Role, request: GenerationRequest) -> GenerationRequest:
+    def addressed(self, role: Role, request: GenerationRequest) -> GenerationRequest:
         """The request, naming the role's model and the question that it is for."""
         inquiry = self.inquiry
         return replace(
@@ -333,12 +319,12 @@ class OpenStep:
             turn=inquiry.budget.llm_calls,
         )
 
-    def _begin(self, role: Role) -> _Call:
+    def begin(self, role: Role) -> EngineCall:
         if self.inquiry.observer and not role.pooled:
             self.inquiry.observer.worker_in_flight(role.generator.name, 1)
-        return _Call(role)
+        return EngineCall(role)
 
-    def _count(self, call: _Call) -> None:
+    def count(self, call: EngineCall) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds
         spent = usage or TokenUsage(0, call.pieces)
         self.llm_calls += 1

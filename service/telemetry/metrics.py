@@ -134,6 +134,11 @@ class Metrics:
             "Tokens of calls that were cut off before their end.",
             registry=registry,
         )
+        self._saved = Counter(
+            "revelator_saved_tokens_total",
+            "Tokens that calls were spared because enough was there before their limit.",
+            registry=registry,
+        )
 
     def _backend_metrics(self) -> None:
         registry = self.registry
@@ -282,6 +287,10 @@ class Metrics:
     def wasted(self, tokens: int) -> None:
         """Tokens that an engine made for a call that was cut off."""
         self._wasted.inc(tokens)
+
+    def saved(self, tokens: int) -> None:
+        """Tokens that an engine did not have to make for a call that was ended on purpose."""
+        self._saved.inc(tokens)
 
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         """One search in one backend ended."""

@@ -18,7 +18,7 @@ LAYERS = (
     ("errors", "concurrency", "text", "domain", "offline"),
     ("events", "budget", "settings", "locking"),
     ("prompting", "generation", "retrieval", "tagging"),
-    ("citing", "folding", "inquiry", "telemetry"),
+    ("citing", "folding", "inquiry", "drafting", "telemetry"),
     ("revelator",),
     ("loops",),
     ("handlers",),
