@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from service.concurrency import closing, deadline
-from service.generation.base import GenerationRequest, TokenUsage
+from service.generation.base import GenerationRequest, Generator, TokenUsage
 from service.generation.signals import (
     ContextRows,
     ScoreRequest,
@@ -111,12 +111,15 @@ async def writing(
         step.count(counted)
 
 
+def gives_signals(generator: Generator) -> TypeGuard[SignalGenerator]:
+    return isinstance(generator, SignalGenerator) and generator.capabilities.token_signals
+
+
 def signals_of(role: Role) -> SignalGenerator:
-    """Raises ValueError; a request is checked for it before it begins."""
-    generator = role.generator
-    if not (isinstance(generator, SignalGenerator) and generator.capabilities.token_signals):
-        raise ValueError(f"the engine {generator.name!r} gives no token signals")
-    return generator
+    """Raises ValueError: whether a reader gives signals is asked before a question begins."""
+    if not gives_signals(role.generator):
+        raise ValueError(f"the engine {role.generator.name!r} gives no token signals")
+    return role.generator
 
 
 async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int) -> None:

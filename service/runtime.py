@@ -18,7 +18,7 @@ from service.generation.base import Generator
 from service.generation.factory import open_generator
 from service.generation.pool.report import Pool
 from service.inquiry import Inquiry, QuestionRequest, Role, Roles
-from service.loops import get_loop
+from service.loops import check_loop
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
 from service.settings import RoleSettings, Settings
@@ -74,7 +74,7 @@ class Runtime:
                 f"route 'direct' runs no loop; leave out loop {loop!r} or name another route"
             )
         if route != "direct":
-            get_loop(resolve_loop("single", loop))
+            check_loop(resolve_loop("single", loop), self.roles, self.settings)
         wanted = _filter(filter or {})
         resolved = await self.retriever.check_request(collection, wanted)
         return QuestionRequest(

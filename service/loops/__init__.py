@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from service.domain import LoopName
 from service.errors import LoopUnavailable
+from service.inquiry import Roles
 from service.loops.anrag import Anrag
 from service.loops.autorag import Autorag
-from service.loops.base import Loop
+from service.loops.base import Demanding, Loop
+from service.loops.dragin import Dragin
+from service.settings import Settings
 
-LOOPS: dict[str, Loop] = {loop.name: loop for loop in (Anrag(), Autorag())}
+LOOPS: dict[str, Loop] = {loop.name: loop for loop in (Anrag(), Autorag(), Dragin())}
 
 
 def get_loop(name: LoopName) -> Loop:
@@ -17,3 +20,10 @@ def get_loop(name: LoopName) -> Loop:
         built = ", ".join(sorted(LOOPS))
         raise LoopUnavailable(f"the loop {name!r} is not built in this version; it has {built}")
     return LOOPS[name]
+
+
+def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
+    """Raises LoopUnavailable where this deployment cannot run the loop."""
+    loop = get_loop(name)
+    if isinstance(loop, Demanding) and (lacking := loop.missing(roles, settings)):
+        raise LoopUnavailable(f"the loop {name!r} cannot run here: {lacking}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from service.domain import LoopName
 from service.events import BaseEvent, TokenRole
-from service.inquiry import Scope
+from service.inquiry import Roles, Scope
+from service.settings import Settings
 
 
 class Loop(Protocol):
@@ -21,3 +22,11 @@ class Loop(Protocol):
     name: LoopName
 
     def run(self, scope: Scope, question: str, as_role: TokenRole) -> AsyncIterator[BaseEvent]: ...
+
+
+@runtime_checkable
+class Demanding(Protocol):
+    """A loop that not every deployment can run."""
+
+    def missing(self, roles: Roles, settings: Settings) -> str | None:
+        """What is lacking, and how to have it; None where the loop can run."""

@@ -1,0 +1,5 @@
+"""DRAGIN: the model's own doubt, token by token, asks for retrieval (methods §3)."""
+
+from service.loops.dragin.loop import Dragin
+
+__all__ = ["Dragin"]

@@ -1,0 +1,84 @@
+"""What a DRAGIN run knows, and the small things that all its parts do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+
+from service.domain import StepKind, StoppedBy
+from service.drafting import token_spans
+from service.events import BaseEvent, TokenRole
+from service.inquiry import Inquiry, OpenStep, Scope
+from service.loops.dragin.options import Options
+from service.loops.dragin.prompts import Layout
+from service.loops.dragin.words import join
+from service.tagging.base import Splitter, Tagger
+
+START: Final = 1  # token that an engine puts before a prompt
+SLACK: Final = 2  # tokens that a prompt's ends may cost beyond its own text's
+
+
+@dataclass(slots=True)
+class Run:
+    """`layout.written` is the text so far, `layout.passages` those of the newest retrieval. `step`
+    is the open step; `seen`: some passage was found."""
+
+    scope: Scope
+    question: str
+    as_role: TokenRole
+    options: Options
+    tagger: Tagger
+    splitter: Splitter
+    layout: Layout
+    step: OpenStep
+    retrievals: int = 0
+    seen: bool = False
+    ended: bool = False
+    stopped_by: StoppedBy = "answer"
+
+    @property
+    def inquiry(self) -> Inquiry:
+        return self.scope.inquiry
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return ("\n",) if self.options.cut_drafts else ()
+
+    @property
+    def may_retrieve(self) -> bool:
+        most = self.options.max_retrievals
+        return most is None or self.retrievals < most
+
+    @property
+    def unfounded(self) -> bool:
+        """Retrieved, found nothing at all, and the service abstains then (design, Answer)."""
+        abstains = self.inquiry.settings.hanrag.on_no_evidence == "abstain"
+        return abstains and self.retrievals > 0 and not self.seen
+
+    def open(self, kind: StepKind) -> list[BaseEvent]:
+        """Close the open step and open the next; a step without an id was never shown."""
+        events: list[BaseEvent] = [self.step.end()] if self.step.id else []
+        self.step = self.scope.step(kind, self.question)
+        return [*events, self.step.start()]
+
+    def write(self, *parts: str) -> None:
+        self.layout = replace(self.layout, written=join(self.layout.written, *parts))
+
+    async def count(self, text: str) -> int:
+        """Tokens of a text with the one before it."""
+        return len(await token_spans(self.step, text)) + START if text else 0
+
+    async def fit(self, layout: Layout) -> Layout:
+        """The layout, made shorter until prompt and output fit the model's context."""
+        context = self.inquiry.roles.reader.generator.capabilities.context_tokens
+        if context is None:
+            return layout
+        room = context - self.options.limit - SLACK
+        for candidate in chain([layout], layout.shorter()):
+            prompt = candidate.prompt().text
+            if len(prompt.encode()) <= room or await self.count(prompt) <= room:
+                break
+        if candidate != layout:
+            self.step.flag("shortened")
+        return candidate
