@@ -61,19 +61,6 @@ class PromptEncoder:
         ids, spans = self._encode(text, self._first)
         return [*start, *ids], [(0, 0)] * len(start) + spans
 
-    def spans_of(self, ids: Sequence[int]) -> list[Span]:
-        """Where ids lie in the text that they are decoded to."""
-        detokenizer = Detokenizer(self.backend)
-        spans: list[Span] = []
-        length = waiting = 0
-        for token in ids:
-            waiting += 1
-            text = detokenizer.feed(token)
-            if not detokenizer.holds_back:
-                spans += [(length, length + len(text))] * waiting
-                length, waiting = length + len(text), 0
-        return spans + [(length, length + len(detokenizer.flush()))] * waiting
-
     def _encode(self, text: str, tokenizer: Any) -> tuple[list[int], list[Span]]:
         text = text.encode("utf-8", "replace").decode("utf-8")
         encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -185,11 +172,6 @@ class Detokenizer:
         self._begin = 0
         self._read = len(self._ids)
         self._unfinished = 0
-
-    @property
-    def holds_back(self) -> bool:
-        """Are there ids whose character is not whole yet?"""
-        return self._unfinished > 0
 
     def feed(self, token: int) -> str:
         """Take the next id, return the text that is now certain."""

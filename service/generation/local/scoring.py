@@ -11,11 +11,11 @@ from torch import Tensor
 
 from service.errors import EngineFailure
 from service.generation.base import TokenUsage
-from service.generation.encoding import Detokenizer, PromptEncoder
-from service.generation.local.draft_text import DraftText
+from service.generation.draft_text import place_tokens, wanted_tokens
+from service.generation.encoding import PromptEncoder
 from service.generation.local.jobs import ScoreJob
 from service.generation.local.taps import last_layer
-from service.generation.signals import AttentionRow, ScoredToken, ScoreRequest, Scoring, Span
+from service.generation.signals import AttentionRow, ScoredToken, Scoring, Span
 from service.generation.vllm_plugin.attention import Maxima, attention_rows, rows_per_block
 from service.generation.vllm_plugin.entropy import entropies
 
@@ -80,29 +80,11 @@ class ReadingTap:
 
 def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> Reading:
     """Raises EngineFailure for a text longer than `most` tokens."""
-    ids, spans = _place(encoder, job.request)
+    ids, spans = place_tokens(encoder, job.request)
     if not 0 < len(ids) <= most:
         raise EngineFailure(f"a text of {len(ids)} tokens cannot be scored; 1 to {most} can")
-    wanted = frozenset(
-        number
-        for number, (begin, end) in enumerate(spans)
-        if number and any(begin < last and end > first for first, last in job.request.row_spans)
-    )
+    wanted = frozenset(wanted_tokens(spans, job.request))
     return Reading(job, ids, spans, wanted)
-
-
-def _place(encoder: PromptEncoder, request: ScoreRequest) -> tuple[list[int], list[Span]]:
-    if request.text is not None:
-        return encoder.encode_with_spans(request.text, bos=request.bos)
-    draft = DraftText(Detokenizer(encoder.backend))
-    for token in request.token_ids:
-        draft.feed(token)
-    draft.end()
-    start, spans = encoder.encode_with_spans("", bos=request.bos)
-    return (
-        [*start, *request.token_ids],
-        [*spans, *(placed.span or (0, 0) for placed in draft.tokens)],
-    )
 
 
 def score(network: Any, readings: Sequence[Reading]) -> list[Scoring]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from service.generation.base import FinishReason, TokenUsage
+from service.generation.draft_text import DraftText
 from service.generation.encoding import Detokenizer
-from service.generation.local.draft_text import DraftText
 from service.generation.local.jobs import SignalJob
 from service.generation.local.rows import Row
 from service.generation.signals import AttentionUpdate, DraftToken, SignalDelta

@@ -16,7 +16,7 @@ MOST_BYTES = 1_000_000
 
 
 class Probe:
-    """`GET /health`, `/v1/models`, `/version` and our plugin's `/revelator/info`.
+    """`GET /health`, `/v1/models`, `/version` and our plugin's `/v1/revelator/info`.
 
     Only vLLM has all four; what another server does not know (404) is taken as absent.
     """
@@ -35,7 +35,7 @@ class Probe:
         """What it serves. Raises EngineFailure saying what is wrong with it."""
         models, context = _models(await self._json(base / "models"))
         version = await self._json(base.with_path("/version"), optional=True)
-        info = await self._json(base.with_path("/revelator/info"), optional=True)
+        info = await self._json(base / "revelator" / "info", optional=True)
         return Profile(
             models,
             version.get("version"),

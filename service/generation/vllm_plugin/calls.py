@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from service.generation.base import TokenUsage
+from service.generation.draft_text import place_tokens, wanted_tokens
 from service.generation.encoding import CONTEXT_TAIL, Detokenizer, PromptEncoder
 from service.generation.signals import (
     AttentionRow,
@@ -158,12 +159,14 @@ class Calls:
 
     async def score(self, request: ScoreRequest) -> Scoring:
         """Read a text or ids. Raises BadRequest, ledger.Full, SignalsLost, UnknownModel."""
-        ids, spans = self._to_score(request)
+        if bad := [i for i in request.token_ids if not 0 <= i < self._backend.vocabulary]:
+            raise BadRequest(f"no tokens of the model: {bad[:5]}")
+        ids, spans = place_tokens(self.encoder, request)
         if not ids:
             return Scoring(())
         self._check_length(len(ids), 1)
         self._backend.check_model(request.model)
-        rows = tuple(n - 1 for n in range(1, len(ids)) if _overlaps(spans[n], request.row_spans))
+        rows = tuple(token - 1 for token in wanted_tokens(spans, request))
         size = bytes_of(len(ids), 1, self._heads, score=True, attention=True, rows=len(rows))
         wish = Wish(_name(), score=True, entropies=request.entropies, rows=rows)
         with self.ledger.reserve(size):
@@ -177,15 +180,6 @@ class Calls:
                 return _scoring(ids, spans, inbox, rows, request.entropies)
             finally:
                 self.collector.close(wish.call)
-
-    def _to_score(self, request: ScoreRequest) -> tuple[list[int], list[Span]]:
-        if request.text is not None:
-            return self.encoder.encode_with_spans(request.text, bos=request.bos)
-        if bad := [i for i in request.token_ids if not 0 <= i < self._backend.vocabulary]:
-            raise BadRequest(f"no tokens of the model: {bad[:5]}")
-        start, before = self.encoder.encode_with_spans("", bos=request.bos)
-        ids = list(request.token_ids)
-        return [*start, *ids], [*before, *self.encoder.spans_of(ids)]
 
     def _check_length(self, prompt: int, new: int) -> None:
         if prompt + new > self.context_tokens:
@@ -221,10 +215,6 @@ def _row(inbox: Inbox, position: int) -> AttentionRow:
     if not np.isfinite(row).all():
         raise SignalsLost(NOT_FINITE)
     return AttentionRow(position + 1, tuple(row.tolist()))
-
-
-def _overlaps(span: Span, wanted: Sequence[Span]) -> bool:
-    return any(span[0] < end and start < span[1] for start, end in wanted)
 
 
 def _name() -> str:

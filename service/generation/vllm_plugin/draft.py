@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from service.generation.base import FinishReason
+from service.generation.draft_text import DraftText
 from service.generation.encoding import Detokenizer
 from service.generation.signals import AttentionUpdate, DraftToken
-from service.generation.text_stream import StopCutter
-
-
-@dataclass(slots=True)
-class _Placed:
-    id: int
-    text: str
-    start: int
-    end: int
 
 
 class Draft:
@@ -27,16 +18,11 @@ class Draft:
     has none: the engine computes a row only to write another token.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stop: tuple[str, ...], *, attention: bool) -> None:
+    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str], *, attention: bool) -> None:
         self.finish: FinishReason | None = None
         self.generated = 0
-        self._detokenizer = detokenizer
-        self._cutter = StopCutter(stop)
+        self._text = DraftText(detokenizer, stop)
         self._attention = attention
-        self._unplaced: list[int] = []
-        self._placed: list[_Placed] = []
-        self._length = 0
-        self._shown = 0
         self._taken = 0
         self._numbers: list[tuple[float, float]] = []
         self._updates: list[Sequence[AttentionUpdate]] = []
@@ -44,23 +30,24 @@ class Draft:
     @property
     def complete(self) -> bool:
         """Every token of the finished draft has been taken."""
-        return self.finish is not None and self._taken == len(self._placed)
+        return self.finish is not None and self._taken == len(self._text.tokens)
 
-    def add_tokens(self, ids: Iterable[int], ends: FinishReason | None = None) -> None:
-        """Take the next ids; with `ends` they are the last, and `stop` says: an end token."""
-        ids = list(ids)
+    def add_tokens(self, ids: Sequence[int], ends: FinishReason | None = None) -> None:
+        """Take the next ids; with `ends` they are the last, and `stop` says: by an end token."""
         for number, token in enumerate(ids):
             if self.finish is not None:
                 return
             self.generated += 1
             if ends == "stop" and number == len(ids) - 1:
-                self._end("stop")
-                self._placed.append(_Placed(token, "", self._shown, self._shown))
+                self._text.end(token)
+                self.finish = "stop"
                 return
-            self._unplaced.append(token)
-            self._place(self._detokenizer.feed(token), whole=not self._detokenizer.holds_back)
+            self._text.feed(token)
+            if self._text.stopped:
+                self.finish = "stop"
         if ends is not None and self.finish is None:
-            self._end(ends)
+            self._text.end()
+            self.finish = ends
 
     def add_signals(
         self,
@@ -73,57 +60,23 @@ class Draft:
 
     def take(self) -> list[DraftToken]:
         """The next tokens of which all is known."""
-        tokens: list[DraftToken] = []
-        while self._taken < len(self._placed) and self._is_whole(self._taken):
-            place = self._placed[self._taken]
-            entropy, logprob = self._numbers[self._taken]
-            updates = () if self._is_last(self._taken) else self._updates_of(self._taken)
-            span = (place.start, place.end)
-            tokens.append(DraftToken(place.id, place.text, span, entropy, logprob, tuple(updates)))
+        settled = len(self._text.tokens) if self.finish else self._text.certain
+        begin = self._taken
+        while self._taken < settled and self._has_signals(self._taken):
             self._taken += 1
-        return tokens
+        return [self._token(number) for number in range(begin, self._taken)]
 
-    def _is_whole(self, number: int) -> bool:
-        if self.finish is None and self._placed[number].end > self._shown:
-            return False
-        if number >= len(self._numbers):
-            return False
-        has_row = number < len(self._updates) or not self._attention
-        return has_row or self._is_last(number)
+    def _token(self, number: int) -> DraftToken:
+        placed, (entropy, logprob) = self._text.tokens[number], self._numbers[number]
+        has_row = self._attention and not self._is_last(number)
+        updates = tuple(self._updates[number]) if has_row else ()
+        span = placed.span or (len(self._text.text), len(self._text.text))
+        return DraftToken(placed.id, placed.text, span, entropy, logprob, updates)
+
+    def _has_signals(self, number: int) -> bool:
+        has_row = number < len(self._updates) or not self._attention or self._is_last(number)
+        return has_row and number < len(self._numbers)
 
     def _is_last(self, number: int) -> bool:
         """Is it the last token that the engine generated for this draft?"""
         return self.finish is not None and number == self.generated - 1
-
-    def _updates_of(self, number: int) -> Sequence[AttentionUpdate]:
-        return self._updates[number] if self._attention else ()
-
-    def _place(self, text: str, *, whole: bool) -> None:
-        """Give the waiting ids the text that has become certain, the last of them all of it."""
-        if not whole:
-            return
-        end = self._length + len(text)
-        for token in self._unplaced:
-            self._placed.append(_Placed(token, "", self._length, end))
-        if self._unplaced:
-            self._placed[-1].text = text
-        self._unplaced.clear()
-        self._length = end
-        self._shown += len(self._cutter.feed(text))
-        if self._cutter.stopped:
-            self._cut()
-
-    def _cut(self) -> None:
-        """A stop string is whole: end the draft before it."""
-        self.finish = "stop"
-        kept = enumerate(self._placed)
-        self._placed = [p for n, p in kept if n < self._taken or p.start < self._shown]
-        for place in self._placed:
-            place.text = place.text[: self._shown - place.start]
-            place.end = min(place.end, self._shown)
-
-    def _end(self, reason: FinishReason) -> None:
-        self._place(self._detokenizer.flush(), whole=True)
-        if self.finish is None:
-            self._shown += len(self._cutter.flush())
-            self.finish = reason

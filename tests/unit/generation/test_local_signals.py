@@ -12,8 +12,8 @@ import pytest
 
 from service.errors import EngineFailure
 from service.generation.base import GenerationRequest, complete
+from service.generation.draft_text import DraftText
 from service.generation.local import LocalGenerator
-from service.generation.local.draft_text import DraftText
 from service.generation.local.generator import EMBEDDED
 from service.generation.signals import DraftToken, ScoreRequest, SignalGenerator, SignalRequest
 from tests.stubs.tiny_model import save_tiny_model

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.generation.signals import Span
+from service.generation.encoding import Detokenizer, PromptEncoder
+from service.generation.signals import ScoreRequest, Span
 
 
 class Decoder(Protocol):
@@ -96,3 +97,27 @@ class DraftText:
             if any(stop.startswith(self.text[-length:]) for stop in self._stops):
                 return length
         return 0
+
+
+def place_tokens(encoder: PromptEncoder, request: ScoreRequest) -> tuple[list[int], list[Span]]:
+    """The ids that a request wants read, and where they lie in its text (see `ScoreRequest`)."""
+    if request.text is not None:
+        return encoder.encode_with_spans(request.text, bos=request.bos)
+    draft = DraftText(Detokenizer(encoder.backend))
+    for token in request.token_ids:
+        draft.feed(token)
+    draft.end()
+    start, before = encoder.encode_with_spans("", bos=request.bos)
+    return (
+        [*start, *request.token_ids],
+        [*before, *(placed.span or (0, 0) for placed in draft.tokens)],
+    )
+
+
+def wanted_tokens(spans: Sequence[Span], request: ScoreRequest) -> list[int]:
+    """The tokens whose rows a request wants: those it overlaps, but the first, which has none."""
+    return [
+        number
+        for number, (begin, end) in enumerate(spans)
+        if number and any(begin < last and end > first for first, last in request.row_spans)
+    ]
