@@ -9,14 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import socket
-import subprocess
-import time
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +21,9 @@ from service.generation.local.generator import EMBEDDED
 from service.generation.openai import OpenAIGenerator
 from service.settings import EngineSettings
 from tests.conftest import unavailable
+from tests.support.vllm import metric, vllm_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
-START_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -38,52 +31,9 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if url := os.environ.get("VLLM_URL"):
         yield url
         return
-    python = os.environ.get("VLLM_PYTHON")
-    if not python:
-        unavailable(
-            "a vLLM server", "set VLLM_URL to a running one, or VLLM_PYTHON to a python that has it"
-        )
-    if not (EMBEDDED / "config.json").is_file():
-        unavailable("the shipped model", "train it, or set VLLM_URL")
-    log = tmp_path_factory.mktemp("vllm") / "log"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = _start(python, port, log)
-    try:
-        _wait(server, port, log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(20)
-        server.kill()
+    with vllm_server(tmp_path_factory.mktemp("vllm") / "log") as server:
         server.wait()
-
-
-def _start(python: str, port: int, log: Path) -> subprocess.Popen[bytes]:
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(EMBEDDED)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
-    command += ["--max-model-len", "2048", "--enforce-eager"]
-    # a small model may fill its answer with the white space that JSON allows anywhere
-    outputs = '{"backend": "xgrammar", "disable_any_whitespace": true}'
-    command += ["--structured-outputs-config", outputs]
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-    with log.open("wb") as out:
-        return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-
-
-def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    begin = time.monotonic()
-    while time.monotonic() - begin < START_S and server.poll() is None:
-        with (
-            suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer,
-        ):
-            if answer.status == 200:
-                return
-        time.sleep(0.5)
-    pytest.fail(f"vLLM did not start: {log.read_text(errors='replace')[-2000:]}")
+        yield server.url
 
 
 @pytest.fixture
@@ -98,10 +48,7 @@ def ask(text: str = "Task: answer\nQuestion: Where?\nAnswer:", **fields: Any) ->
 
 
 def tokens_made(url: str) -> float:
-    with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    made = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", text, re.MULTILINE)
-    return sum(map(float, made))
+    return metric(url, "vllm:generation_tokens_total")
 
 
 async def test_it_is_known_as_vllm_and_answers(engine: OpenAIGenerator) -> None:

@@ -1,0 +1,91 @@
+"""A real vLLM on the CPU, serving the shipped model, from the python that VLLM_PYTHON names."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from service.generation.local.generator import EMBEDDED
+from tests.conftest import unavailable
+
+START_S = 300
+
+
+def vllm_python() -> str:
+    """Skips the test, or fails it under REVELATOR_REAL, where there is none."""
+    if not (EMBEDDED / "config.json").is_file():
+        unavailable("the shipped model", "train it, or set VLLM_URL")
+    return os.environ.get("VLLM_PYTHON") or unavailable(
+        "a vLLM server", "set VLLM_PYTHON to a python that has vLLM"
+    )
+
+
+@dataclass(frozen=True)
+class Vllm:
+    """A server that was started; `url` is its base URL, with /v1."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def wait(self) -> None:
+        """Until it serves; fails the test with the log's end when it does not."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < START_S and self.process.poll() is None:
+            with (
+                suppress(OSError),
+                urllib.request.urlopen(self.url.replace("/v1", "/health"), timeout=2) as answer,
+            ):
+                if answer.status == 200:
+                    return
+            time.sleep(0.5)
+        pytest.fail(f"vLLM did not start: {self.log.read_text(errors='replace')[-2000:]}")
+
+
+@contextmanager
+def vllm_server(
+    log: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Vllm]:
+    """Started, not waited for; it ends with the context. `options` come after our own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(EMBEDDED)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
+    command += ["--max-model-len", "2048", "--enforce-eager"]
+    # a small model may fill its answer with the white space that JSON allows anywhere
+    outputs = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+    command += ["--structured-outputs-config", outputs, *options]
+    surroundings = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    surroundings.update(environment or {})
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, env=surroundings, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield Vllm(process, f"http://127.0.0.1:{port}/v1", log)
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+
+
+def metric(url: str, name: str) -> float:
+    """The sum of a metric's samples at a server, 0 where it has none."""
+    with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=5) as answer:
+        text = answer.read().decode()
+    samples = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
+    return sum(map(float, samples))
