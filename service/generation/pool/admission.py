@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from service.errors import EngineFailure, Overloaded
 from service.generation.pool.choice import Candidate, choose
@@ -56,8 +57,9 @@ class Admission:
 
     def dispatch(self) -> None:
         """Send what can be sent: a place came free, or a worker joined."""
-        while len(self._waiting) and self._running < self._settings.max_concurrency:
-            found = self._waiting.take(self._free_for)
+        while len(self._waiting) and self._has_room():
+            nowhere: set[tuple[str | None, bool]] = set()
+            found = self._waiting.take(partial(self._unless, nowhere))
             if found is None:
                 return
             waiter, member = found
@@ -101,6 +103,21 @@ class Admission:
                 "later or add workers"
             )
         return outage(self._name, waiter, self._members.values())
+
+    def _has_room(self) -> bool:
+        """Whether any call could be sent; thousands may wait, and this is asked for each."""
+        most = self._settings.pool.max_per_worker
+        return self._running < self._settings.max_concurrency and any(
+            member.health.usable and member.calls < most for member in self._members.values()
+        )
+
+    def _unless(self, nowhere: set[tuple[str | None, bool]], waiter: Waiter) -> Member | None:
+        """A place, unless another call found none for what this one needs too."""
+        needs = (waiter.model, waiter.signals)
+        member = None if needs in nowhere else self._free_for(waiter)
+        if member is None:
+            nowhere.add(needs)
+        return member
 
     def _free_for(self, waiter: Waiter) -> Member | None:
         if self._running >= self._settings.max_concurrency:
