@@ -87,7 +87,7 @@ QUERIES: dict[str, tuple[str, int, str]] = {
     "filter no JSON": ("question=q&filter=year", 422, "invalid-request"),
     "filter no object": ("question=q&filter=3", 422, "invalid-request"),
     "bad UTF-8": ("question=%ff%fe", 400, "malformed-request"),
-    "loop not built": ("question=q&loop=dragin", 422, "loop-unavailable"),
+    "loop not built": ("question=q&loop=ircot", 422, "loop-unavailable"),
     "unknown collection": ("question=q&collection=nope", 404, "not-found"),
     "endless timeout": ("question=q&timeout_s=inf", 422, "invalid-request"),
 }

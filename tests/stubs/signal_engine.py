@@ -1,0 +1,165 @@
+"""A strict double of an engine with signals: drafts by script, a token a word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.generation.base import Capabilities, TokenUsage
+from service.generation.scripted import ScriptedGenerator, ScriptError, ScriptStep
+from service.generation.signals import (
+    AttentionRow,
+    AttentionUpdate,
+    ContextRows,
+    DraftToken,
+    ScoredToken,
+    ScoreRequest,
+    Scoring,
+    SignalDelta,
+    SignalRequest,
+    Span,
+)
+
+_TOKEN = re.compile(r"\s?[^\s]+|\s")
+QUIET, PLAIN = 0.1, 0.2
+
+
+def spans_in(text: str) -> tuple[Span, ...]:
+    return tuple(match.span() for match in _TOKEN.finditer(text))
+
+
+@dataclass(frozen=True)
+class DraftScript:
+    """One foreseen draft. `loud`: entropies of words, by their text; others are quiet.
+
+    `attention`: of words; a token gets it from the query after it. `spoilt`: tokens by number that
+    replace those made from the text. `failure` is raised after that many tokens.
+    """
+
+    text: str
+    loud: Mapping[str, float] = field(default_factory=dict)
+    attention: Mapping[str, float] = field(default_factory=dict)
+    spoilt: Mapping[int, DraftToken] = field(default_factory=dict)
+    failure: tuple[int, BaseException] | None = None
+    finish: Any = "stop"
+
+    def tokens(self) -> list[DraftToken]:
+        words = [self.text[slice(*span)] for span in spans_in(self.text)]
+        made = [self._token(n, words, span) for n, span in enumerate(spans_in(self.text))]
+        return [self.spoilt.get(number, token) for number, token in enumerate(made)]
+
+    def received(self, word: str) -> float:
+        return self.attention.get(word.strip(), PLAIN)
+
+    def _token(self, number: int, words: Sequence[str], span: Span) -> DraftToken:
+        updates = [AttentionUpdate(number, 0.9, 0.0)]
+        if number:
+            later = self.received(words[number - 1])
+            updates.append(AttentionUpdate(number - 1, 0.9, later))
+        entropy = self.loud.get(words[number].strip(), QUIET)
+        last = number == len(words) - 1
+        return DraftToken(
+            number, words[number], span, entropy, -entropy, () if last else tuple(updates)
+        )
+
+
+class SignalEngine(ScriptedGenerator):
+    """Drafts in order; plain calls by `steps`. All attention of a row goes to words of `focus`,
+    and evenly to all where none of them comes before."""
+
+    def __init__(
+        self,
+        drafts: Sequence[DraftScript] = (),
+        steps: Sequence[ScriptStep] = (),
+        *,
+        focus: Sequence[str] = (),
+        context_tokens: int | None = None,
+        token_signals: bool = True,
+    ) -> None:
+        capabilities = Capabilities(
+            True, True, True, token_signals=token_signals, context_tokens=context_tokens
+        )
+        super().__init__(steps, ordered=True, capabilities=capabilities)
+        self.drafts = list(drafts)
+        self.prompts: list[SignalRequest] = []
+        self.scores: list[ScoreRequest] = []
+        self.spared = 0
+        self._focus = focus
+        self._newest: DraftScript | None = None
+
+    @asynccontextmanager
+    async def signals(self, request: SignalRequest) -> AsyncIterator[_Call]:
+        self.prompts.append(request)
+        if not self.drafts:
+            raise ScriptError(f"unexpected draft: {request.prompt!r}")
+        self._newest = self.drafts.pop(0)
+        call = _Call(self, request, self._newest)
+        yield call
+        self.spared += len(self._newest.tokens()) - call.sent
+
+    async def score(self, request: ScoreRequest) -> Scoring:
+        self.scores.append(request)
+        if request.text is None:
+            return self._score_draft(request.token_ids)
+        spans = ((0, 0), *spans_in(request.text))
+        wanted = [
+            n
+            for n, (begin, end) in enumerate(spans)
+            if n and any(begin < last and end > first for first, last in request.row_spans)
+        ]
+        tokens = tuple(ScoredToken(n, span, None, None, 0.5, 0.5) for n, span in enumerate(spans))
+        rows = tuple(self.row(request.text, spans, n) for n in wanted)
+        return Scoring(tokens, rows, TokenUsage(len(spans), 0))
+
+    async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
+        return spans_in(text)
+
+    def row(self, text: str, spans: Sequence[Span], token: int) -> AttentionRow:
+        words = [text[begin:end].strip() for begin, end in spans[:token]]
+        weights = [float(any(f in word for f in self._focus)) for word in words]
+        total = sum(weights)
+        return AttentionRow(token, tuple(w / total if total else 1 / token for w in weights))
+
+    def assert_finished(self) -> None:
+        super().assert_finished()
+        if self.drafts:
+            raise ScriptError(f"never written: {self.drafts[0].text!r}")
+
+    def _score_draft(self, ids: Sequence[int]) -> Scoring:
+        assert self._newest is not None
+        made = {token.id: token for token in self._newest.tokens()}
+        tokens = tuple(
+            ScoredToken(n, made[n].span, None, None, self._newest.received(made[n].text), 0.0)
+            for n in ids
+        )
+        return Scoring(tokens, (), TokenUsage(len(ids), 0))
+
+
+class _Call:
+    def __init__(self, engine: SignalEngine, request: SignalRequest, script: DraftScript) -> None:
+        self._engine = engine
+        self._request = request
+        self._script = script
+        self.sent = 0
+
+    async def __aiter__(self) -> AsyncGenerator[SignalDelta, None]:
+        for token in self._script.tokens():
+            if self._script.failure and self.sent == self._script.failure[0]:
+                raise self._script.failure[1]
+            self.sent += 1
+            yield SignalDelta((token,))
+        usage = TokenUsage(len(spans_in(self._request.prompt)) + 1, self.sent)
+        yield SignalDelta((), self._script.finish, usage)
+
+    async def rows(self, tokens: Sequence[int]) -> ContextRows:
+        assert self._request.attention
+        prompt = self._request.prompt
+        start = ((0, 0), *spans_in(prompt))
+        draft = [token.span for token in self._script.tokens()[: self.sent]]
+        spans = (*start, *((len(prompt) + a, len(prompt) + b) for a, b in draft))
+        text = prompt + self._script.text
+        rows = tuple(self._engine.row(text, spans, len(start) + token) for token in tokens)
+        return ContextRows(spans, rows)
