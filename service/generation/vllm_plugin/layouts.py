@@ -64,15 +64,17 @@ LAYOUTS = (
 
 
 def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> Layout | None:
-    """The layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), None for none.
+    """The one layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), else None.
 
-    A slot is block * block size + place in the block; negative ones are padding.
+    A slot is block * block size + place in the block; negative ones are padding. Layouts differ
+    in where the second key of a block lies, so first keys alone may fit several of them.
     """
     real = (slots >= 0).nonzero().flatten()[:CHECKED]
     key, slots = key[real], slots[real]
     if not len(slots):
         return None
-    return next((layout for layout in LAYOUTS if _fits(layout, cache, key, slots)), None)
+    fitting = [layout for layout in LAYOUTS if _fits(layout, cache, key, slots)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _fits(layout: Layout, cache: Tensor, key: Tensor, slots: Tensor) -> bool:

@@ -58,3 +58,10 @@ def test_padding_alone_proves_nothing() -> None:
         find_layout(caches(torch.randn(4, KV_HEADS, SIZE))["packed"], key, SLOTS[:2] * 0 - 1)
         is None
     )
+
+
+def test_first_keys_of_blocks_alone_do_not_tell_layouts_apart() -> None:
+    key = torch.randn(4, KV_HEADS, SIZE)
+    cache = caches(key)["packed"]
+    first = SLOTS.tolist().index(5 * BLOCK)
+    assert find_layout(cache, key[first:][:1], SLOTS[first:][:1]) is None
