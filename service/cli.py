@@ -203,14 +203,29 @@ def evaluate(
 
 
 @app.command()
-def check(config: Config = None, data: Data = None) -> None:
-    """Show what is configured, what can be reached, and what is missing."""
+def check(
+    config: Config = None,
+    data: Data = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Compare this collection's manifest and stores instead.")
+    ] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what differs.")] = False,
+) -> None:
+    """Show what is configured, what can be reached, and what is missing.
+
+    With --collection: the passages of which BM25 store, dense store and manifest do not agree.
+    """
     from service.checking import check_in_terminal  # noqa: PLC0415
+    from service.retrieval.upkeep_cli import run_check  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")
+    if repair and collection is None:
+        fail("--repair needs --collection NAME")
     settings = settings_from(config, data_dir=data)
-    raise typer.Exit(run(lambda: check_in_terminal(settings)))
+    if collection is None:
+        raise typer.Exit(run(lambda: check_in_terminal(settings)))
+    raise typer.Exit(run(lambda: run_check(settings, collection, repair=repair)))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from service import __version__
-from service.api import answer, documents, health
+from service.api import answer, documents, health, upkeep
 from service.api.draining import Drain
 from service.api.health import Readiness
 from service.api.limits import Admission
@@ -57,7 +57,7 @@ def create_app(
     app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
     app.add_middleware(RequestIds)
     add_handlers(app)
-    for router in (answer.router, documents.router, health.router):
+    for router in (answer.router, documents.router, upkeep.router, health.router):
         app.include_router(router)
     app.openapi = partial(build_schema, app)  # type: ignore[method-assign]
     return app

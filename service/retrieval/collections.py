@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from service.errors import InvalidRequest, NotFound, StoreError
+from service.retrieval import upkeep
 from service.retrieval.backends import Backends
 from service.retrieval.base import OpenCollection
 from service.retrieval.collection import Collection
@@ -20,6 +21,7 @@ from service.retrieval.embedding import Embedder
 from service.retrieval.manifest import Analysis, Manifest, check_name
 from service.retrieval.sample import SAMPLE, Sample
 from service.retrieval.shelf import RETIRE_S, Shelf
+from service.retrieval.upkeep import Report
 from service.retrieval.writer import CollectionWriter
 
 DEFAULT = "default"
@@ -44,7 +46,8 @@ class Collections:
         self._embedder = embedder
         self._sample = sample or Sample.shipped()
         self._shipped: set[str] | None = None
-        self._shelf = Shelf(data_dir / "collections", backends or Backends(), retire_s)
+        self._backends = backends or Backends()
+        self._shelf = Shelf(data_dir / "collections", self._backends, retire_s)
 
     async def names(self) -> list[str]:
         """Every collection, the sample too where its corpus is shipped."""
@@ -156,6 +159,13 @@ class Collections:
             CollectionWriter(collection, self._embedder) as writer,
         ):
             yield writer
+
+    async def check(self, name: str, *, repair: bool = False) -> Report:
+        """Compare the collection's manifest and stores, or mend them; waits for its writer."""
+        await self.get(name)
+        async with self._shelf.writer_of(name) as collection:
+            work = upkeep.repair if repair else upkeep.check
+            return await work(collection, self._backends, self._embedder)
 
     async def aclose(self) -> None:
         """Flush and close every store, last opened first. Twice is fine."""

@@ -86,6 +86,15 @@ class ElasticStore:
         hits = self._hits({"bool": {"filter": wanted}}, _RECORD)
         return sorted((_record(hit["_source"]) for hit in hits), key=lambda record: record.part)
 
+    def known(self, passage_ids: Sequence[str]) -> set[str]:
+        """Which of these passages are stored."""
+        found: set[str] = set()
+        for start in range(0, len(passage_ids), SCAN):
+            among = {"terms": {"passage_id": list(passage_ids[start : start + SCAN])}}
+            hits = self._hits({"bool": {"filter": among}}, ["passage_id"])
+            found |= {hit["_source"]["passage_id"] for hit in hits}
+        return found
+
     def records(self) -> Iterator[Record]:
         """Every passage, of one moment's state."""
         for hit in self._hits({"match_all": {}}, _RECORD):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 import orjson
 
-from service.errors import ConfigurationError, InvalidRequest, StoreError
 from service.retrieval.documents import Document
 from service.retrieval.ingest import IngestReport, Listener, Progress
+from service.retrieval.remote import send, session_with
 from service.retrieval.sources import Entry, Problem, read_files, total_bytes
 from service.settings import Settings
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BATCH_DOCUMENTS = 64  # a request's work stays short beside the questions the server answers
 BATCH_BYTES = 1_000_000  # of them; NDJSON, so a document of any allowed size passes
-JSON, NDJSON = "application/json", "application/x-ndjson"
+NDJSON = "application/x-ndjson"
 TIMEOUT_S = 300.0  # of one request: embedding 64 documents on a busy machine
 
 
@@ -32,28 +32,16 @@ async def ingest_through(
     `embedded` stays 0: the server does not say. Raises StoreError when it cannot be reached,
     InvalidRequest or ConfigurationError with its own words when it refuses.
     """
-    import aiohttp  # noqa: PLC0415
-
-    headers = {}
-    if settings.server.keys:
-        headers["authorization"] = f"Bearer {settings.server.keys[0].get_secret_value()}"
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
     report, done = IngestReport(), 0
     batches = _batches(read_files(files))
-    try:
-        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-            await _send(session, "PUT", base, JSON, b"{}")
-            while batch := await anyio.to_thread.run_sync(next, batches, None):
-                await _post(session, f"{base}/documents", batch, report, listener)
-                done += sum(isinstance(entry.found, Document) for entry in batch)
-                listener.progress(Progress(batch[-1].position, total, done))
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise StoreError(
-            f"the server at {url} does not answer: {error or type(error).__name__}; run the same "
-            "command again, what is in stays in"
-        ) from error
+    async with session_with(url, settings, TIMEOUT_S) as session:
+        await send(session, "PUT", base, b"{}")
+        while batch := await anyio.to_thread.run_sync(next, batches, None):
+            await _post(session, f"{base}/documents", batch, report, listener)
+            done += sum(isinstance(entry.found, Document) for entry in batch)
+            listener.progress(Progress(batch[-1].position, total, done))
     return report
 
 
@@ -86,7 +74,7 @@ async def _post(
     if not sent:
         return
     lines = [_encoded(entry.found) for entry in sent if isinstance(entry.found, Document)]
-    answer = await _send(session, "POST", url, NDJSON, b"\n".join(lines))
+    answer = await send(session, "POST", url, b"\n".join(lines), NDJSON)
     report.indexed += answer["indexed"]
     report.unchanged += answer["unchanged"]
     for failure in answer["failed"]:
@@ -94,30 +82,6 @@ async def _post(
         problem = Problem(entry.file, entry.line, failure["problem"])
         report.fail(problem)
         listener.problem(problem)
-
-
-async def _send(
-    session: aiohttp.ClientSession, method: str, url: str, kind: str, body: bytes
-) -> Any:
-    headers = {"content-type": kind}
-    async with session.request(method, url, data=body, headers=headers) as response:
-        content = await response.read()
-        if response.status < 400:
-            return orjson.loads(content) if content else None
-        detail = _detail(content)
-        said = f"{method} {url}: {response.status}: {detail}"
-        if response.status in {401, 403}:
-            raise ConfigurationError(f"{said}; set server.keys to a key of that server")
-        if response.status < 500:
-            raise InvalidRequest(said)
-        raise StoreError(f"{said}; run the same command again, what is in stays in")
-
-
-def _detail(content: bytes) -> str:
-    try:
-        return str(orjson.loads(content)["detail"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return content[:200].decode(errors="replace")
 
 
 def _encoded(document: Document) -> bytes:

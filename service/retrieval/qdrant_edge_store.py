@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -123,9 +123,8 @@ class QdrantEdgeStore:
             # Its stub says the last two are optional; they are not.
             return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
 
-    def all_hashes(self) -> dict[str, str]:
+    def hash_pages(self) -> Iterator[dict[str, str]]:
         """Content hash of every passage, by passage id."""
-        found: dict[str, str] = {}
         offset: Any = None
         while True:
             request = edge.ScrollRequest(
@@ -136,9 +135,9 @@ class QdrantEdgeStore:
             )
             with self._lock:
                 records, offset = self._shard.scroll(request)
-            found |= hashes_of(records)
+            yield hashes_of(records)
             if offset is None:
-                return found
+                return
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points; they survive the death of the process once this returns."""

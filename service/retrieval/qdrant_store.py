@@ -78,15 +78,14 @@ class QdrantStore:
             found |= on_loop(self._retrieve, part)
         return found
 
-    def all_hashes(self) -> dict[str, str]:
+    def hash_pages(self) -> Iterator[dict[str, str]]:
         """Content hash of every passage, by passage id."""
-        found: dict[str, str] = {}
         offset: Any = None
         while True:
             points, offset = on_loop(self._scroll, offset)
-            found |= hashes_of(points)
+            yield hashes_of(points)
             if offset is None:
-                return found
+                return
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points; Qdrant has them in its log once this returns."""

@@ -26,6 +26,9 @@ class LexicalStore(SearchStore, Protocol):
     def document(self, document_id: str) -> list[Record]:
         """Its passages in order; empty when there is no such document."""
 
+    def known(self, passage_ids: Sequence[str]) -> set[str]:
+        """Which of these passages are stored."""
+
     def records(self) -> Iterator[Record]:
         """Every passage, of one moment's state."""
 
@@ -46,8 +49,8 @@ class VectorStore(SearchStore, Protocol):
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         """Content hash (of the document) of each of these passages that is stored."""
 
-    def all_hashes(self) -> dict[str, str]:
-        """Content hash of every passage, by passage id."""
+    def hash_pages(self) -> Iterator[dict[str, str]]:
+        """Content hash of every passage, by passage id; points may be deleted on the way."""
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points, durably."""

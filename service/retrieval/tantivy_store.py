@@ -119,6 +119,15 @@ class TantivyStore:
         records = [_record(searcher.doc(address)) for _, address in found]
         return sorted(records, key=lambda record: record.part)
 
+    def known(self, passage_ids: Sequence[str]) -> set[str]:
+        """Which of these passages are stored."""
+        if not passage_ids:
+            return set()
+        searcher = self._index.searcher()
+        wanted = Query.term_set_query(self._schema, "passage_id", list(passage_ids))
+        found = searcher.search(wanted, len(passage_ids), count=False).hits
+        return {_record(searcher.doc(address)).passage.passage_id for _, address in found}
+
     def records(self) -> Iterator[Record]:
         """Every passage, of one moment's state."""
         searcher = self._index.searcher()

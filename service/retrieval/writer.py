@@ -23,7 +23,8 @@ from service.retrieval.chunking import Chunked, passages_of
 from service.retrieval.collection import Collection
 from service.retrieval.documents import Document, Record
 from service.retrieval.embedding import BATCH, Embedder, differences, passage_input
-from service.retrieval.manifest import EMPTY_HASH, Manifest, add_to_hash
+from service.retrieval.manifest import Manifest, add_to_hash
+from service.retrieval.mending import Mended, mend
 
 MOST_FIELDS = 256  # metadata fields of a collection
 
@@ -224,9 +225,26 @@ class CollectionWriter:
         self._collection.dense.delete([record.passage.passage_id for record in stored])
         self._collection.dense.flush()
 
+    async def repair(self) -> Mended:
+        """Make the dense store hold what the BM25 store does; the end completes the manifest."""
+        await self._begin()
+        self._cut_short = True
+        mended = await mend(self._collection, self._embed_again)
+        self._cut_short = False
+        self._mend = False
+        self._fields |= mended.tally.fields
+        self._collection.manifest = self._collection.manifest.model_copy(
+            update={"content_hash": mended.tally.content_hash}
+        )
+        return mended
+
+    async def _embed_again(self, records: Sequence[Record]) -> None:
+        self._check_model()
+        await self._embed(records)
+
     async def _finish(self) -> None:
         if self._mend:
-            await self._repair()
+            await self.repair()
         elif not self._began:
             return
         await self._collection.save(await anyio.to_thread.run_sync(self._completed))
@@ -241,35 +259,6 @@ class CollectionWriter:
                 "passages": bm25.count_passages(),
             }
         )
-
-    async def _repair(self) -> None:
-        """Make the dense store hold what the BM25 store does, and no more; recount."""
-        self._began = True
-        lacking, surplus = await anyio.to_thread.run_sync(self._compare)
-        if lacking:
-            self._check_model()
-            await self._embed(lacking)
-        await anyio.to_thread.run_sync(self._collection.dense.delete, surplus)
-        await anyio.to_thread.run_sync(self._collection.dense.flush)
-
-    def _compare(self) -> tuple[list[Record], list[str]]:
-        self._collection.bm25.tidy()
-        vectors = self._collection.dense.all_hashes()
-        lacking: list[Record] = []
-        fields: set[str] = set()
-        content_hash = EMPTY_HASH
-        for record in self._collection.bm25.records():
-            if vectors.pop(record.passage.passage_id, None) != record.content_hash:
-                lacking.append(record)
-            if record.part == 0:
-                pair = (record.document_id, record.content_hash)
-                content_hash = add_to_hash(content_hash, [pair])
-                fields.update(record.passage.metadata)
-        self._fields |= fields
-        self._collection.manifest = self._collection.manifest.model_copy(
-            update={"content_hash": content_hash}
-        )
-        return lacking, sorted(vectors)
 
 
 def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:

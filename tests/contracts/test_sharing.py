@@ -18,7 +18,7 @@ from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest_documents
 from service.retrieval.sample import Sample
 from tests.contracts.stores import QUIET, elastic_server, qdrant_server
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
 pytestmark = [pytest.mark.anyio, QUIET]
 
@@ -91,7 +91,7 @@ async def test_all_write_at_once(gateways: list[Collections]) -> None:
         manifest.content_hash
     }
     collection = await gateways[0].get(NAME)
-    stored = await anyio.to_thread.run_sync(collection.dense.all_hashes)
+    stored = await anyio.to_thread.run_sync(dense_hashes, collection.dense)
     records = await anyio.to_thread.run_sync(lambda: list(collection.bm25.records()))
     assert {each.passage.passage_id: each.content_hash for each in records} == stored
 

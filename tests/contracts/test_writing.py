@@ -21,7 +21,7 @@ from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest_documents
 from service.retrieval.sample import Sample
 from tests.contracts.stores import QUIET, WORLDS
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
 pytestmark = [pytest.mark.anyio, QUIET]
 
@@ -60,7 +60,7 @@ async def contents(collection: Collection) -> tuple[dict[str, str], dict[str, st
         bm25 = {record.passage.passage_id: record.content_hash for record in records}
         assert len(bm25) == len(records) == collection.bm25.count_passages()
         assert collection.dense.count_passages() == len(records)
-        return bm25, collection.dense.all_hashes()
+        return bm25, dense_hashes(collection.dense)
 
     return await anyio.to_thread.run_sync(read)
 

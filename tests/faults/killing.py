@@ -29,6 +29,7 @@ from service.retrieval.manifest import Manifest
 from service.retrieval.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.sample import Sample
 from service.retrieval.tantivy_store import TantivyStore
+from tests.unit.retrieval.worlds import dense_hashes
 
 NAME = "killed"
 DURABLE = (
@@ -92,7 +93,7 @@ async def state(data: Path) -> State:
         records = list(collection.bm25.records())
         bm25 = {record.passage.passage_id: record.content_hash for record in records}
         assert len(bm25) == len(records)
-        return State(bm25, collection.dense.all_hashes(), collection.manifest)
+        return State(bm25, dense_hashes(collection.dense), collection.manifest)
     finally:
         await collections.aclose()
 

@@ -27,7 +27,7 @@ from service.retrieval.sample import Sample
 from service.settings import RetrievalSettings
 from tests.elasticsearch_node import Node, running_elasticsearch
 from tests.faults.killing import documents
-from tests.unit.retrieval.worlds import CORPUS
+from tests.unit.retrieval.worlds import CORPUS, dense_hashes
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ class World:
             records = list(collection.bm25.records())
             bm25 = {record.passage.passage_id: record.content_hash for record in records}
             assert len(bm25) == len(records)
-            return bm25, collection.dense.all_hashes()
+            return bm25, dense_hashes(collection.dense)
 
         return await anyio.to_thread.run_sync(read)
 

@@ -12,7 +12,7 @@ from service.retrieval.collections import describe
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest_documents
 from service.retrieval.manifest import check_name
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, opened
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +76,7 @@ async def test_delete_a_document(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="'etna'"):
             await collections.delete_document("c", "etna")
         collection = await collections.get("c")
-        assert "etna" not in collection.dense.all_hashes()
+        assert "etna" not in dense_hashes(collection.dense)
         assert (collection.manifest.documents, collection.manifest.passages) == (4, 4)
         assert collection.manifest.state == "complete"
 

@@ -20,7 +20,7 @@ from service.retrieval.ingest import (
     ingest_documents,
 )
 from service.retrieval.sources import Problem
-from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, opened
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def test_other_content_replaces_every_passage(tmp_path: Path) -> None:
         [record] = await collections.document("c", "d")
         collection = await collections.get("c")
         assert (record.passage.passage_id, record.passage.text) == ("d", "Short.")
-        assert set(collection.dense.all_hashes()) == {"d"}
+        assert set(dense_hashes(collection.dense)) == {"d"}
         assert collection.manifest.passages == collection.dense.count_passages() == 1
 
 

@@ -16,6 +16,7 @@ from service.retrieval.base import OpenCollection, StoreQuery
 from service.retrieval.collections import Collections
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.sample import Sample
+from service.retrieval.stores import VectorStore
 from service.settings import RetrievalSettings
 
 CORPUS: list[dict[str, Any]] = [
@@ -93,6 +94,11 @@ async def opened(
         yield collections
     finally:
         await collections.aclose()
+
+
+def dense_hashes(store: VectorStore) -> dict[str, str]:
+    """Content hash by passage id. Blocking."""
+    return {own_id: each for page in store.hash_pages() for own_id, each in page.items()}
 
 
 class FakeStore:

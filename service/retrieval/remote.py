@@ -1,0 +1,68 @@
+"""Requests of the command line to the server that owns a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from service.errors import ConfigurationError, InvalidRequest, StoreError
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    import aiohttp
+
+JSON: Final = "application/json"
+
+
+@asynccontextmanager
+async def session_with(
+    url: str, settings: Settings, timeout_s: float
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """With the settings' key. Raises StoreError when the server cannot be reached."""
+    import aiohttp  # noqa: PLC0415
+
+    headers = {}
+    if settings.server.keys:
+        headers["authorization"] = f"Bearer {settings.server.keys[0].get_secret_value()}"
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+            yield session
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise StoreError(
+            f"the server at {url} does not answer: {error or type(error).__name__}; run the same "
+            "command again, what is in stays in"
+        ) from error
+
+
+async def send(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    body: bytes | AsyncIterator[bytes] = b"",
+    kind: str = JSON,
+) -> Any:
+    """The decoded answer. Raises InvalidRequest, ConfigurationError or StoreError with the server's
+    own words when it refuses."""
+    headers = {"content-type": kind}
+    async with session.request(method, url, data=body, headers=headers) as response:
+        content = await response.read()
+        if response.status < 400:
+            return orjson.loads(content) if content else None
+        detail = _detail(content)
+        said = f"{method} {url}: {response.status}: {detail}"
+        if response.status in {401, 403}:
+            raise ConfigurationError(f"{said}; set server.keys to a key of that server")
+        if response.status < 500:
+            raise InvalidRequest(said)
+        raise StoreError(f"{said}; run the same command again, what is in stays in")
+
+
+def _detail(content: bytes) -> str:
+    try:
+        return str(orjson.loads(content)["detail"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return content[:200].decode(errors="replace")

@@ -1,0 +1,84 @@
+"""Check and repair over HTTP, and the command line through the server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from service.retrieval.collections import Collections
+from tests.api.test_bad_input import check_problem
+from tests.api.test_collections import NORMA, add, put, stored
+from tests.support.live import Live
+
+pytestmark = pytest.mark.anyio
+
+
+def collections_of(service: Live) -> Collections:
+    found: Collections = service.app.state.runtime.stores.collections
+    return found
+
+
+async def lose_a_vector(service: Live) -> None:
+    collection = await collections_of(service).get("mine")
+    await anyio.to_thread.run_sync(collection.dense.delete, ["n"])
+
+
+async def test_check_and_repair(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(service, [NORMA])
+        await lose_a_vector(service)
+        async with service.http.get("/collections/mine/check") as response:
+            report = await response.json()
+        assert (response.status, report["passages"], report["vectors"]) == (200, 1, 0)
+        assert [(each["kind"], each["ids"]) for each in report["findings"]] == [("lacking", ["n"])]
+        async with service.http.post("/collections/mine/repair") as response:
+            report = await response.json()
+        assert (report["vectors"], report["left"]) == (1, [])
+        assert report["done"] == ["1 passages embedded", "the manifest completed"]
+        async with service.http.get("/collections/none/check") as response:
+            await check_problem(response, 404, "not-found")
+
+
+async def command(data: Path, *options: str) -> tuple[int, str]:
+    line = [sys.executable, "-m", "service", "check", "--data", str(data), *options]
+    settings = {"REVELATOR_RETRIEVAL__EMBEDDING_MODEL": "hashing", "PATH": os.environ["PATH"]}
+
+    def run() -> tuple[int, str]:
+        root = Path(__file__).parents[2]
+        done = subprocess.run(
+            line, cwd=root, env=settings, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return await anyio.to_thread.run_sync(run)
+
+
+async def test_the_command_goes_through_the_server_or_works_alone(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        service.app.state.runtime.stores.directory.set_url(service.url)
+        await put(service)
+        await add(service, [NORMA])
+        await lose_a_vector(service)
+        code, text = await command(tmp_path, "--collection", "mine")
+        assert code == 1
+        assert f"through the server at {service.url}" in text
+        assert "found: 1 passages without a vector: n" in text
+        code, text = await command(tmp_path, "--collection", "mine", "--repair")
+        assert code == 0
+        assert "done: 1 passages embedded" in text
+        await lose_a_vector(service)
+    code, text = await command(tmp_path, "--collection", "mine")
+    assert code == 1
+    assert "server" not in text
+    code, text = await command(tmp_path, "--collection", "mine", "--repair")
+    assert (code, "done: 1 passages embedded" in text) == (0, True)
+    code, text = await command(tmp_path, "--repair")
+    assert (code, "--repair needs --collection" in text) == (2, True)
+    code, text = await command(tmp_path, "--collection", "none")
+    assert (code, "there is no collection 'none'" in text) == (2, True)

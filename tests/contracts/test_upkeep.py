@@ -1,0 +1,116 @@
+"""`check` finds what differs between manifest and stores, `repair` mends it, on every pair."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from service.errors import StoreError
+from service.retrieval.backends import Backends
+from service.retrieval.chunking import passages_of
+from service.retrieval.collections import Collections
+from service.retrieval.documents import Document, Record
+from service.retrieval.ingest import ingest_documents
+from service.retrieval.upkeep import Finding
+from tests.contracts.stores import QUIET, WORLDS
+from tests.contracts.test_writing import LONG, contents, opened
+from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder
+
+pytestmark = [pytest.mark.anyio, QUIET]
+
+NAME = "written"
+WHOLE = {"norma", "bellini", "tosca", "catania", "etna"}
+
+
+@pytest.fixture(params=WORLDS)
+async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
+    made = WORLDS[request.param](request)
+    await made.drop(NAME)
+    yield made
+    await made.drop(NAME)
+    await made.aclose()
+
+
+async def upsert(collections: Collections, records: list[Record]) -> None:
+    collection = await collections.get(NAME)
+    vectors = await CountingEmbedder().embed_passages([r.passage.text for r in records])
+    await anyio.to_thread.run_sync(collection.dense.upsert, records, vectors)
+
+
+async def spoil(collections: Collections) -> None:
+    """One of each kind of difference: no vector, another version's, no passage; other counts."""
+    collection = await collections.get(NAME)
+    await anyio.to_thread.run_sync(collection.dense.delete, ["etna"])
+    await upsert(collections, passages_of(Document("tosca", "Tosca", "Another text.")))
+    await upsert(collections, passages_of(Document("half", "", LONG)))
+    if collection.bm25.backend == "elasticsearch":
+        # As a kill before the first passages of a document leaves it.
+        strays = passages_of(Document("stray", "", LONG))[1:3]
+        await anyio.to_thread.run_sync(collection.bm25.replace, [], strays)
+    manifest = collection.manifest
+    await collection.save(manifest.model_copy(update={"documents": 9, "content_hash": "0" * 64}))
+
+
+def kinds(findings: list[Finding]) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for finding in findings:
+        counted[finding.kind] = counted.get(finding.kind, 0) + (finding.count or 1)
+    return counted
+
+
+async def test_differences_are_found_shown_and_mended(tmp_path: Path, backends: Backends) -> None:
+    embedder = CountingEmbedder()
+    async with opened(tmp_path, backends, embedder) as collections:
+        await collections.create(NAME)
+        await ingest_documents(CORPUS, NAME, collections)
+        before = await collections.manifest(NAME)
+        whole = await collections.check(NAME)
+        assert (whole.documents, whole.passages, whole.vectors) == (5, 5, 5)
+        assert whole.findings == []
+
+        await spoil(collections)
+        half = len(passages_of(Document("half", "", LONG)))
+        expected = {"lacking": 1, "outdated": 1, "surplus": half, "manifest": 2}
+        if backends.names[0] == "elasticsearch":
+            expected["stray"] = 2
+        report = await collections.check(NAME)
+        assert kinds(report.findings) == expected
+        shown = {finding.kind: finding.ids for finding in report.findings}
+        assert (shown["lacking"], shown["outdated"]) == (["etna"], ["tosca"])
+        assert all(passage_id.startswith("half#") for passage_id in shown["surplus"])
+        assert len(shown["surplus"]) <= 5
+
+        embedder.passages = 0
+        report = await collections.check(NAME, repair=True)
+        assert kinds(report.findings) == expected
+        assert report.left == []
+        assert embedder.passages == 2
+        assert "2 passages embedded" in report.done
+        assert await collections.manifest(NAME) == before
+        bm25, dense = await contents(await collections.get(NAME))
+        assert bm25 == dense
+        assert bm25.keys() == WHOLE
+
+        again = await collections.check(NAME, repair=True)
+        assert (again.findings, again.done) == ([], [])
+
+
+async def test_a_store_that_lost_everything_is_not_gone_by(
+    tmp_path: Path, backends: Backends
+) -> None:
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+        await ingest_documents(CORPUS, NAME, collections)
+        collection = await collections.get(NAME)
+        await anyio.to_thread.run_sync(collection.bm25.replace, sorted(WHOLE), [])
+        with pytest.raises(StoreError, match="ingest the documents again"):
+            await collections.check(NAME, repair=True)
+        assert await anyio.to_thread.run_sync(collection.dense.count_passages) == 5
+        embedder = CountingEmbedder()
+    async with opened(tmp_path, backends, embedder) as collections:
+        await ingest_documents(CORPUS, NAME, collections)
+        assert embedder.passages == 0
+        assert (await collections.check(NAME)).findings == []
