@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from service.concurrency import closing, deadline
 from service.generation.base import GenerationRequest, Generator, TokenUsage
@@ -61,7 +61,7 @@ async def drafting(step: OpenStep, request: SignalRequest) -> AsyncIterator[Draf
     generator = signals_of(role)
     counted = step.begin(role)
     try:
-        async with generator.signals(replace(request, model=role.model)) as call:
+        async with generator.signals(replace(request, **_addressed(step, role))) as call:
             draft = DraftCall(call, step, counted)
             yield draft
         if counted.usage is None:
@@ -76,7 +76,7 @@ async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
     counted = step.begin(role)
     try:
         scoring = await _timed(
-            step, lambda: signals_of(role).score(replace(request, model=role.model))
+            step, lambda: signals_of(role).score(replace(request, **_addressed(step, role)))
         )
         counted.see_tokens(0, scoring.usage)
         return scoring
@@ -120,6 +120,12 @@ def signals_of(role: Role) -> SignalGenerator:
     if not gives_signals(role.generator):
         raise ValueError(f"the engine {role.generator.name!r} gives no token signals")
     return role.generator
+
+
+def _addressed(step: OpenStep, role: Role) -> dict[str, Any]:
+    """The role's model, and whose call it is."""
+    inquiry = step.inquiry
+    return {"model": role.model, "question": inquiry.id, "turn": inquiry.budget.llm_calls}
 
 
 async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int) -> None:

@@ -22,7 +22,8 @@ class SignalRequest:
     """A greedy generation of at most `max_tokens` after the raw text `prompt`, with signals.
 
     `attention` asks for the maxima and rows of the generation itself, the prompt in its context
-    (profile `in_context`); without it only entropies are taken.
+    (profile `in_context`); without it only entropies are taken. `question` and `turn` as of
+    `GenerationRequest`.
     """
 
     prompt: str
@@ -30,6 +31,8 @@ class SignalRequest:
     stop: tuple[str, ...] = ()
     attention: bool = False
     model: str | None = None
+    question: str = ""
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ class ScoreRequest:
     entropies: bool = True
     row_spans: tuple[Span, ...] = ()
     model: str | None = None
+    question: str = ""
+    turn: int = 0
 
     def __post_init__(self) -> None:
         if bool(self.token_ids) == (self.text is not None):

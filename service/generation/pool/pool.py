@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from service.concurrency import closing
 from service.errors import EngineFailure, EngineInterrupted, EngineRefusal
@@ -13,7 +15,17 @@ from service.generation.pool.member import Connect, Member
 from service.generation.pool.report import PoolObserver, WorkerState
 from service.generation.pool.upkeep import Upkeep
 from service.generation.pool.waiting import Waiter
+from service.generation.signals import (
+    ScoreRequest,
+    Scoring,
+    SignalCall,
+    SignalGenerator,
+    SignalRequest,
+    Span,
+)
 from service.settings import EngineSettings
+
+Result = TypeVar("Result")
 
 
 class PoolGenerator:
@@ -21,7 +33,7 @@ class PoolGenerator:
 
     A call that fails before its first output is made again at another worker, unless the worker
     refused it as wrong. One that fails later raises EngineInterrupted: whoever showed its output
-    withdraws it and calls again.
+    withdraws it and calls again. Calls with signals go to workers that run our plugin.
     """
 
     def __init__(
@@ -55,29 +67,47 @@ class PoolGenerator:
         )
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        if self._closed:
-            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
-        self._upkeep.start()
-        waiter = self._waiter(request)
-        for attempt in range(self._settings.pool.retries + 1):
-            begun = False
+        prompt = len(request.prompt or "") + sum(len(m.content) for m in request.messages)
+        waiter = self._waiter(request, prompt, request.max_tokens)
+        begun = False
+        for retries in range(self._settings.pool.retries, -1, -1):
             try:
                 async with (
-                    self._admission.place(waiter) as member,
-                    closing(self._at(member, request)) as deltas,
+                    self._worker_for(waiter) as member,
+                    closing(member.client.stream(request)) as deltas,
                 ):
                     async for delta in deltas:
                         yield delta if begun else replace(delta, worker=member.name)
                         begun = True
                 return
-            except EngineRefusal:
-                raise
             except _Lost as lost:
                 if begun:
                     raise EngineInterrupted(lost.failure.detail) from None
-                if attempt == self._settings.pool.retries:
+                if not retries:
                     raise lost.failure from None
                 waiter = replace(waiter, avoid=waiter.avoid | {lost.worker})
+
+    @asynccontextmanager
+    async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
+        """Raises EngineInterrupted when the worker is lost: nothing that it said can be kept."""
+        waiter = self._waiter(request, len(request.prompt), request.max_tokens, signals=True)
+        try:
+            async with (
+                self._worker_for(waiter) as member,
+                _with_plugin(member).signals(request) as call,
+            ):
+                yield call
+        except _Lost as lost:
+            raise EngineInterrupted(lost.failure.detail) from None
+
+    async def score(self, request: ScoreRequest) -> Scoring:
+        length = len(request.text or "") + 4 * len(request.token_ids)
+        waiter = self._waiter(request, length, 0, signals=True)
+        return await self._again(waiter, lambda worker: worker.score(request))
+
+    async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
+        waiter = Waiter("", turn=1, model=model or self._settings.model, signals=True)
+        return await self._again(waiter, lambda worker: worker.token_spans(text, model))
 
     async def check(self) -> None:
         """Raises EngineFailure when no worker is up that serves the engine's model."""
@@ -99,27 +129,49 @@ class PoolGenerator:
         for member in self._members.values():
             await member.disconnect()
 
-    async def _at(self, member: Member, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """One attempt at one worker; its health hears how it went."""
-        try:
-            async with closing(member.client.stream(request)) as deltas:
-                async for delta in deltas:
-                    yield delta
-        except EngineRefusal:
-            raise
-        except EngineFailure as failure:
-            self._observer.worker_failure(member.name)
-            self._upkeep.call_failed(member, failure)
-            raise _Lost(member.name, failure) from None
-        self._upkeep.call_succeeded(member)
+    @asynccontextmanager
+    async def _worker_for(self, waiter: Waiter) -> AsyncIterator[Member]:
+        """A worker for one attempt; its health hears how that went. Raises _Lost."""
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
+        self._upkeep.start()
+        async with self._admission.place(waiter) as member:
+            try:
+                yield member
+            except EngineRefusal:
+                raise
+            except EngineFailure as failure:
+                self._observer.worker_failure(member.name)
+                self._upkeep.call_failed(member, failure)
+                raise _Lost(member.name, failure) from None
+            self._upkeep.call_succeeded(member)
 
-    def _waiter(self, request: GenerationRequest) -> Waiter:
-        return Waiter(
-            request.question,
-            request.turn,
-            cost(request),
-            request.model or self._settings.model,
-        )
+    async def _again(
+        self, waiter: Waiter, call: Callable[[SignalGenerator], Awaitable[Result]]
+    ) -> Result:
+        """A call whose answer comes whole, at one worker after the other until one gives it."""
+        retries = self._settings.pool.retries
+        while True:
+            try:
+                async with self._worker_for(waiter) as member:
+                    return await call(_with_plugin(member))
+            except _Lost as lost:
+                if not retries:
+                    raise lost.failure from None
+                retries -= 1
+                waiter = replace(waiter, avoid=waiter.avoid | {lost.worker})
+
+    def _waiter(
+        self,
+        request: GenerationRequest | SignalRequest | ScoreRequest,
+        characters: int,
+        tokens: int,
+        *,
+        signals: bool = False,
+    ) -> Waiter:
+        """`characters` of a prompt are four to a token, `tokens` the longest output."""
+        model = request.model or self._settings.model
+        return Waiter(request.question, request.turn, characters // 4 + tokens, model, signals)
 
     def _changed(self, member: Member) -> None:
         self._observer.worker_phase(member.name, member.health.phase)
@@ -136,10 +188,10 @@ class _Lost(Exception):
         self.failure = failure
 
 
-def cost(request: GenerationRequest) -> int:
-    """About how many tokens a call is: a prompt's four characters each, and its longest output."""
-    prompt = len(request.prompt or "") + sum(len(message.content) for message in request.messages)
-    return prompt // 4 + request.max_tokens
+def _with_plugin(member: Member) -> SignalGenerator:
+    if not isinstance(member.client, SignalGenerator):
+        raise TypeError(f"the client of {member.name} knows no signals")
+    return member.client
 
 
 def _state(member: Member) -> WorkerState:
