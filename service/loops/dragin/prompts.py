@@ -78,13 +78,14 @@ def opening_layout(templates: TemplateSet, question: str) -> Layout:
     """The first draft's: nothing written, nothing retrieved."""
     text = templates.render("dragin_demonstrations")
     demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
-    return Layout(templates, demonstrations, quote(question))
+    return Layout(templates, demonstrations, as_data(question))
 
 
 def shown(passages: Sequence[str]) -> tuple[str, ...]:
-    """Texts of passages as data: one line each, in which no `[2]` can pass for another's number.
+    """Passages as data; one without text has no line (methods §3.2, failures)."""
+    return tuple(line for line in map(as_data, passages) if line)
 
-    A passage without text has no line (methods §3.2, failures).
-    """
-    lines = (_NUMBERED.sub(r"(\1)", quote(text)) for text in passages)
-    return tuple(line for line in lines if line)
+
+def as_data(text: str) -> str:
+    """One line that cannot be mistaken for structure, nor a `[2]` in it for a passage's number."""
+    return _NUMBERED.sub(r"(\1)", quote(text))
