@@ -30,8 +30,9 @@ def open_generator(
     if settings.kind == "openai":
         return OpenAIGenerator(name, settings)
     from service.generation.pool.pool import PoolGenerator  # noqa: PLC0415
+    from service.generation.vllm import VllmGenerator  # noqa: PLC0415
 
     def connect(url: str) -> Generator:
-        return OpenAIGenerator(name, settings.model_copy(update={"urls": [url]}))
+        return VllmGenerator(name, settings.model_copy(update={"urls": [url]}))
 
     return PoolGenerator(name, settings, connect, observer)

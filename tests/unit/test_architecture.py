@@ -35,6 +35,7 @@ OPENERS = {"runtime", "generation", "retrieval"}
 CONCRETE = (
     "service.generation.openai",
     "service.generation.local",
+    "service.generation.vllm",
     "service.retrieval.tantivy_store",
     "service.retrieval.qdrant_edge_store",
     "service.retrieval.elastic_store",

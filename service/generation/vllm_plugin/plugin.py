@@ -12,7 +12,7 @@ from service.generation.vllm_plugin import NAME
 from service.generation.vllm_plugin.backend import VllmBackend
 from service.generation.vllm_plugin.calls import Calls
 from service.generation.vllm_plugin.collector import SignalsLost
-from service.generation.vllm_plugin.routes import STATUS, PluginState, refusal, router
+from service.generation.vllm_plugin.routes import PluginState, install
 from service.generation.vllm_plugin.support import unsupported_version
 
 EXTENSION = "service.generation.vllm_plugin.worker.SignalsExtension"
@@ -36,10 +36,7 @@ class SignalsPlugin:
     def attach_router(self, app: Any) -> None:
         import vllm  # noqa: PLC0415
 
-        app.state.revelator = PluginState(vllm.__version__)
-        app.include_router(router)
-        for kind in STATUS:
-            app.add_exception_handler(kind, lambda _, error: refusal(error))
+        install(app, PluginState(vllm.__version__))
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         own: PluginState = state.revelator

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from service.concurrency import gather
@@ -64,6 +64,14 @@ STATUS = {
     SignalsLost: 500,
     Full: 503,
 }
+
+
+def install(app: FastAPI, state: PluginState) -> None:
+    """Add the routes, and what their errors become."""
+    app.state.revelator = state
+    app.include_router(router)
+    for kind in STATUS:
+        app.add_exception_handler(kind, lambda _, error: refusal(error))
 
 
 def refusal(error: Exception) -> JSONResponse:

@@ -17,7 +17,7 @@ from torch import Tensor
 from service.generation.vllm_plugin.hooks import Hooks
 from service.generation.vllm_plugin.tracking import Wish
 
-HEADS, KV_HEADS, SIZE, BLOCK, VOCABULARY, BLOCKS = 4, 2, 8, 4, 11, 64
+HEADS, KV_HEADS, SIZE, BLOCK, VOCABULARY, BLOCKS = 4, 2, 8, 4, 768, 256
 
 
 @dataclass
