@@ -144,21 +144,38 @@ def ingest(
     files: Annotated[
         list[Path],
         typer.Argument(
-            exists=True, dir_okay=False, readable=True, help="JSONL, plain text or Markdown files."
+            help="Files or folders; - is standard input. JSONL, Parquet, DPR's Wikipedia "
+            "(psgs_w100.tsv), a BEIR folder, HippoRAG's JSON, text or Markdown; .gz and .zst.",
         ),
     ],
     collection: Annotated[str, typer.Option(help="Collection to fill; made if missing.")],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="jsonl, parquet, dpr, beir, hipporag or text; else each file tells its own."
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Read, chunk and embed on this Ray (host:port, or auto); local starts one here.",
+        ),
+    ] = None,
     config: Config = None,
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Put files into a collection. Repeating or resuming it does only what is missing."""
+    """Put files into a collection. Repeating or resuming it does only what is missing.
+
+    Bad rows are named with file and line; the rest goes in. Of one id twice the later stays.
+    """
     from service.retrieval.ingest_cli import run_ingest  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
-    code = run(lambda: run_ingest(files, collection, settings, url=url))
+    code = run(lambda: run_ingest(files, collection, settings, url=url, format=format, ray=ray))
     raise typer.Exit(code)
 
 

@@ -35,14 +35,18 @@ class Batch:
         return [entry.found for entry in self.entries if isinstance(entry.found, Document)]
 
 
-def take(entries: Iterator[Entry]) -> list[Entry]:
+def size_of(entry: Entry) -> int:
+    """Characters that count towards a batch's bound."""
+    return len(entry.found.text) if isinstance(entry.found, Document) else 0
+
+
+def take(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
     """The next batch; empty at the end. Blocking."""
-    batch: list[Entry] = []
+    batch: list[T] = []
     room = BATCH_CHARACTERS
-    for entry in islice(entries, BATCH_DOCUMENTS):
-        batch.append(entry)
-        if isinstance(entry.found, Document):
-            room -= len(entry.found.text)
+    for item in islice(items, BATCH_DOCUMENTS):
+        batch.append(item)
+        room -= size(item)
         if room < 0:
             break
     return batch
@@ -50,9 +54,9 @@ def take(entries: Iterator[Entry]) -> list[Entry]:
 
 @asynccontextmanager
 async def ahead(
-    read: Callable[[], T], prepare: Callable[[T], Awaitable[R]]
+    read: Callable[[], T | None], prepare: Callable[[T], Awaitable[R]]
 ) -> AsyncIterator[AsyncIterator[R]]:
-    """What `read` gives (blocking, in a thread, until it is empty), each prepared, one ahead.
+    """What `read` gives (blocking, in a thread, until it gives nothing), each prepared, one ahead.
 
     A failure of either comes out of the block; the end of the block ends both. A read that hangs
     (standard input) is left alone.

@@ -36,9 +36,12 @@ class Chunked:
             yield record.passage.passage_id, vector
 
 
-def passages_of(document: Document) -> list[Record]:
-    """The passages of a document, in order; every non-space character of its text is in one."""
-    spans = cut(document.text)
+def passages_of(document: Document, spans: Sequence[tuple[int, int]] | None = None) -> list[Record]:
+    """The passages of a document, in order; every non-space character of its text is in one.
+
+    `spans` are what `cut` gave for its text, where that has been done.
+    """
+    spans = spans or cut(document.text)
     whole = len(spans) == 1
     return [
         Record(

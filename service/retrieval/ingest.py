@@ -5,14 +5,14 @@ Which order of writes makes it resumable is told in `writer.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
-from service.retrieval.ahead import BATCH_DOCUMENTS, Batch, ahead, take
+from service.retrieval.ahead import BATCH_DOCUMENTS, Batch, ahead, size_of, take
 from service.retrieval.collections import Collections
 from service.retrieval.documents import BadDocument, Document, parse_document
 from service.retrieval.sources import Entry, Problem, read_files, total_bytes
@@ -73,9 +73,7 @@ async def ingest(
     `index-incomplete`. Raises NotFound, InvalidRequest (the sample), ConfigurationError
     (embedding model).
     """
-    report = IngestReport()
     total = await anyio.to_thread.run_sync(total_bytes, files)
-    tally = _Tally(report, listener or Listener(), total)
     entries = read_files(files, format)
     async with collections.writing(collection) as writer:
 
@@ -83,9 +81,21 @@ async def ingest(
             documents = [entry.found for entry in batch if isinstance(entry.found, Document)]
             return Batch(batch, await writer.chunk(documents))
 
-        async with ahead(lambda: take(entries), prepare) as batches:
-            async for batch in batches:
-                await _write(writer, batch, tally)
+        async with ahead(lambda: take(entries, size_of), prepare) as batches:
+            return await write_batches(writer, batches, total, listener or Listener())
+
+
+async def write_batches(
+    writer: CollectionWriter,
+    batches: AsyncIterator[Batch],
+    total_bytes: int | None,
+    listener: Listener,
+) -> IngestReport:
+    """Write batches in their order and tell what became of them."""
+    report = IngestReport()
+    tally = _Tally(report, listener, total_bytes)
+    async for batch in batches:
+        await _write(writer, batch, tally)
     report.embedded = writer.embedded
     return report
 

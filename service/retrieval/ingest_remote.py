@@ -25,7 +25,12 @@ TIMEOUT_S = 300.0  # of one request: embedding 64 documents on a busy machine
 
 
 async def ingest_through(
-    url: str, files: Sequence[Path], collection: str, settings: Settings, listener: Listener
+    url: str,
+    files: Sequence[Path],
+    collection: str,
+    settings: Settings,
+    listener: Listener,
+    format: str | None = None,
 ) -> IngestReport:
     """Make the collection at `url` and post the files' documents to it.
 
@@ -35,7 +40,7 @@ async def ingest_through(
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
     report, done = IngestReport(), 0
-    batches = _batches(read_files(files))
+    batches = _batches(read_files(files, format))
     async with session_with(url, settings, TIMEOUT_S) as session:
         await send(session, "PUT", base, b"{}")
         while batch := await anyio.to_thread.run_sync(next, batches, None):

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,10 +105,43 @@ async def test_through_the_server_that_owns_the_directory(
             await run_ingest([file], "c", settings(tmp_path))
 
 
+async def test_folders_formats_and_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "beir"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text('{"_id": "b", "title": "", "text": "Some text."}')
+    table = SimpleNamespace(buffer=io.BytesIO(b"id\ttext\ttitle\n1\tMore text.\tT\n"))
+    monkeypatch.setattr(sys, "stdin", table)
+    files = [folder, Path("-")]
+    assert await run_ingest(files, "c", settings(tmp_path)) == 0
+    assert "2 documents indexed" in " ".join(capsys.readouterr().out.split())
+    assert await run_ingest([folder], "c", settings(tmp_path), format="jsonl") == 0
+    async with open_embedded(settings(tmp_path)) as stores:
+        manifest = await stores.collections.manifest("c")
+    assert (manifest.documents, manifest.metadata_fields) == (3, ("_id",))
+
+
+async def test_ray_is_refused_beside_a_server_and_without_its_extra(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = settings(tmp_path)
+    with pytest.raises(ConfigurationError, match="--ray writes into the data directory itself"):
+        await run_ingest([file], "c", own, url="http://127.0.0.1:9", ray="local")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "service.retrieval.ray_ingest", raising=False)
+    with pytest.raises(ConfigurationError, match=r"pip install 'revelator\[ray\]'"):
+        await run_ingest([file], "c", own, ray="local")
+
+
 async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
     own = settings(tmp_path)
     with pytest.raises(InvalidRequest, match="a name is"):
         await run_ingest([file], "No Name", own)
+    with pytest.raises(InvalidRequest, match="gone does not exist"):
+        await run_ingest([file, tmp_path / "gone"], "c", own)
+    with pytest.raises(InvalidRequest, match="known: jsonl, parquet, dpr, beir, hipporag, text"):
+        await run_ingest([file], "c", own, format="csv")
     with pytest.raises(StoreError, match="run the same command again"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9")
     with acquire(own.data_dir), pytest.raises(DirectoryOwned, match=str(os.getpid())):

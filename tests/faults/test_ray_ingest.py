@@ -1,0 +1,124 @@
+"""Ingest on Ray: the same as without, also when one of two workers is killed in the middle."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.retrieval.collections import Collections
+from service.retrieval.documents import Document
+from service.retrieval.embedding import HashingEmbedder
+from service.retrieval.ingest import ingest
+from service.retrieval.sample import Sample
+from service.retrieval.sources import expand, read_files
+from tests.conftest import unavailable
+from tests.faults.killing import NAME, state
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> None:
+    if importlib.util.find_spec("ray") is None:
+        unavailable("Ray", "install the extra `ray`")
+
+
+def corpus(folder: Path, files: int, each: int) -> list[Path]:
+    """Files with long documents, bad lines, and ids that come again with other content."""
+    folder.mkdir()
+    paths = []
+    for file in range(files):
+        lines = [b"[]"]
+        for n in range(each):
+            told = (
+                f"Passage {n} of file {file} has word {n * i} in it." for i in range(2 + n % 50)
+            )
+            name = f"twice{n}" if n % 10 == 0 else f"d{file}-{n}"
+            document = {"id": name, "title": f"T{n}", "text": " ".join(told), "kind": n % 3}
+            lines.append(json.dumps(document).encode())
+        paths.append(folder / f"{file}.jsonl")
+        paths[-1].write_bytes(b"\n".join(lines))
+    return paths
+
+
+def python(*arguments: str | Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+
+
+@pytest.mark.timeout(400)  # Ray starts some ten processes, which import much
+async def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
+    files = corpus(tmp_path / "files", 6, 60)
+    log, data, plain = tmp_path / "log", tmp_path / "ray", tmp_path / "plain"
+    shown = python("tests.faults.ray_ingesting", data, log, *files, timeout=380)
+    assert shown.returncode == 0, shown.stderr[-4_000:]
+    killed = int(log.with_suffix(".killed").read_text())
+    workers = set(map(int, log.read_text().split()))
+    assert killed in workers
+    assert len(workers) >= 2
+
+    collections = Collections(plain, HashingEmbedder(), Sample(plain / "no-sample"))
+    await collections.create(NAME)
+    report = await ingest(files, NAME, collections)
+    await collections.aclose()
+    counts, *failures = log.with_suffix(".report").read_text().splitlines()
+    assert counts == f"{report.indexed} {report.unchanged} {report.failed} {report.embedded}"
+    assert failures == [str(each) for each in report.failures]
+    expected, found = await state(plain), await state(data)
+    assert found.manifest == expected.manifest
+    assert found.bm25 == found.dense == expected.bm25
+    assert found.manifest.content_hash == expected.manifest.content_hash
+
+
+def test_workers_pass_over_what_is_stored(tmp_path: Path) -> None:
+    import numpy as np
+
+    from service.retrieval.ray_ingest import _batches, _Embedding, _key, _Made, _read
+    from tests.faults.ray_ingesting import SETTINGS
+
+    files = corpus(tmp_path / "files", 2, 20)
+    found = list(expand(files))
+    rows: dict[str, Any] = {"row": [pickle.dumps(pair) for pair in enumerate(found)]}
+    read = [row for batch in _read(rows, None) for row in batch["row"]]
+
+    def embedded(known: Any) -> list[_Made]:
+        worker = _Embedding(SETTINGS, known, lambda settings: HashingEmbedder())
+        made = [pickle.loads(row) for row in worker({"row": read})["row"]]
+        worker.close()
+        return made
+
+    nothing_known = np.array([], dtype=np.uint64)
+    fresh = embedded(nothing_known)
+    [batch] = _batches(iter(fresh), found)
+    assert batch.entries == list(read_files(files))
+    documents = [each.entry.found for each in fresh if isinstance(each.entry.found, Document)]
+    assert set(batch.chunked) == {document.id for document in documents}
+
+    first = batch.chunked["d1-7"]
+    assert len(first.records) == len(first.vectors)
+    known = np.sort(np.array([_key(record) for record in first.records], dtype=np.uint64))
+    [again] = _batches(iter(embedded(known)), found)
+    assert batch.chunked.keys() - again.chunked.keys() == {"d1-7"}
+
+
+def test_what_cannot_be_asked_of_ray(tmp_path: Path) -> None:
+    asked = ("service", "ingest", "-", "--collection", "c", "--ray", "local", "--data", tmp_path)
+    shown = python(*asked, timeout=100)
+    assert shown.returncode == 2
+    assert "name a file" in shown.stderr
