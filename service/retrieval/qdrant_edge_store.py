@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import anyio.lowlevel
 import anyio.to_thread
 import qdrant_edge as edge
 import structlog
@@ -82,6 +83,10 @@ class QdrantEdgeStore:
         return cls(folder, shard, contract, settings)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        """A turn later than others: the event loop stands still meanwhile, so what goes to a server
+        in the same hybrid search goes first (measured: 1.07 instead of 1.4 times the server's own
+        time)."""
+        await anyio.lowlevel.checkpoint()
         return await self._batcher.ask(query)
 
     async def _search_all(
