@@ -1,0 +1,55 @@
+"""A service whose workers all go, and come back, seen over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from service.generation.factory import open_generator
+from service.settings import EngineSettings
+from tests.stubs.openai_server import StubServer
+from tests.support.live import Live, live
+
+pytestmark = pytest.mark.anyio
+
+
+async def until_ready(service: Live, status: int) -> str:
+    async with asyncio.timeout(20):
+        while True:
+            async with service.http.get("/readyz") as response:
+                if response.status == status:
+                    return await response.text()
+            await asyncio.sleep(0.1)
+
+
+def reply(body: dict[str, Any]) -> str:
+    choices = body.get("structured_outputs", {}).get("choice")
+    return str(choices[0]) if choices else "Catania"
+
+
+async def test_all_workers_down_then_up_again() -> None:
+    async with StubServer(reply=reply, owned_by="vllm") as worker:
+        settings = EngineSettings.model_validate(
+            {"kind": "vllm", "urls": [worker.url],
+             "pool": {"probe_s": 0.2, "eject_s": 0.1, "outage_s": 0.2, "slow_start_s": 0}}
+        )  # fmt: skip
+        engine = open_generator("default", settings)
+        async with aclosing(engine), live(engine) as service:
+            await until_ready(service, 200)
+            assert (await service.ask(route="single"))[0] == 200
+
+            worker.health = 500
+            assert "/health answered 500" in await until_ready(service, 503)
+            body = {"question": "Who?", "route": "single"}
+            async with service.http.post("/answer", json=body) as response:
+                problem = await response.json(content_type=None)
+                assert (response.status, response.headers["retry-after"]) == (503, "5")
+            assert problem["type"] == "urn:revelator:problem:engine-unavailable"
+            assert "no worker of engine 'default' can answer" in problem["detail"]
+
+            worker.health = 200
+            await until_ready(service, 200)
+            assert (await service.ask(route="single"))[1]["answer"] == "Catania"
