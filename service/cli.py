@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
 
@@ -217,6 +218,38 @@ def evaluate(
         lambda: evaluate_file(settings, file, fields, limit=limit, concurrency=concurrency, out=out)
     )
     raise typer.Exit(code)
+
+
+@app.command()
+def tune(
+    loop: Annotated[Literal["dragin"], typer.Argument(help="The loop whose threshold is swept.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, readable=True, help="JSONL: question, answer or answers."
+        ),
+    ],
+    config: Config = None,
+    data: Data = None,
+    collection: Collection = None,
+    retriever: RetrieverOption = "bm25",
+    top_k: TopK = None,
+    threshold: Annotated[
+        list[float] | None, typer.Option(help="To try; may be repeated. Default 0.4 to 1.6.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first N questions.")] = 200,
+    concurrency: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 4,
+) -> None:
+    """Ask a file's questions at several thresholds; show EM against retrievals, name the best."""
+    from service.evaluation.tuning import THRESHOLDS, tune_dragin  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = {"collection": collection, "route": "single", "retriever": retriever, "top_k": top_k}
+    tried = threshold or THRESHOLDS
+    work = partial(tune_dragin, settings, file, fields, thresholds=tried, limit=limit)
+    raise typer.Exit(run(lambda: work(concurrency=concurrency)))
 
 
 @app.command()

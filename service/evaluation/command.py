@@ -48,7 +48,7 @@ async def evaluate_file(
     """Evaluate in this process; `fields` are arguments of `Runtime.prepare`. The exit code, as
     `run_evaluate`. A bad file is told before anything is opened."""
     screen = Console()
-    questions = await _read(file, limit, screen)
+    questions = await read_questions(file, limit, screen)
     if questions is None:
         return BAD_INPUT
     async with open_runtime(settings) as runtime:
@@ -66,11 +66,13 @@ async def run_evaluate(
     means. 2: the file cannot be evaluated (nothing was asked) or the rows cannot be written.
     """
     how, screen = options or EvaluateOptions(), console or Console()
-    questions = await _read(file, how.limit, screen)
+    questions = await read_questions(file, how.limit, screen)
     return BAD_INPUT if questions is None else await _evaluate(questions, ask, how, screen)
 
 
-async def _read(file: Path, limit: int | None, screen: Console) -> list[GoldQuestion] | None:
+async def read_questions(
+    file: Path, limit: int | None, screen: Console
+) -> list[GoldQuestion] | None:
     try:
         questions = (await anyio.to_thread.run_sync(load_dataset, file))[:limit]
         if not questions:
