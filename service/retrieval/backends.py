@@ -136,10 +136,12 @@ class Backends:
 
 def open_backends(settings: RetrievalSettings) -> Backends:
     """Connects to nothing yet."""
-    url, timeout_s = settings.elasticsearch_url, settings.timeout_s
-    qdrant_url, grpc_port = settings.qdrant_url, settings.qdrant_grpc_port
+    url, qdrant_url = settings.elasticsearch_url, settings.qdrant_url
+    # Searches may be allowed less than writes: each search is bounded by its guard.
+    elastic_s = max(settings.timeout_s, settings.backends.elasticsearch.timeout_s or 0.0)
+    qdrant_s = max(settings.timeout_s, settings.backends.qdrant.timeout_s or 0.0)
     return Backends(
-        ElasticServer(url, timeout_s, settings.elasticsearch_replicas) if url else None,
-        QdrantServer(qdrant_url, timeout_s, grpc_port) if qdrant_url else None,
+        ElasticServer(url, elastic_s, settings.elasticsearch_replicas) if url else None,
+        QdrantServer(qdrant_url, qdrant_s, settings.qdrant_grpc_port) if qdrant_url else None,
         settings.vectors,
     )

@@ -172,7 +172,7 @@ class RetrievalSettings(Section):
     normalisation: Literal["min-max", "z"] = Field(
         "min-max", description="`weighted`: scores to 0 … 1, or to mean 0 and deviation 1."
     )
-    timeout_s: float = Field(10.0, gt=0, description="Per backend and search.")
+    timeout_s: float = Field(10.0, gt=0, description="Of one search, and of one write to a server.")
     retries: int = Field(
         2,
         ge=0,
