@@ -94,6 +94,7 @@ class RerankServer:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
                 headers={"Content-Type": "application/json"},
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 

@@ -82,6 +82,23 @@ def test_calls_searches_and_workers() -> None:
     assert found["revelator_worker_up", "w1"] == found["revelator_worker_in_flight", "w1"] == 1
 
 
+def test_backends_and_caches() -> None:
+    metrics = Metrics()
+    for state in ("closed", "open", "half-open"):
+        metrics.breaker("qdrant", state)  # type: ignore[arg-type]
+    metrics.retried("qdrant")
+    metrics.cache("search_results", True)
+    metrics.cache("search_results", False)
+    metrics.cache("search_results", True)
+    found = samples(metrics)
+    assert [found["revelator_breaker_state", f"qdrant,{state}"] for state in
+            ("closed", "half-open", "open")] == [0, 1, 0]  # fmt: skip
+    assert found["revelator_breaker_opened_total", "qdrant"] == 1
+    assert found["revelator_retrieval_retries_total", "qdrant"] == 1
+    assert found["revelator_cache_requests_total", "search_results,hit"] == 2
+    assert found["revelator_cache_requests_total", "search_results,miss"] == 1
+
+
 def test_two_of_them_share_nothing() -> None:
     one, two = Metrics(), Metrics()
     one.rejected("busy")
