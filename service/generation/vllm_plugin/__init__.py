@@ -19,3 +19,4 @@ are recognised by comparing the cache with the keys just written, and refused wh
 """
 
 NAME = "revelator"  # of the entry points, and the key of a wish in `SamplingParams.extra_args`
+EXTENSION = "service.generation.vllm_plugin.worker.SignalsExtension"

@@ -8,14 +8,13 @@ from typing import Any
 
 from service.generation.encoding import PromptEncoder
 from service.generation.signals import ScoreRequest
-from service.generation.vllm_plugin import NAME
+from service.generation.vllm_plugin import EXTENSION, NAME
 from service.generation.vllm_plugin.backend import VllmBackend
 from service.generation.vllm_plugin.calls import Calls
 from service.generation.vllm_plugin.collector import SignalsLost
 from service.generation.vllm_plugin.routes import PluginState, install
 from service.generation.vllm_plugin.support import unsupported_version
 
-EXTENSION = "service.generation.vllm_plugin.worker.SignalsExtension"
 log = logging.getLogger(f"vllm.{NAME}")  # vLLM configures the loggers below its own name
 
 

@@ -1,0 +1,31 @@
+"""What a vLLM needs to run our plugin without an installation: path, entry points, flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from service.generation.vllm_plugin import EXTENSION, NAME
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ("--worker-extension-cls", EXTENSION)
+
+
+def plugin_environment(folder: Path) -> dict[str, str]:
+    """The checkout on the path, and in `folder` the entry points that pyproject.toml declares.
+
+    An installation leaves the same metadata (`*.dist-info`) in an environment; written by hand
+    they work in whatever environment has vLLM, and nothing is installed into it.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    installed = folder / "revelator-0.dist-info"
+    installed.mkdir(parents=True, exist_ok=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: revelator\nVersion: 0\n")
+    lines = [
+        line
+        for group, points in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))
+    ]
+    (installed / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "VLLM_PLUGINS": NAME}
