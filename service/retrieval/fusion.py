@@ -1,12 +1,11 @@
-"""Two or more rankings become one. Pure; the order of the rankings makes no difference."""
+"""Two rankings become one. Pure; which of the two comes first makes no difference to the order."""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from service.domain import Passage, ScoredPassage
+from service.domain import ScoredPassage
 from service.settings import RetrievalSettings
 
 Ranking = Sequence[ScoredPassage]
@@ -31,8 +30,12 @@ def reciprocal_rank_fusion(
 
     Ranks count from 1; ties go by passage id (Cormack, Clarke and Büttcher, SIGIR 2009).
     """
-    shares = ((hit.passage.passage_id, 1.0 / (k + hit.rank)) for hits in rankings for hit in hits)
-    return _best(rankings, shares, top_k)
+    scores: dict[str, float] = {}
+    for hits in rankings:
+        for hit in hits:
+            passage_id = hit.passage.passage_id
+            scores[passage_id] = scores.get(passage_id, 0.0) + 1.0 / (k + hit.rank)
+    return _best(rankings, scores, top_k)
 
 
 def weighted_fusion(
@@ -42,16 +45,16 @@ def weighted_fusion(
 
     A passage that a ranking lacks counts there as its worst one. Ties go by passage id.
     """
-    shares: list[tuple[str, float]] = []
-    ids = {hit.passage.passage_id for hits in rankings for hit in hits}
+    scores = {hit.passage.passage_id: 0.0 for hits in rankings for hit in hits}
     for hits, weight in zip(rankings, weights, strict=True):
         if not hits:
             continue
-        scores = normalise([hit.score for hit in hits])
-        own = {hit.passage.passage_id: score for hit, score in zip(hits, scores, strict=True)}
-        worst = min(scores)
-        shares += [(passage_id, weight * own.get(passage_id, worst)) for passage_id in ids]
-    return _best(rankings, shares, top_k)
+        normal = normalise([hit.score for hit in hits])
+        own = {hit.passage.passage_id: score for hit, score in zip(hits, normal, strict=True)}
+        worst = min(normal)
+        for passage_id in scores:
+            scores[passage_id] += weight * own.get(passage_id, worst)
+    return _best(rankings, scores, top_k)
 
 
 def min_max(scores: Sequence[float]) -> list[float]:
@@ -67,18 +70,11 @@ def z_scores(scores: Sequence[float]) -> list[float]:
 
 
 def _best(
-    rankings: Sequence[Ranking], shares: Iterable[tuple[str, float]], top_k: int
+    rankings: Sequence[Ranking], scores: Mapping[str, float], top_k: int
 ) -> tuple[ScoredPassage, ...]:
     """Where rankings disagree on a passage's text, the first one that has it is believed."""
-    parts: dict[str, list[float]] = {}
-    for passage_id, share in shares:
-        parts.setdefault(passage_id, []).append(share)
-    scores = {passage_id: math.fsum(part) for passage_id, part in parts.items()}
-    passages: dict[str, Passage] = {}
-    for hits in rankings:
-        for hit in hits:
-            passages.setdefault(hit.passage.passage_id, hit.passage)
     best = sorted(scores, key=lambda passage_id: (-scores[passage_id], passage_id))[:top_k]
+    passages = {hit.passage.passage_id: hit.passage for hits in reversed(rankings) for hit in hits}
     return tuple(
         ScoredPassage(passages[passage_id], rank, scores[passage_id])
         for rank, passage_id in enumerate(best, 1)

@@ -39,7 +39,7 @@ RANKINGS = st.lists(
         lambda scores: scored(**scores)
     ),
     min_size=1,
-    max_size=4,
+    max_size=2,
 )
 WAYS: dict[str, Any] = {
     "rrf": lambda rankings, top_k=99: reciprocal_rank_fusion(rankings, 60, top_k),
