@@ -252,6 +252,20 @@ def tune(
     raise typer.Exit(run(lambda: work(concurrency=concurrency)))
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def worker(context: typer.Context, model: str) -> None:
+    """Serve MODEL by vLLM with our plugin; further options go to `vllm serve` as they are.
+
+    Runs in an environment that has vLLM: pip install 'revelator[vllm]'.
+    """
+    from service.generation.vllm_plugin.launch import run_worker  # noqa: PLC0415
+
+    try:
+        run_worker(model, context.args, typer.echo)
+    except RevelatorError as error:
+        fail(error.detail)
+
+
 @app.command()
 def check(
     config: Config = None,

@@ -38,6 +38,7 @@ def test_every_command_explains_itself() -> None:
     ("words", "named"),
     [
         (["check", "--config", "gone.toml"], "no settings file at gone.toml"),
+        (["worker", "a-model", "--port", "9"], "there is no vLLM in the environment"),
         (["serve", "--host", "0.0.0.0"], "keys"),
         (["serve", "--port", "99999"], "server.port"),
         (["ask", "Who?", "--route", "quick"], "route"),

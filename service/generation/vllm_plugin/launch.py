@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import NoReturn
 
+from service.errors import ConfigurationError
 from service.generation.vllm_plugin import EXTENSION, NAME
 
 # Piecewise CUDA graphs leave the attention outside, where its queries and keys can be seen.
@@ -39,3 +44,17 @@ class Launch:
     def __str__(self) -> str:
         settings = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
         return " ".join([*settings, shlex.join(self.command)])
+
+
+def run_worker(model: str, options: Sequence[str], say: Callable[[str], None]) -> NoReturn:
+    """Become the worker, having said what runs. Raises ConfigurationError without a vLLM here."""
+    if find_spec("vllm") is None:
+        raise ConfigurationError(
+            f"there is no vLLM in the environment of {sys.executable}: install one there "
+            "(pip install 'revelator[vllm]'), or call revelator from the environment that has it"
+        )
+    launch = worker_command(model, options, os.environ)
+    say(str(launch))
+    sys.stdout.flush()
+    serve = [sys.executable, "-m", "vllm.entrypoints.cli.main", *launch.command[1:]]
+    os.execve(sys.executable, serve, {**os.environ, **launch.variables})
