@@ -46,7 +46,7 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
     # The dot stands in no collection's name: no index can be called as another's alias.
     index = f"{alias}.{uuid.uuid4().hex[:12]}"
     await server.call(
-        lambda client: client.indices.create(
+        lambda client: client.options(request_timeout=server.patience_s).indices.create(
             index=index,
             settings=_replicas(server.replicas),
             mappings=_analysed(analysis),
@@ -60,7 +60,9 @@ async def drop(server: ElasticServer, name: str) -> None:
     indices = await _indices(server, alias_of(name))
     if indices:
         await server.call(
-            lambda client: client.indices.delete(index=indices, ignore_unavailable=True)
+            lambda client: client.options(request_timeout=server.patience_s).indices.delete(
+                index=indices, ignore_unavailable=True
+            )
         )
 
 

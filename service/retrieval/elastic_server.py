@@ -31,7 +31,7 @@ Action = tuple[bytes, ...]
 BULK_ACTIONS = 500
 BULK_BYTES = 4_000_000
 TRIES = 6  # of items that the cluster is too busy for
-BULK_PATIENCE = 3  # times the timeout of other calls
+PATIENCE = 3  # times the timeout of other calls, for bulks and changes of an index
 FIRST_PAUSE_S = 0.1  # doubles with every try, with jitter
 
 
@@ -103,6 +103,7 @@ class ElasticServer:
         self.place = place(url)
         self.replicas = replicas
         self._timeout_s = timeout_s
+        self.patience_s = PATIENCE * timeout_s
         self._lock = anyio.Lock()
         self._client: AsyncElasticsearch | None = None
 
@@ -192,11 +193,10 @@ class ElasticServer:
         self, alias: str, actions: Sequence[Action]
     ) -> tuple[list[Action], list[Complaint]]:
         """Which to send again, and what was said of those that failed for good."""
-        patience = BULK_PATIENCE * self._timeout_s
         lines: Any = [line for action in actions for line in action]
         try:
             answer = await self.call(
-                lambda client: client.options(request_timeout=patience).bulk(
+                lambda client: client.options(request_timeout=self.patience_s).bulk(
                     index=alias,
                     operations=lines,
                     require_alias=True,  # else a write to a lost index would make one

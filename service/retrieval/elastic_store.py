@@ -4,12 +4,18 @@ What an index is stands in elastic_index.py, what a search asks in elastic_query
 one keyword field `filter` of tokens, as in every store, so that no document can spoil the mapping
 for another.
 
-The index never refreshes by itself: `replace` does at its end, so that a search sees all of a
-change or nothing. A passage's id in Elasticsearch is made of passage id and content hash: a new
-version stands beside the old one until that is deleted. Order of `replace`: (1) passages but the
-first of each document, (2) the first ones, whose presence makes the document known, (3) the old
-versions go. A kill between leaves passages without a first one, or two versions; `tidy` keeps
-the version that was written last and removes the rest.
+The index does not refresh by itself: a search sees all of a change or nothing of it, but for one
+that was cut short while others waited for their refresh. `replace`
+leaves its refresh to whoever reads next: the next search, count or listing here, a look for one of
+the documents written, or the write that fills the measure; the end of a write counts, so that other
+gateways see it then.
+
+A passage's id in Elasticsearch is made of passage id and content hash: a new version stands beside
+the old one until that is deleted. Order of `replace`: (1) passages but the first of each document,
+(2) the first ones, whose presence makes the document known, (3) the old versions go. They go in one
+stream of bulk requests; a document's are in one shard, which does them in their order. A kill
+between leaves passages without a first one, or two versions; `tidy` keeps the version that was
+written last and removes the rest.
 """
 
 from __future__ import annotations
@@ -35,6 +41,7 @@ from service.retrieval.threads import on_loop
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
 _RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]
 MOST_SEARCHES = 64  # of one _msearch
+MOST_UNSEEN = 5_000  # documents; a refresh takes time in proportion
 SCAN = 1_000  # passages read at once when many are listed
 KEEP_ALIVE = "2m"
 
@@ -49,6 +56,7 @@ class ElasticStore:
     def __init__(self, server: ElasticServer, name: str) -> None:
         self._server = server
         self._alias = alias_of(name)
+        self._unseen: set[str] = set()  # documents written since the last refresh
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
     @classmethod
@@ -64,13 +72,16 @@ class ElasticStore:
         return await self._batcher.ask(query)
 
     def count_passages(self) -> int:
+        self._show()
         return on_loop(self._count, {"match_all": {}})
 
     def count_documents(self) -> int:
+        self._show()
         return on_loop(self._count, {"term": {"part": 0}})
 
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Content hash of each of these documents that is stored."""
+        self._show(document_ids)
         found: dict[str, str] = {}
         for start in range(0, len(document_ids), SCAN):
             among = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
@@ -97,11 +108,13 @@ class ElasticStore:
 
     def records(self) -> Iterator[Record]:
         """Every passage, of one moment's state."""
+        self._show()
         for hit in self._hits({"match_all": {}}, _RECORD):
             yield _record(hit["_source"])
 
     def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
         """Delete these documents and add `records`; the next search sees all of it."""
+        self._show(document_ids)
         old: dict[str, str | None] = {}
         for start in range(0, len(document_ids), SCAN):
             query = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
@@ -110,10 +123,10 @@ class ElasticStore:
         others = [_index(record) for record in records if record.part]
         new = {_id(record) for record in records}
         gone = [_delete(own_id, old[own_id]) for own_id in sorted(old.keys() - new)]
-        on_loop(self._server.bulk, self._alias, others)
-        on_loop(self._server.bulk, self._alias, heads)
-        on_loop(self._server.bulk, self._alias, gone)
-        on_loop(self._refresh)
+        on_loop(self._server.bulk, self._alias, [*others, *heads, *gone])
+        self._unseen.update(document_ids, (record.document_id for record in records))
+        if len(self._unseen) > MOST_UNSEEN:
+            self._show()
 
     def tidy(self) -> None:
         """Undo what a killed `replace` left half done."""
@@ -136,6 +149,8 @@ class ElasticStore:
     async def _search_all(
         self, queries: Sequence[StoreQuery]
     ) -> list[list[ScoredPassage] | Exception]:
+        if self._unseen:
+            await self._refresh()
         bodies = {
             number: body
             for number, query in enumerate(queries)
@@ -177,8 +192,20 @@ class ElasticStore:
             ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
         ]
 
+    def _show(self, document_ids: Sequence[str] | None = None) -> None:
+        """Refresh where one of these documents, or any, was written since the last time."""
+        if self._unseen if document_ids is None else not self._unseen.isdisjoint(document_ids):
+            on_loop(self._refresh)
+
     async def _refresh(self) -> None:
-        await self._server.call(lambda client: client.indices.refresh(index=self._alias))
+        written = set(self._unseen)
+        patience = self._server.patience_s
+        await self._server.call(
+            lambda client: client.options(request_timeout=patience).indices.refresh(
+                index=self._alias
+            )
+        )
+        self._unseen -= written
 
     async def _count(self, query: dict[str, Any]) -> int:
         answer = await self._server.call(

@@ -40,11 +40,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a batch changes: new documents with passages, and what is stored of the old ones."""
+    """What a batch changes: new documents with passages, and what is stored of the old ones, which
+    have `replaced` passages."""
 
     known: dict[str, str]
     changed: list[Document]
     records: list[Record]
+    replaced: int
     stale: list[str]
     absent: list[Record]
     vectors: Mapping[str, Sequence[float]]
@@ -109,9 +111,9 @@ class CollectionWriter:
             await self._begin()
             self._cut_short = True
             await self._embed(plan.absent, on_part, plan.vectors)
-            passages = await anyio.to_thread.run_sync(self._commit, plan)
+            await anyio.to_thread.run_sync(self._commit, plan)
             self._cut_short = False
-            self._count(plan, passages)
+            self._count(plan)
         return Written(
             indexed=len(plan.changed),
             unchanged=len(documents) - len(plan.changed),
@@ -161,15 +163,15 @@ class CollectionWriter:
         vectors = {passage_id: vector for each in made for passage_id, vector in each.by_id()}
         ids = {record.passage.passage_id for record in records}
         replaced = [document.id for document in changed if document.id in known]
-        stale = [
+        old = [
             record.passage.passage_id
             for document_id in replaced
             for record in bm25.document(document_id)
-            if record.passage.passage_id not in ids
         ]
+        stale = [passage_id for passage_id in old if passage_id not in ids]
         stored = dense.hashes(list(ids))
         absent = [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
-        return _Plan(known, changed, records, stale, absent, vectors)
+        return _Plan(known, changed, records, len(old), stale, absent, vectors)
 
     async def _begin(self) -> None:
         if not self._began:
@@ -195,15 +197,13 @@ class CollectionWriter:
             if on_part:
                 on_part(done / len(records))
 
-    def _commit(self, plan: _Plan) -> int:
-        """The number of passages then."""
+    def _commit(self, plan: _Plan) -> None:
         self._collection.dense.delete(plan.stale)
         self._collection.dense.flush()
         replaced = [document.id for document in plan.changed if document.id in plan.known]
         self._collection.bm25.replace(replaced, plan.records)
-        return self._collection.bm25.count_passages()
 
-    def _count(self, plan: _Plan, passages: int) -> None:
+    def _count(self, plan: _Plan) -> None:
         """Keep the manifest in memory right while the ingest runs; the end writes it."""
         manifest = self._collection.manifest
         ids = {document.id for document in plan.changed}
@@ -216,7 +216,7 @@ class CollectionWriter:
             update={
                 "content_hash": content_hash,
                 "documents": manifest.documents + len(new) - len(old),
-                "passages": passages,
+                "passages": manifest.passages + len(plan.records) - plan.replaced,
             }
         )
 

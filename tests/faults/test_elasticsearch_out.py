@@ -7,19 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from service.errors import RetrievalFailure
+from service.retrieval import elastic_server
 from service.retrieval.backends import Backends
 from service.retrieval.base import SearchRequest, SearchResult
 from service.retrieval.collections import Collections
-from service.retrieval.elastic_server import ElasticServer
+from service.retrieval.elastic_server import Action, ElasticServer
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest, ingest_documents
@@ -32,8 +34,10 @@ from tests.unit.retrieval.worlds import CORPUS, dense_hashes
 pytestmark = pytest.mark.anyio
 
 TIMEOUT_S = 1.0
+PATIENT_S = 20.0  # where nothing is to be out
 NAME = "out"
 COUNT = 300  # documents of the killed ingest; more than one batch
+BULK = 128  # of its requests
 
 
 @pytest.fixture
@@ -46,11 +50,11 @@ def node(elasticsearch_script: Path, tmp_path: Path) -> Iterator[Node]:
 class World:
     """Collections on Elasticsearch and qdrant-edge, and the retriever over them."""
 
-    def __init__(self, data: Path, url: str) -> None:
-        self.backends = Backends(ElasticServer(url, TIMEOUT_S))
+    def __init__(self, data: Path, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.backends = Backends(ElasticServer(url, timeout_s))
         embedder = HashingEmbedder()
         self.collections = Collections(data, embedder, Sample(data / "none"), self.backends)
-        settings = RetrievalSettings(embedding_model="hashing", timeout_s=TIMEOUT_S)
+        settings = RetrievalSettings(embedding_model="hashing", timeout_s=timeout_s)
         self.retriever = HybridRetriever(self.collections, embedder, settings)
 
     async def __aenter__(self) -> World:
@@ -131,26 +135,26 @@ def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-# Of a batch that replaces documents: passages, first passages, old versions, then the next batch's
-# passages. Killed after each.
-@pytest.mark.parametrize("bulk", [1, 2, 3, 4])
+# Of a batch that replaces 256 documents: half of the new passages, all, half of the old ones gone,
+# all, then the next batch's. Killed after each.
+@pytest.mark.parametrize("bulk", [1, 2, 3, 4, 5])
 async def test_an_ingest_killed_between_bulks(
     tmp_path: Path, elasticsearch_url: str, bulk: int
 ) -> None:
     old = documents(tmp_path / "old.jsonl", COUNT, words=90)
     new = documents(tmp_path / "new.jsonl", COUNT)
-    async with World(tmp_path / "whole", elasticsearch_url) as world:
+    async with World(tmp_path / "whole", elasticsearch_url, PATIENT_S) as world:
         await world.backends.drop(NAME)
         await world.collections.create(NAME)
         await ingest([new], NAME, world.collections)
         expected, _ = await world.contents()
         await world.collections.delete(NAME)
 
-    async with World(tmp_path / "killed", elasticsearch_url) as world:
+    async with World(tmp_path / "killed", elasticsearch_url, PATIENT_S) as world:
         await world.collections.create(NAME)
         await ingest([old], NAME, world.collections)
     await anyio.to_thread.run_sync(run_and_kill, tmp_path / "killed", elasticsearch_url, new, bulk)
-    async with World(tmp_path / "killed", elasticsearch_url) as world:
+    async with World(tmp_path / "killed", elasticsearch_url, PATIENT_S) as world:
         assert (await world.collections.manifest(NAME)).state == "building"
         await ingest([new], NAME, world.collections)
         bm25, dense = await world.contents()
@@ -163,20 +167,22 @@ async def test_an_ingest_killed_between_bulks(
 
 def _main() -> None:
     data, url, file, last = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    bulk, count = ElasticServer.bulk, 0
+    send, count = ElasticServer._send, 0
 
-    async def counted(self: ElasticServer, alias: str, actions: list[tuple[bytes, ...]]) -> None:
+    async def counted(self: ElasticServer, alias: str, actions: Sequence[Action]) -> Any:
         nonlocal count
-        await bulk(self, alias, actions)
+        sent = await send(self, alias, actions)
         count += 1
         if count == last:
             os.kill(os.getpid(), signal.SIGKILL)
+        return sent
 
     async def main() -> None:
-        async with World(data, url) as world:
+        async with World(data, url, PATIENT_S) as world:
             await ingest([file], NAME, world.collections)
 
-    ElasticServer.bulk = counted  # type: ignore[method-assign, assignment]
+    elastic_server.BULK_ACTIONS = BULK
+    ElasticServer._send = counted  # type: ignore[method-assign]
     anyio.run(main)
 
 
