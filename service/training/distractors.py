@@ -17,6 +17,8 @@ from service.training.substitution import PERSON_KINDS, Names, alike, rename, su
 from service.training.synthesis import Maker
 
 CLOSE = 12
+# Share of made-up names that share a word with the asked one.
+ALIKE = 0.2
 
 
 class Reading(NamedTuple):
@@ -78,7 +80,7 @@ class Distractors:
 
     def _renamed(self, fact: Fact, subject: str) -> Fact:
         """The fact of a made-up bearer, whose name often shares a word with `subject`."""
-        name = alike(subject, self.names, self.rng) if self.rng.random() < 0.4 else ""
+        name = alike(subject, self.names, self.rng) if self.rng.random() < ALIKE else ""
         return substitute(fact, self.names, self.rng, subject=name)
 
 

@@ -40,8 +40,8 @@ STATEMENTS = {
     "population": "The population of {s} is {a}.", "capital_of": "{s} is the capital of {a}.",
     "known_for": "{s} is known for {a}.",
 }  # fmt: skip
-REMINDER = "Answer in the same format as before."
 SHOWN = 3
+SHIPPED = 0.35
 # How many demonstrations: mostly few, now and then as many as a service may have.
 SHOTS = ((0, 1, 2, 3, 5, 8, 12), (3, 3, 3, 3, 1.5, 0.7, 0.4))
 
@@ -60,13 +60,17 @@ def conclusion(answer: str) -> str:
 
 def asked(question: str) -> str:
     """The case that a draft continues; a space joins it with the text so far."""
-    return f"Question: {quote(question)}\nAnswer:"
+    return roles.TEMPLATES.render("dragin_case", question=quote(question))
 
 
 def context(passages: Sequence[str]) -> str:
     """The block before the case: numbered passages and the line that keeps the format."""
-    lines = [f"[{number}] {quote(text)}" for number, text in enumerate(passages, 1)]
-    return "\n".join(["Context:", *lines, REMINDER])
+    lines = [f"[{number}] {quote(text)}\n" for number, text in enumerate(passages, 1)]
+    return roles.TEMPLATES.render("dragin_context", passages="".join(lines)) + "\n"
+
+
+def shipped_demonstrations() -> str:
+    return roles.TEMPLATES.render("dragin_demonstrations") + "\n"
 
 
 class Drafts:
@@ -77,11 +81,7 @@ class Drafts:
 
     def row(self, words: int) -> list[Segment]:
         """Demonstrations and one question; passages, where shown, of about `words` words."""
-        segments: list[Segment] = []
-        for _ in range(self.rng.choices(*SHOTS)[0]):
-            made = self.made()
-            segments.append(Segment(asked(made.question), False))
-            segments.append(Segment(answer_text(made, made.question) + "\n", True))
+        segments = self._demonstrations()
         made = self.made()
         question = (
             vary_surface(made.question, self.rng) if self.rng.random() < 0.3 else made.question
@@ -89,9 +89,20 @@ class Drafts:
         given = self.given(made)
         if given is not None:
             texts = self.passages(made, given, words)
-            segments.append(Segment(context(texts) + "\n", False))
+            segments.append(Segment(context(texts), False))
         segments.append(Segment(asked(question), False))
         segments += self._answer(made, question, given)
+        return segments
+
+    def _demonstrations(self) -> list[Segment]:
+        """Those that the service ships, or others, which are the model's to write as well."""
+        if self.rng.random() < SHIPPED:
+            return [Segment(shipped_demonstrations(), False)]
+        segments = []
+        for _ in range(self.rng.choices(*SHOTS)[0]):
+            made = self.made()
+            segments.append(Segment(asked(made.question), False))
+            segments.append(Segment(answer_text(made, made.question) + "\n", True))
         return segments
 
     def made(self) -> Synthesised:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from service.prompting.templates import Pair, PassageText
+from service.prompting.quoting import quote
+from service.prompting.templates import Pair, PassageText, passage_line
 from service.training import roles
 from service.training.copying import Example, copying_examples
 from service.training.corpora import Passage, RealQuestion, load_passages, load_questions
-from service.training.distractors import Distractors, Reading
+from service.training.distractors import ALIKE, Distractors, Reading
 from service.training.drafts import Drafts, reading_of
 from service.training.drills import drill
 from service.training.facts import all_facts
@@ -23,8 +24,9 @@ from service.training.synthesis import Hop, Maker, Synthesised, hop_of
 from service.training.tokenizer import Segment, Turn, encode_dialogue, encode_raw
 
 SHARES = {
-    "reader": 34.0, "relevance": 34.0, "draft": 14.0, "drill": 5.0, "route": 6.0, "autorag": 5.0,
-    "refine": 5.0, "ending": 2.5, "final": 10.0, "decompose": 5.0, "merge": 2.5, "closed": 0.3,
+    "reader": 34.0, "relevance": 36.0, "match": 8.0, "draft": 10.0, "drill": 3.0, "route": 6.0,
+    "autorag": 5.0, "refine": 5.0, "ending": 2.5, "final": 10.0, "decompose": 5.0, "merge": 2.5,
+    "closed": 0.3,
 }  # fmt: skip
 # While copying is still being learnt: short prompts whose answers are copied, few labels.
 EARLY_SHARES = {
@@ -32,10 +34,8 @@ EARLY_SHARES = {
     "autorag": 4.0, "refine": 9.0, "ending": 3.0, "final": 8.0, "decompose": 6.0, "merge": 6.0,
 }  # fmt: skip
 # Roles without turns.
-RAW = ("draft", "drill")
+RAW = ("draft", "drill", "match")
 EARLY = 0.36
-# Share of examples with passages cut short, once copying is learnt.
-SHORT = 0.6
 LONGEST = 1600
 
 
@@ -70,9 +70,10 @@ class Tasks:
 
     def words(self) -> int:
         """How long a passage may be: short for long, so that a minute holds many examples."""
-        if self.share() < EARLY:
-            return self.rng.randint(12, 45)
-        return self.rng.randint(18, 50) if self.rng.random() < SHORT else self.rng.randint(60, 160)
+        draw = self.rng.random()
+        if draw < 0.5 or self.share() < EARLY:
+            return self.rng.randint(10, 30)
+        return self.rng.randint(30, 60) if draw < 0.75 else self.rng.randint(60, 160)
 
     def _reading(self) -> Reading:
         """What one passage answers; half of it with other names."""
@@ -119,20 +120,26 @@ class Tasks:
         return [roles.answer_turn(question, texts, roles.as_typed(made.answer, question))]
 
     def relevance(self) -> list[Turn]:
+        return [roles.relevance_turn(*self._judged(self.words()))]
+
+    def _judged(self, words: int) -> tuple[str, PassageText, bool]:
         """Half true; a false one is another passage, or the same one under another's question."""
         reading = self._reading()
         relevant = self.rng.random() < 0.5
         passage, question = reading.passage, reading.question
         if not relevant and self.rng.random() < 0.5 and reading.subject in question:
-            name = alike(reading.subject, self.names, self.rng)
-            if self.rng.random() < 0.5:
-                name = self.names.subject(reading.kind, self.rng)
+            near = self.rng.random() < ALIKE
+            name = (alike(reading.subject, self.names, self.rng) if near
+                    else self.names.subject(reading.kind, self.rng))  # fmt: skip
             question = question.replace(reading.subject, name)
         elif not relevant:
             passage = self.distractors.beside(reading, 1)[0]
         answer = reading.answer if passage is reading.passage else ""
-        text = roles.cut(passage, answer, self.words(), self.rng)
-        return [roles.relevance_turn(vary_surface(question, self.rng), text, relevant)]
+        return (
+            vary_surface(question, self.rng),
+            roles.cut(passage, answer, words, self.rng),
+            relevant,
+        )
 
     def _single(self) -> str:
         draw = self.rng.random()
@@ -273,6 +280,15 @@ class Tasks:
 
     def drill(self) -> list[Segment]:
         return drill(self.names, self.rng)
+
+    def match(self) -> list[Segment]:
+        """Judgements of relevance by the dozen, on the first words of passages."""
+        segments = []
+        for _ in range(self.rng.randint(4, 12)):
+            question, text, relevant = self._judged(self.rng.randint(6, 16))
+            asked = f"Question: {quote(question)}\nDoc: {passage_line(text)}\nAnswer:"
+            segments += [Segment(asked, False), Segment(f"{str(relevant).lower()}\n", True)]
+        return segments
 
     def _document(self, hop: Hop, others: int, *, gold: bool) -> list[str]:
         words = self.words()

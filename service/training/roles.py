@@ -23,17 +23,21 @@ ROUTES = {
     "complex": "complex question",
 }
 TEMPLATES = TemplateSet("compact")
+# Most answers are among the first words of their passage.
+ANSWERS_WITHIN = 30
 
 
 def cut(passage: Passage, answer: str, words: int, rng: random.Random) -> PassageText:
     """A passage of at most about `words` words that still holds `answer`.
 
-    It begins at the start, or where the answer would fall off the end, somewhere before it.
+    It begins at the start, or where the answer would fall off the end, somewhere before it. One
+    without an answer is cut around a word of its own: its beginning must not tell it apart.
     """
     pieces = passage.text.split()
     if len(pieces) <= words:
         return PassageText(passage.title, passage.text)
-    place = passage.text.find(answer) if answer else 0
+    answer = answer or rng.choice(pieces[:ANSWERS_WITHIN])
+    place = passage.text.find(answer)
     before = len(passage.text[: max(place, 0)].split())
     needed = before + len(answer.split()) + 2
     start = 0 if needed <= words else max(0, before - rng.randint(3, max(4, words // 2)))

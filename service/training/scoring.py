@@ -34,12 +34,16 @@ class Scorer:
     def __init__(self, model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
 
-    @torch.inference_mode()
     def write(self, prompt: str, longest: int = 64) -> str:
-        """Greedy continuation of a one-turn prompt, at most `longest` tokens."""
-        ids = torch.tensor([prompt_ids(self.tokenizer, prompt)])
+        """Greedy reply to a one-turn prompt, at most `longest` tokens."""
+        return self.continued(prompt_ids(self.tokenizer, prompt), longest)
+
+    @torch.inference_mode()
+    def continued(self, ids: Sequence[int], longest: int) -> str:
+        """Greedy continuation of ids, at most `longest` tokens."""
         written: list[int] = []
-        result = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        start = torch.tensor([list(ids)])
+        result = self.model(input_ids=start, use_cache=True, logits_to_keep=1)
         while len(written) < longest:
             token = int(result.logits[0, -1].argmax())
             if token == EOS:
@@ -51,6 +55,13 @@ class Scorer:
                 use_cache=True,
             )
         return str(self.tokenizer.decode(written)).strip()
+
+    @torch.inference_mode()
+    def entropies(self, ids: Sequence[int], last: int) -> list[float]:
+        """Entropies (natural log, whole vocabulary) from which the `last` ids were each taken."""
+        logits = self.model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+        shares = logits[-last - 1 : -1].float().log_softmax(-1)
+        return [float(-(row.exp() * row).sum()) for row in shares]
 
     @torch.inference_mode()
     def choose(self, prompt: str, choices: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from service.training.corpora import load_questions
+from service.training.draft_scoring import Drafted, auc, histogram
 from service.training.scoring import (
     Heldout,
     Scorer,
@@ -117,8 +118,8 @@ def routing(scorer: Scorer, held: Heldout, size: int) -> list[Row]:
 
 def reading(scorer: Scorer, held: Heldout, size: int) -> list[Row]:
     rows = []
-    for count in (0, 2):
-        beside = "passage alone" if count == 0 else "and two distractors"
+    for count, beside in ((0, "passage alone"), (2, "and two distractors"),
+                          (4, "and four distractors")):  # fmt: skip
         pairs = held.reading(size, count)
         rows.append(Row(f"reader, {beside}, EM", exact_match(scorer, pairs, 32), "", len(pairs)))
     squad = held.squad(size, 0)
@@ -146,6 +147,29 @@ def steering(scorer: Scorer, held: Heldout, size: int) -> list[Row]:
         Row("merge, exact", exact_match(scorer, merges), "", len(merges)),
         Row("final, comparisons, accuracy", exact_match(scorer, finals), "0.5", len(finals)),
     ]  # fmt: skip
+
+
+def drafting(scorer: Scorer, held: Heldout, size: int) -> tuple[list[Row], str]:
+    """DRAGIN: what a draft gets right from its passages, and how sure it is of its facts."""
+    drafted, maker = Drafted(scorer, held), held.maker
+    forms = (("single fact", maker.single, ""), ("bridge", maker.bridge, ""),
+             ("comparison", maker.comparison, "0.5"))  # fmt: skip
+    rows = []
+    for name, make, beside in forms:
+        right = sum(drafted.right(make(0)) for _ in range(size // 2))
+        rows.append(Row(f"draft, {name}, passages shown, EM", right / (size // 2), beside,
+                        size // 2))  # fmt: skip
+    sure = [drafted.sureness() for _ in range(size)]
+    given, others, bare = ([row[place] for row in sure] for place in range(3))
+    for name, values in (("its passage shown", given), ("other passages shown", others),
+                         ("no passage shown", bare)):  # fmt: skip
+        mean = sum(values) / len(values)
+        rows.append(Row(f"draft, entropy at the fact, {name}, nats", mean, "", len(values)))
+    rows += [
+        Row("draft, entropy tells no passage, AUC", auc(given, bare), "0.5", len(bare)),
+        Row("draft, entropy tells other passages, AUC", auc(given, others), "0.5", len(others)),
+    ]
+    return rows, histogram(sure)
 
 
 def closed_book(scorer: Scorer, data: Path, size: int) -> Row:
@@ -178,7 +202,9 @@ def main() -> None:
     scorer, held = Scorer(model, load_tokenizer(options.model)), Heldout(options.data)
     rows = routing(scorer, held, options.n) + reading(scorer, held, options.n)
     rows += [*steering(scorer, held, options.n), closed_book(scorer, options.data, options.n)]
-    print(table(rows))
+    drafts, bars = drafting(scorer, held, options.n)
+    print(table(rows + drafts))
+    print(f"\n{bars}")
 
 
 if __name__ == "__main__":

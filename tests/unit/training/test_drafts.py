@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
+from service.loops.dragin.prompts import opening_layout
+from service.prompting.templates import TemplateSet
 from service.training.corpora import Passage
 from service.training.distractors import Distractors
-from service.training.drafts import REMINDER, STATEMENTS, Drafts, context, statement
+from service.training.drafts import (
+    STATEMENTS,
+    Drafts,
+    asked,
+    context,
+    shipped_demonstrations,
+    statement,
+)
 from service.training.facts import COMPILED, all_facts
 from service.training.questions import SINGLE
 from service.training.substitution import Names
@@ -81,7 +91,17 @@ def test_a_row_ends_in_its_conclusion(drafts: Drafts) -> None:
 
 
 def test_the_block_has_numbered_passages_and_the_reminder() -> None:
-    assert context(["a b", "c\nd"]) == f"Context:\n[1] a b\n[2] c d\n{REMINDER}"
+    first, *numbered, reminder = context(["a b", "c\nd"]).splitlines()
+    assert (first, numbered) == ("Context:", ["[1] a b", "[2] c d"])
+    assert reminder
+
+
+def test_the_prompt_is_the_one_that_serves() -> None:
+    layout = opening_layout(TemplateSet("compact"), "Who wrote it?")
+    assert layout.prompt().text == shipped_demonstrations() + asked("Who wrote it?")
+    shown = replace(layout, passages=("a b", "c"), written="It is so.").prompt().text
+    head = shipped_demonstrations() + context(["a b", "c"])
+    assert shown == f"{head}{asked('Who wrote it?')} It is so."
 
 
 def test_raw_text_reads_as_one(passages: list[Passage]) -> None:

@@ -14,7 +14,15 @@ transformers = pytest.importorskip("transformers")
 
 from service.training.copying import Example, copying_examples, lookup, repeated_ids
 from service.training.corpora import Passage
-from service.training.embedded import ROW_TOKENS, Clock, Optimiser, batch_loss, batches
+from service.training.embedded import (
+    AVERAGED,
+    ROW_TOKENS,
+    Clock,
+    Optimiser,
+    RunningMean,
+    batch_loss,
+    batches,
+)
 from service.training.network import build_model, export_model, model_config, plain_attention
 from service.training.scoring import Scorer, macro_f1, squeezed
 from service.training.tokenizer import save_tokenizer, train_tokenizer
@@ -73,6 +81,26 @@ def test_a_few_steps_learn_one_example() -> None:
 def test_schedule_follows_the_clock() -> None:
     assert Clock(600, before_s=599).rate() < 0.05 < Clock(600, before_s=300).rate()
     assert Clock(600).rate() < 0.1
+    half = Clock(600, before_s=500, scale=0.5)
+    assert half.rate() == pytest.approx(Clock(600, before_s=500).rate() / 2, rel=1e-3)
+
+
+def test_a_label_weighs_nearly_as_much_as_a_text() -> None:
+    model = build_model(model_config(vocabulary=300, layers=1, width=64))
+    label = Example([1, 270, 271, 2], [False, False, True, True])
+    text = Example([1, *range(260, 290), 2], [False] + [True] * 31)
+    weights = [batch_loss(model, [example])[1] for example in (label, text)]
+    assert weights[0] < weights[1] < 1.5 * weights[0]
+
+
+def test_the_running_mean_follows_slowly() -> None:
+    model = build_model(model_config(vocabulary=300, layers=1, width=64))
+    mean = RunningMean(model)
+    before = model.model.norm.weight.detach().clone()
+    with torch.no_grad():
+        model.model.norm.weight += 1.0
+    mean.update(model)
+    assert torch.allclose(mean.model.model.norm.weight, before + (1 - AVERAGED), atol=1e-5)
 
 
 def test_export_loads_and_writes(tmp_path: Path, passages: list[Passage]) -> None:
