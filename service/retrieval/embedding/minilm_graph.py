@@ -1,9 +1,9 @@
 """MiniLM as an ONNX graph with int8 weights, built from its safetensors file without torch.
 
-The matrices of attention and of the first half of each feed-forward block are int8, one scale per
-output channel; their inputs are quantised as they come. The second half stays float: the
-outliers among its inputs cost more in the vectors than its speed is worth. The word embeddings are
-kept as half floats. Operators of `com.microsoft` are ONNX Runtime's own.
+The matrices of attention and of the first half of each feed-forward block have one scale per output
+channel, and their inputs one per batch. Among the inputs of the second half are outliers: there,
+weights and inputs have a scale per block of 256. The word embeddings are kept as half floats.
+Operators of `com.microsoft` are ONNX Runtime's own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ HEADS = 12  # config.json of all-MiniLM-L6-v2, as the two below
 LAYERS = 6
 EPSILON = 1e-12
 
+BLOCK = 256  # numbers under one scale, where there are outliers
 OPSET = 20
 ORT = "com.microsoft"
 
@@ -106,9 +107,11 @@ class _Graph:
         mixed = self.add(
             "MultiHeadAttention", query, key, value, "", padding, domain=ORT, num_heads=HEADS
         )
-        attended = self._block(f"{name}.attention.output", mixed, hidden)
-        grown = self._dense(f"{name}.intermediate.dense", attended)
-        return self._block(f"{name}.output", self.add("Gelu", grown), attended, quantised=False)
+        mixed = self._linear(mixed, *self._parameters(f"{name}.attention.output.dense"))
+        attended = self._normalised(f"{name}.attention.output.LayerNorm", mixed, hidden)
+        grown = self._linear(attended, *self._parameters(f"{name}.intermediate.dense"))
+        shrunk = self._blockwise(self.add("Gelu", grown), *self._parameters(f"{name}.output.dense"))
+        return self._normalised(f"{name}.output.LayerNorm", shrunk, attended)
 
     def pool(self, hidden: str) -> None:
         import numpy as np  # noqa: PLC0415
@@ -124,15 +127,9 @@ class _Graph:
         # The mean's divisor does not matter: the length becomes 1.
         self.add("LpNormalization", total, output="vectors", axis=1, p=2)
 
-    def _dense(self, name: str, value: str) -> str:
-        return self._linear(value, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
-
-    def _block(self, name: str, value: str, residual: str, *, quantised: bool = True) -> str:
-        """Linear, plus the residual, normalised."""
-        matrix = self._weights[f"{name}.dense.weight"]
-        bias = self._weights[f"{name}.dense.bias"]
-        value = self._linear(value, matrix, bias, quantised=quantised)
-        return self._normalised(f"{name}.LayerNorm", value, residual)
+    def _parameters(self, name: str) -> tuple[Any, Any]:
+        """Of a linear layer, as torch keeps them: (output, input) and (output,)."""
+        return self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
 
     def _normalised(self, name: str, value: str, residual: str | None = None) -> str:
         scale = self.constant(self._weights[f"{name}.weight"])
@@ -145,19 +142,35 @@ class _Graph:
             )
         )
 
-    def _linear(self, value: str, matrix: Any, bias: Any, *, quantised: bool = True) -> str:
-        """`matrix` as torch keeps it: (output, input)."""
+    def _linear(self, value: str, matrix: Any, bias: Any) -> str:
         import numpy as np  # noqa: PLC0415
 
-        added = self.constant(bias)
-        if not (quantised and self._quantised):
-            product = self.add("MatMul", value, self.constant(matrix.T))
-            return str(self.add("Add", product, added))
+        if not self._quantised:
+            return self._float(value, matrix, bias)
         scale = np.abs(matrix).max(axis=1) / 127  # (output,)
         whole = np.rint(matrix / scale[:, None]).astype(np.int8)
         return str(
             self.add(
                 "DynamicQuantizeMatMul", value, self.constant(whole.T), self.constant(scale), "",
-                added, domain=ORT,
+                self.constant(bias), domain=ORT,
             )
         )  # fmt: skip
+
+    def _blockwise(self, value: str, matrix: Any, bias: Any) -> str:
+        import numpy as np  # noqa: PLC0415
+
+        if not self._quantised:
+            return self._float(value, matrix, bias)
+        size, width = matrix.shape
+        blocks = matrix.reshape(size, width // BLOCK, BLOCK)
+        scale = np.abs(blocks).max(axis=2) / 127  # (output, blocks)
+        whole = (np.rint(blocks / scale[:, :, None]) + 128).astype(np.uint8)  # 128 stands for 0
+        product = self.add(
+            "MatMulNBits", value, self.constant(whole), self.constant(scale.ravel()), domain=ORT,
+            K=width, N=size, bits=8, block_size=BLOCK, accuracy_level=4,
+        )  # fmt: skip
+        return str(self.add("Add", product, self.constant(bias)))
+
+    def _float(self, value: str, matrix: Any, bias: Any) -> str:
+        product = self.add("MatMul", value, self.constant(matrix.T))
+        return str(self.add("Add", product, self.constant(bias)))

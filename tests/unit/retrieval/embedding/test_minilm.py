@@ -11,7 +11,12 @@ from service.errors import ConfigurationError
 from service.retrieval.embedding import MINILM, open_embedder
 from service.retrieval.embedding import minilm as module
 from service.retrieval.embedding.local import load_encoder
-from service.retrieval.embedding.minilm import minilm_embedder, minilm_folder, open_session
+from service.retrieval.embedding.minilm import (
+    minilm_embedder,
+    minilm_folder,
+    open_session,
+    packs,
+)
 from service.retrieval.embedding.minilm_file import model_file
 from service.retrieval.embedding.minilm_graph import build_model
 from service.settings import RetrievalSettings
@@ -70,6 +75,13 @@ async def test_the_graph_in_float_is_the_model() -> None:
     )[0].tolist()
     for mine, theirs in zip(vectors, load_encoder(MINILM, str(folder), 1)(TEXTS), strict=True):
         assert cosine(mine, theirs) > 0.99999
+
+
+def test_packs_are_of_like_length_and_bounded() -> None:
+    assert list(packs([])) == []
+    assert list(packs([300, 5, 2000, 400, 6])) == [[1, 4, 0], [3], [2]]
+    parts = list(packs([n * 37 % 250 + 3 for n in range(100)]))
+    assert sorted(index for part in parts for index in part) == list(range(100))
 
 
 async def test_a_text_alone_and_in_a_batch_are_alike() -> None:
