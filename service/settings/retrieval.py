@@ -161,7 +161,7 @@ class RetrievalSettings(Section):
     )
     embedding: EmbeddingSettings = EmbeddingSettings()
     fusion: Literal["rrf", "weighted"] = Field(
-        "rrf",
+        "weighted",
         description="How `hybrid` joins its two rankings: reciprocal rank fusion, or the weighted "
         "sum of normalised scores.",
     )
@@ -170,7 +170,7 @@ class RetrievalSettings(Section):
         0.5, ge=0, le=1, description="`weighted`: the dense side's share; BM25 has the rest."
     )
     normalisation: Literal["min-max", "z"] = Field(
-        "min-max", description="`weighted`: scores to 0 … 1, or to mean 0 and deviation 1."
+        "z", description="`weighted`: scores to 0 … 1, or to mean 0 and deviation 1."
     )
     timeout_s: float = Field(10.0, gt=0, description="Of one search, and of one write to a server.")
     retries: int = Field(

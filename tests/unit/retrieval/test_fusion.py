@@ -134,7 +134,8 @@ def test_the_settings_choose() -> None:
     def order(**settings: Any) -> list[str]:
         return ids(fuse(bm25, dense, RetrievalSettings(**settings), 3))
 
-    assert order() == ids(reciprocal_rank_fusion([bm25, dense], 60, 3))
-    assert order(rrf_k=1) == ids(reciprocal_rank_fusion([bm25, dense], 1, 3))
+    assert order() == order(fusion="weighted", dense_weight=0.5, normalisation="z")
+    assert order(fusion="rrf") == ids(reciprocal_rank_fusion([bm25, dense], 60, 3))
+    assert order(fusion="rrf", rrf_k=1) == ids(reciprocal_rank_fusion([bm25, dense], 1, 3))
     assert order(fusion="weighted", dense_weight=0) == ["a", "b", "c"]
     assert order(fusion="weighted", dense_weight=1, normalisation="z") == ["b", "c", "a"]

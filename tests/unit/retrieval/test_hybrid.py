@@ -42,7 +42,7 @@ class World:
         self.retriever = HybridRetriever(
             self.catalog,
             self.embedder,
-            RetrievalSettings(**{"timeout_s": 0.2, "retries": 0, **settings}),
+            RetrievalSettings(**{"timeout_s": 0.2, "retries": 0, "fusion": "rrf", **settings}),
             self.observed,
             reranking,
         )
