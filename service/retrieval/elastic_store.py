@@ -5,10 +5,9 @@ one keyword field `filter` of tokens, as in every store, so that no document can
 for another.
 
 The index does not refresh by itself: a search sees all of a change or nothing of it, but for one
-that was cut short while others waited for their refresh. `replace`
-leaves its refresh to whoever reads next: the next search, count or listing here, a look for one of
-the documents written, or the write that fills the measure; the end of a write counts, so that other
-gateways see it then.
+that was cut short while others waited for their refresh. `replace` leaves its refresh to whoever
+reads next: the next search, count or listing here, a look for one of the documents written, or the
+write that fills the measure. The end of a write counts, so that other gateways see it then.
 
 A passage's id in Elasticsearch is made of passage id and content hash: a new version stands beside
 the old one until that is deleted. Order of `replace`: (1) passages but the first of each document,
