@@ -18,6 +18,7 @@ _CJK = re.compile(
     "([\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f])"
 )
+_ASCII_WORDS = re.compile("[a-z0-9]+|[^a-z0-9]")  # what `_split` finds, several times faster
 
 
 def count_pieces(text: str) -> int:
@@ -27,6 +28,12 @@ def count_pieces(text: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def _count_token(token: str) -> int:
+    if token.isascii() and token.isprintable():
+        return sum(map(_count_word, _ASCII_WORDS.findall(token.lower())))
+    return _count_any(token)
+
+
+def _count_any(token: str) -> int:
     cleaned = "".join(filter(_is_kept, map(_space, token)))
     if not cleaned.isascii():
         cleaned = _strip_accents(_CJK.sub(r" \1 ", cleaned))
