@@ -90,6 +90,10 @@ async def _ask_server(url: str | None) -> list[Check]:
             session.get(f"{url}/readyz") as response,
         ):
             text = await response.text()
-            return [Check("readiness", response.status == 200, text[:500])]
+            checks = [Check("readiness", response.status == 200, text[:500])]
+            if response.status == 200:
+                told = (await response.json()).get("degraded", [])
+                checks += [Check("readiness", False, each) for each in told]
+            return checks
     except (aiohttp.ClientError, TimeoutError) as error:
         return [Check("readiness", False, f"{url} does not answer: {error}")]

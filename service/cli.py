@@ -150,6 +150,10 @@ def ingest(
         ),
     ],
     collection: Annotated[str, typer.Option(help="Collection to fill; made if missing.")],
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Take the place of all it holds, at once, when all is in."),
+    ] = False,
     format: Annotated[
         str | None,
         typer.Option(
@@ -176,7 +180,11 @@ def ingest(
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
-    code = run(lambda: run_ingest(files, collection, settings, url=url, format=format, ray=ray))
+    code = run(
+        lambda: run_ingest(
+            files, collection, settings, url=url, format=format, ray=ray, replace=replace
+        )
+    )
     raise typer.Exit(code)
 
 

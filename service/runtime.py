@@ -21,6 +21,7 @@ from service.inquiry import Inquiry, QuestionRequest, Role, Roles
 from service.loops import check_loop
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
+from service.retrieval.holding import HeldRetriever
 from service.settings import RoleSettings, Settings
 from service.telemetry.metrics import Metrics
 
@@ -34,11 +35,13 @@ PROBE: Final = "ready"  # what a check searches for
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `revelator check` and of `/readyz`."""
+    """One line of `revelator check` and of `/readyz`. What is not `needed` keeps no question from
+    being answered."""
 
     name: str
     ok: bool
     detail: str
+    needed: bool = True
 
 
 @dataclass(slots=True)
@@ -96,14 +99,24 @@ class Runtime:
 
         Close the iterator, or cancel the task that awaits it, to cancel all that runs below.
         """
-        inquiry = self._inquiry(request, answer_id or new_id())
-        with self.metrics.question() as observation:
-            async with closing(answer_stream(inquiry, queued_s)) as events:
-                async for event in events:
-                    observation.see(event)
-                    yield event
+        async with self._held_retriever() as retriever:
+            inquiry = self._inquiry(request, answer_id or new_id(), retriever)
+            with self.metrics.question() as observation:
+                async with closing(answer_stream(inquiry, queued_s)) as events:
+                    async for event in events:
+                        observation.see(event)
+                        yield event
 
-    def _inquiry(self, request: QuestionRequest, answer_id: str) -> Inquiry:
+    @asynccontextmanager
+    async def _held_retriever(self) -> AsyncIterator[Retriever]:
+        """For one question, whose searches must all see one generation of the collection."""
+        if self.stores is None:
+            yield self.retriever
+        else:
+            async with HeldRetriever(self.retriever, self.stores.collections.hold) as held:
+                yield held
+
+    def _inquiry(self, request: QuestionRequest, answer_id: str, retriever: Retriever) -> Inquiry:
         own = self.settings.limits
         limits = Limits(
             timeout_s=request.timeout_s,
@@ -116,7 +129,7 @@ class Runtime:
             request=request,
             budget=Budget(limits),
             roles=self.roles,
-            retriever=self.retriever,
+            retriever=retriever,
             settings=self.settings,
             observer=self.metrics,
         )
@@ -134,7 +147,17 @@ class Runtime:
         """What is configured, whether it can be reached, what is missing."""
         results = [await _check(f"engine {name}", engine) for name, engine in self.engines.items()]
         results += [check for role in self.roles if (check := _check_role(role))]
-        return [*results, await self._check_retrieval()]
+        return [*results, await self._check_retrieval(), *await self._check_collections()]
+
+    async def _check_collections(self) -> list[Check]:
+        """Those that are incomplete, or embedded in another way than the settings say."""
+        if self.stores is None:
+            return []
+        problems = await self.stores.collections.problems()
+        return [
+            Check(f"collection {name}", False, problem, needed=False)
+            for name, problem in problems.items()
+        ]
 
     async def _check_retrieval(self) -> Check:
         """Whether a search comes back, and from which side it does not."""

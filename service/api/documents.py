@@ -120,7 +120,7 @@ async def collection_body(request: Request) -> CollectionRequest:
     return parse(CollectionRequest, body)
 
 
-def _body(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
+def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
     content = {
         kind: {"schema": {"$ref": f"#/components/schemas/{model}"} if model else {"type": "string"}}
         for kind, model in kinds
@@ -142,7 +142,7 @@ async def list_collections(stores: Stores) -> CollectionList:
 @router.put(
     "/collections/{name}",
     responses=documented(*REFUSALS),
-    openapi_extra=_body((JSON, "CollectionRequest"), required=False),
+    openapi_extra=body_schema((JSON, "CollectionRequest"), required=False),
 )
 async def put_collection(
     name: str, stores: Stores, wanted: Annotated[CollectionRequest, Depends(collection_body)]
@@ -175,17 +175,17 @@ async def delete_collection(name: str, stores: Stores) -> None:
 @router.post(
     "/collections/{name}/documents",
     responses=documented(*REFUSALS),
-    openapi_extra=_body((JSON, "DocumentBatch"), (NDJSON, "")),
+    openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
 )
 async def add_documents(request: Request, name: str, stores: Stores) -> IngestReport:
     """Add or replace documents by their ids; an unchanged one costs nothing. Bad ones are named,
     the rest goes in. As NDJSON, one document a line, there may be any number of them: they go in
     in batches, between which other uploads to the collection take their turns."""
-    items = await _items(request)
+    items = await items_of(request)
     drain: Drain = request.app.state.drain
     drain.check()
     await stores.resolve(name)
-    ingest = _Ingest(lambda: stores.writing(name))
+    ingest = Ingest(lambda: stores.writing(name))
     with anyio.CancelScope() as scope, drain.work(scope.cancel):
         await ingest.run(items)
     if scope.cancelled_caught:
@@ -221,11 +221,14 @@ async def delete_document(name: str, document_id: str, stores: Stores) -> None:
 Item = tuple[int, bytes | object | None]
 
 
-async def _items(request: Request) -> AsyncIterator[Item]:
-    """Index and value of each document to come: decoded JSON, a raw line, None for a long line."""
+async def items_of(request: Request, *, whole: bool = False) -> AsyncIterator[Item]:
+    """Index and value of each document to come: decoded JSON, a raw line, None for a long line.
+
+    A body that breaks off ends the items, or where it must be `whole` raises ClientDisconnect.
+    """
     kind = content_type(request, JSON, NDJSON)
     if kind == NDJSON:
-        return _numbered_lines(request)
+        return _numbered_lines(request, whole=whole)
     settings: Settings = request.app.state.settings
     body = await read_json(request, settings.server.max_body_bytes)
     return _numbered(parse(DocumentBatch, body).documents)
@@ -236,7 +239,7 @@ async def _numbered(documents: list[Any]) -> AsyncIterator[Item]:
         yield pair
 
 
-async def _numbered_lines(request: Request) -> AsyncIterator[Item]:
+async def _numbered_lines(request: Request, *, whole: bool) -> AsyncIterator[Item]:
     """Lines until the body ends or the client leaves: what came whole is kept."""
     index = 0
     try:
@@ -245,10 +248,11 @@ async def _numbered_lines(request: Request) -> AsyncIterator[Item]:
                 yield index, line
             index += 1
     except ClientDisconnect:
-        return
+        if whole:
+            raise
 
 
-class _Ingest:
+class Ingest:
     """Reads a bounded batch of distinct ids, then takes the collection's one writer for it.
 
     A client that is slow or stalls so keeps nobody else from writing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 import anyio
@@ -26,6 +27,13 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+class Ready(Health):
+    """`degraded`: collections that are incomplete or do not fit the settings; questions are
+    answered, and the answers say so. Absent where there is nothing to say."""
+
+    degraded: list[str] | None = None
+
+
 class Readiness:
     """The runtime's checks, cached; one round at a time."""
 
@@ -42,9 +50,14 @@ class Readiness:
             if time.monotonic() >= self._until:
                 self._checks = await self._ask()
                 self._until = time.monotonic() + FRESH_S
-        missing = [f"{check.name}: {check.detail}" for check in self._checks if not check.ok]
+        missing = _told(check for check in self._checks if check.needed)
         self.was_ready = self.was_ready or not missing
         return missing
+
+    @property
+    def degraded(self) -> list[str]:
+        """What is amiss by the last checks without keeping anybody from answering."""
+        return _told(check for check in self._checks if not check.needed)
 
     async def _ask(self) -> list[Check]:
         checks: list[Check] = []
@@ -60,6 +73,10 @@ class Readiness:
         return checks
 
 
+def _told(checks: Iterable[Check]) -> list[str]:
+    return [f"{check.name}: {check.detail}" for check in checks if not check.ok]
+
+
 def readiness_of(request: Request) -> Readiness:
     readiness: Readiness = request.app.state.readiness
     return readiness
@@ -72,15 +89,20 @@ async def healthz() -> Response:
 
 
 @router.get(
-    "/readyz", response_model=Health, responses=documented(503), summary="Questions can be answered"
+    "/readyz", response_model=Ready, responses=documented(503), summary="Questions can be answered"
 )
 async def readyz(request: Request) -> Response:
-    """Asks engines and stores, at most once a second. 503 names what is missing."""
+    """Asks engines and stores, at most once a second. 503 names what is missing; `degraded` what
+    does not keep questions from being answered."""
     drain: Drain = request.app.state.drain
     drain.check()
-    missing = await readiness_of(request).missing()
+    readiness = readiness_of(request)
+    missing = await readiness.missing()
     if missing:
         raise NotReady("; ".join(missing))
+    if readiness.degraded:
+        content = Ready(degraded=readiness.degraded).model_dump_json()
+        return Response(content, media_type="application/json")
     return Response(ALIVE, media_type="application/json")
 
 

@@ -1,21 +1,32 @@
-"""`/collections/{name}/check` and `/repair`: do a collection's manifest and stores agree."""
+"""A collection as a whole: its documents replaced at once, its stores compared and mended."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
+from typing import Any, Final, TypeVar
 
 import anyio
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
-from service.api.documents import Stores
+from service.api.bodies import JSON, NDJSON
+from service.api.documents import (
+    MOST_FAILED,
+    Ingest,
+    IngestReport,
+    Item,
+    Stores,
+    body_schema,
+    items_of,
+)
 from service.api.draining import DETAIL, Drain
-from service.api.problems import documented
+from service.api.problems import RequestTimeout, documented
 from service.api.security import require_key
-from service.errors import Draining
+from service.errors import Draining, InvalidRequest
 
 REFUSALS: Final = (401, 403, 404, 422, 500, 503)
+REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
 
 T = TypeVar("T")
 
@@ -58,6 +69,35 @@ async def repair_collection(request: Request, name: str, stores: Stores) -> Coll
     before it was cut off stays done; call it again."""
     report = await _drained(request, lambda: stores.check(name, repair=True))
     return CollectionReport.model_validate(report, from_attributes=True)
+
+
+@router.put(
+    "/collections/{name}/documents",
+    responses=documented(*REPLACE_REFUSALS),
+    openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
+)
+async def replace_documents(request: Request, name: str, stores: Stores) -> IngestReport:
+    """Let these documents take the place of all that the collection holds. They are indexed beside
+    it, questions go on in the old ones, and one step switches to the new; running questions finish
+    in the old. Embeds as the settings now say. Bad documents are named and left out; a body that
+    breaks off changes nothing."""
+    items = await items_of(request, whole=True)
+    await stores.resolve(name)
+    return await _drained(request, lambda: _replace(name, stores, items))
+
+
+async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> IngestReport:
+    async with stores.replacing(name) as writer:
+        ingest = Ingest(lambda: nullcontext(writer))
+        try:
+            await ingest.run(items)
+        except RequestTimeout as error:
+            raise RequestTimeout(f"collection {name!r} stays as it is: {error.detail}") from None
+        if len(ingest.report.failed) > MOST_FAILED:
+            raise InvalidRequest(
+                f"collection {name!r} stays as it is: {MOST_FAILED:,} documents are bad"
+            )
+    return ingest.report
 
 
 async def _drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:

@@ -22,6 +22,7 @@ from service.retrieval.manifest import Analysis, Manifest, check_name
 from service.retrieval.sample import SAMPLE, Sample
 from service.retrieval.shelf import RETIRE_S, Shelf
 from service.retrieval.upkeep import Report
+from service.retrieval.watching import Watch
 from service.retrieval.writer import CollectionWriter
 
 DEFAULT = "default"
@@ -48,6 +49,7 @@ class Collections:
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
         self._shelf = Shelf(data_dir / "collections", self._backends, retire_s)
+        self._watch = Watch(self._shelf, embedder)
 
     async def names(self) -> list[str]:
         """Every collection, the sample too where its corpus is shipped."""
@@ -160,12 +162,31 @@ class Collections:
         ):
             yield writer
 
+    @asynccontextmanager
+    async def replacing(self, name: str) -> AsyncIterator[CollectionWriter]:
+        """A writer of what is to take the place of all the collection's documents, embedded as the
+        settings say. Questions go on in the old ones until the end, which switches all at once;
+        left by an exception, nothing has changed. Other writers wait. Raises NotFound, and
+        InvalidRequest where no document came."""
+        _check_writable(name)
+        await self.resolve(name)
+        async with (
+            self._shelf.successor_of(name, self._embedder.contract) as collection,
+            CollectionWriter(collection, self._embedder) as writer,
+        ):
+            yield writer
+
     async def check(self, name: str, *, repair: bool = False) -> Report:
         """Compare the collection's manifest and stores, or mend them; waits for its writer."""
         await self.get(name)
         async with self._shelf.writer_of(name) as collection:
             work = upkeep.repair if repair else upkeep.check
             return await work(collection, self._backends, self._embedder)
+
+    async def problems(self) -> dict[str, str]:
+        """What is incomplete or does not fit the settings, by collection; looked at every few
+        seconds at most. Never raises."""
+        return await self._watch.problems()
 
     async def aclose(self) -> None:
         """Flush and close every store, last opened first. Twice is fine."""

@@ -66,16 +66,20 @@ async def ingest(
     collections: Collections,
     listener: Listener | None = None,
     format: str | None = None,
+    *,
+    replace: bool = False,
 ) -> IngestReport:
     """Put files into an existing collection. Bad rows are reported; the rest goes in.
 
     Without a `format` each file tells its own. Searches go on meanwhile and say
-    `index-incomplete`. Raises NotFound, InvalidRequest (the sample), ConfigurationError
+    `index-incomplete`; with `replace` they go on in what was there, until the files' documents take
+    its place all at once. Raises NotFound, InvalidRequest (the sample), ConfigurationError
     (embedding model).
     """
     total = await anyio.to_thread.run_sync(total_bytes, files)
     entries = read_files(files, format)
-    async with collections.writing(collection) as writer:
+    writing = collections.replacing if replace else collections.writing
+    async with writing(collection) as writer:
 
         async def prepare(batch: list[Entry]) -> Batch:
             documents = [entry.found for entry in batch if isinstance(entry.found, Document)]

@@ -29,6 +29,7 @@ from service.retrieval.formats.streams import STANDARD_INPUT
 from service.retrieval.ingest import IngestReport, Listener, Progress, ingest
 from service.retrieval.ingest_remote import ingest_through
 from service.retrieval.manifest import check_name
+from service.retrieval.replace_remote import replace_through
 from service.retrieval.sources import Problem
 from service.settings import Settings
 
@@ -44,6 +45,7 @@ async def run_ingest(
     url: str | None = None,
     format: str | None = None,
     ray: str | None = None,
+    replace: bool = False,
 ) -> int:
     """Ingest and print; the exit code: 0, or 1 when anything failed.
 
@@ -63,13 +65,18 @@ async def run_ingest(
             f"--ray writes into the data directory itself, which the server at {base} holds; stop "
             "it, or ingest without --ray"
         )
+    if ray and replace:
+        raise ConfigurationError("--replace does not run on Ray yet; ingest without --ray")
     console = Console()
     with _listening(console) as listener:
         if base:
             console.print(f"through the server at {base}")
-            report = await ingest_through(base, files, collection, settings, listener, format)
+            through = replace_through if replace else ingest_through
+            report = await through(base, files, collection, settings, listener, format)
+        elif ray:
+            report = await _on_ray(ray, files, collection, settings, listener, format)
         else:
-            report = await _here(files, collection, settings, listener, format, ray)
+            report = await _here(files, collection, settings, listener, format, replace=replace)
     _print_totals(console, report, collection, embedded=not base)
     return 1 if report.failed else 0
 
@@ -80,16 +87,30 @@ async def _here(
     settings: Settings,
     listener: Listener,
     format: str | None,
-    ray: str | None,
+    *,
+    replace: bool,
 ) -> IngestReport:
-    on_ray = _ray_ingest() if ray else None
     async with open_embedded(settings) as stores:
         await stores.collections.create(collection)
-        if on_ray and ray:
-            return await on_ray(
-                ray, files, collection, stores.collections, settings.retrieval, listener, format
-            )
-        return await ingest(files, collection, stores.collections, listener, format)
+        return await ingest(
+            files, collection, stores.collections, listener, format, replace=replace
+        )
+
+
+async def _on_ray(
+    address: str,
+    files: Sequence[Path],
+    collection: str,
+    settings: Settings,
+    listener: Listener,
+    format: str | None,
+) -> IngestReport:
+    on_ray = _ray_ingest()
+    async with open_embedded(settings) as stores:
+        await stores.collections.create(collection)
+        return await on_ray(
+            address, files, collection, stores.collections, settings.retrieval, listener, format
+        )
 
 
 def _ray_ingest() -> Callable[..., Awaitable[IngestReport]]:

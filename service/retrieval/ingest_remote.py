@@ -40,7 +40,7 @@ async def ingest_through(
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
     report, done = IngestReport(), 0
-    batches = _batches(read_files(files, format))
+    batches = batches_of(read_files(files, format))
     async with session_with(url, settings, TIMEOUT_S) as session:
         await send(session, "PUT", base, b"{}")
         while batch := await anyio.to_thread.run_sync(next, batches, None):
@@ -50,11 +50,11 @@ async def ingest_through(
     return report
 
 
-def _batches(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+def batches_of(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
     size = 0
     for entry in entries:
-        weight = len(_encoded(entry.found)) if isinstance(entry.found, Document) else 0
+        weight = len(encoded(entry.found)) if isinstance(entry.found, Document) else 0
         if batch and (len(batch) == BATCH_DOCUMENTS or size + weight > BATCH_BYTES):
             yield batch
             batch, size = [], 0
@@ -78,7 +78,7 @@ async def _post(
     sent = [entry for entry in batch if isinstance(entry.found, Document)]
     if not sent:
         return
-    lines = [_encoded(entry.found) for entry in sent if isinstance(entry.found, Document)]
+    lines = [encoded(entry.found) for entry in sent if isinstance(entry.found, Document)]
     answer = await send(session, "POST", url, b"\n".join(lines), NDJSON)
     report.indexed += answer["indexed"]
     report.unchanged += answer["unchanged"]
@@ -89,6 +89,6 @@ async def _post(
         listener.problem(problem)
 
 
-def _encoded(document: Document) -> bytes:
+def encoded(document: Document) -> bytes:
     own = {"id": document.id, "title": document.title, "text": document.text}
     return orjson.dumps({**document.metadata, **own})

@@ -71,6 +71,15 @@ class Manifest(BaseModel):
         """A number that no generation of this collection has or had."""
         return 1 + max(self.generation, *(each.generation for each in self.leftovers), 0)
 
+    def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
+        """Of an empty collection that is to take this one's place."""
+        return self.model_copy(
+            update={
+                "generation": generation, "embedding": embedding, "leftovers": (), "documents": 0,
+                "passages": 0, "content_hash": EMPTY_HASH, "state": "complete",
+            }
+        )  # fmt: skip
+
     def leaving(self, generation: int, since: float) -> Manifest:
         """With `generation` among the leftovers from `since` on."""
         others = self.without((generation,)).leftovers

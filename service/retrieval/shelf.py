@@ -22,9 +22,10 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from service.errors import NotFound, RevelatorError
+from service.errors import InvalidRequest, NotFound, RevelatorError, StoreError
 from service.retrieval.backends import Backends
 from service.retrieval.collection import Collection
+from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.manifest import Manifest
 from service.retrieval.manifest_store import discard
 
@@ -133,10 +134,47 @@ class Shelf:
             if collection is None or (self.manifests.shared and manifest is None):
                 raise NotFound(f"collection {name!r} has just been deleted")
             yield collection
-            await self._sweep(collection)
+            await self._sweep(self._current.get(name, collection))
 
-    async def switch(self, old: Collection, new: Collection) -> None:
+    @asynccontextmanager
+    async def successor_of(
+        self, name: str, embedding: EmbeddingContract
+    ) -> AsyncIterator[Collection]:
+        """The collection's next generation, empty, to be filled by its one writer.
+
+        At the end it becomes the collection, and the old one is deleted once its questions have
+        ended; left by an exception, the old one stays and the new one is deleted.
+        """
+        async with self.writer_of(name) as old:
+            number = old.manifest.next_generation()
+            await old.save(old.manifest.leaving(number, time.time()))
+            try:
+                new = await self.draft(old.manifest.succeeded(number, embedding))
+                try:
+                    yield new
+                    await self._switch(old, new)
+                except BaseException:
+                    with anyio.CancelScope(shield=True):
+                        await new.close()
+                    raise
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._abandon(old, number)
+                raise
+        await self.retire(old)
+        await self._tidy(name)
+
+    async def _switch(self, old: Collection, new: Collection) -> None:
         """`new`, a draft, becomes the collection. For the writer of `old`."""
+        if not new.manifest.documents:
+            raise InvalidRequest(
+                f"collection {old.manifest.name!r} stays as it is: no document came that could "
+                "take the place of its own"
+            )
+        if new.manifest.state != "complete":
+            raise StoreError(
+                f"collection {old.manifest.name!r} stays as it is: a write was cut short"
+            )
         known = old.manifest.leaving(old.manifest.generation, time.time())
         left = known.without((new.manifest.generation,)).leftovers
         await self._publish(new, new.manifest.model_copy(update={"leftovers": left}))
@@ -277,6 +315,16 @@ class Shelf:
                 await anyio.to_thread.run_sync(discard, self._folder(name, generation))
             await collection.save(collection.manifest.without(gone))
             await self._point(collection.manifest)
+        except RevelatorError as error:
+            _log.warning("leftover_stays", collection=name, why=error.detail)
+
+    async def _abandon(self, old: Collection, number: int) -> None:
+        """Delete a generation that was not finished; what fails is left for the next sweep."""
+        name = old.manifest.name
+        try:
+            await self._backends.drop(name, number)
+            await anyio.to_thread.run_sync(discard, self._folder(name, number))
+            await old.save(old.manifest.without((number,)))
         except RevelatorError as error:
             _log.warning("leftover_stays", collection=name, why=error.detail)
 

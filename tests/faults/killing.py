@@ -1,8 +1,9 @@
-"""An ingest in a process of its own, to be killed with -9; run as `python -m tests.faults.killing`.
+"""Work in a process of its own, to be killed with -9; run as `python -m tests.faults.killing`.
 
-Its embedder counts: every passage given to it is noted in a file before it is embedded, so that
-the count outlives the process. It can kill itself at its n-th durable operation, whichever that
-is: a manifest, an upsert, a delete or a flush in the dense store, a commit in tantivy.
+It ingests, re-indexes or repairs. Its embedder counts: every passage given to it is noted in a
+file before it is embedded, so that the count outlives the process. It can kill itself at its n-th
+durable operation, whichever that is: a manifest, an upsert, a delete or a flush in the dense store,
+a commit in tantivy, a folder that is removed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import anyio
 
-from service.retrieval import manifest_store
+from service.retrieval import manifest_store, shelf
 from service.retrieval.collections import Collections
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.ingest import IngestReport, ingest
@@ -29,13 +30,16 @@ from service.retrieval.manifest import Manifest
 from service.retrieval.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.sample import Sample
 from service.retrieval.tantivy_store import TantivyStore
+from service.retrieval.upkeep import Report
 from tests.unit.retrieval.worlds import dense_hashes
 
 NAME = "killed"
+Work = Literal["ingest", "replace", "repair"]
 DURABLE = (
     (QdrantEdgeStore, ("upsert", "delete", "flush")),
     (TantivyStore, ("replace",)),
     (manifest_store, ("write_file",)),
+    (shelf, ("discard",)),
 )
 
 
@@ -75,12 +79,23 @@ def documents(path: Path, count: int, *, words: int = 60) -> Path:
     return path
 
 
-async def run(data: Path, file: Path, embedder: HashingEmbedder) -> IngestReport:
-    """One whole ingest in this process."""
+async def run(
+    data: Path, file: Path, embedder: HashingEmbedder, *, replace: bool = False
+) -> IngestReport:
+    """One whole ingest, or re-index, in this process."""
     collections = Collections(data, embedder, Sample(data / "no-sample"))
     try:
         await collections.create(NAME)
-        return await ingest([file], NAME, collections)
+        return await ingest([file], NAME, collections, replace=replace)
+    finally:
+        await collections.aclose()
+
+
+async def repair(data: Path, embedder: HashingEmbedder) -> Report:
+    """`revelator check --repair` in this process."""
+    collections = Collections(data, embedder, Sample(data / "no-sample"))
+    try:
+        return await collections.check(NAME, repair=True)
     finally:
         await collections.aclose()
 
@@ -112,13 +127,20 @@ def start(data: Path, file: Path, log: Path, *options: str) -> subprocess.Popen[
 
 
 def run_and_kill(
-    data: Path, file: Path, log: Path, *, operation: int | None = None, after_s: float | None = None
+    data: Path,
+    file: Path,
+    log: Path,
+    *,
+    operation: int | None = None,
+    after_s: float | None = None,
+    work: Work = "ingest",
 ) -> bool:
     """Killed at its `operation`-th durable operation, or `after_s` from the start of its work.
 
-    False when the ingest ended before.
+    False when the work ended before.
     """
     options = ["--operation", str(operation)] if operation is not None else ["--delay", "0.01"]
+    options += ["--work", work]
     with start(data, file, log, *options) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -155,6 +177,7 @@ def _main() -> None:
         parser.add_argument(name, type=Path)
     parser.add_argument("--operation", type=int)
     parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--work", choices=get_args(Work), default="ingest")
     given = parser.parse_args()
     if given.operation is not None:
         wrap = _dies_at(given.operation)
@@ -162,7 +185,12 @@ def _main() -> None:
             for name in names:
                 setattr(place, name, wrap(getattr(place, name)))
     print("started", flush=True)
-    anyio.run(run, given.data, given.file, NotingEmbedder(given.log, given.delay))
+    embedder = NotingEmbedder(given.log, given.delay)
+    if given.work == "repair":
+        anyio.run(repair, given.data, embedder)
+    else:
+        replace = given.work == "replace"
+        anyio.run(lambda: run(given.data, given.file, embedder, replace=replace))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,157 @@
+"""A partial, mismatched or otherwise embedded collection is named, and answers say so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from service.retrieval import watching
+from tests.api.test_bad_input import check_problem
+from tests.api.test_collections import NDJSON, NORMA, TEXT, add, put, stored
+from tests.api.test_upkeep import collections_of, command
+from tests.support.live import Live
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "LOOK_S", 0.0)
+
+
+async def ready(service: Live) -> dict[str, Any]:
+    service.app.state.readiness._until = 0.0
+    async with service.http.get("/readyz") as response:
+        assert response.status == 200
+        body: dict[str, Any] = await response.json()
+        return body
+
+
+async def ask(service: Live, **fields: Any) -> dict[str, Any]:
+    status, body = await service.ask(
+        "Who wrote Norma?", collection="mine", route="single", **fields
+    )
+    assert status == 200
+    return body
+
+
+async def test_counts_that_differ_are_named_and_told(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        service.app.state.runtime.stores.directory.set_url(service.url)
+        await put(service)
+        await add(service, [NORMA])
+        assert await ready(service) == {"status": "ok"}
+        assert (await ask(service))["degraded"] == []
+        collection = await collections_of(service).get("mine")
+        await anyio.to_thread.run_sync(collection.dense.delete, ["n"])
+        told = (await ready(service))["degraded"]
+        assert len(told) == 1
+        assert "collection mine: the manifest counts 1 passages" in told[0]
+        assert "qdrant_edge 0" in told[0]
+        assert (await ask(service))["degraded"] == ["index-incomplete"]
+        code, text = await command(tmp_path)
+        assert code == 1
+        assert "collection mine: the manifest counts" in " ".join(text.split())
+        async with service.http.post("/collections/mine/repair") as response:
+            assert response.status == 200
+        assert await ready(service) == {"status": "ok"}
+        assert (await ask(service))["degraded"] == []
+
+
+async def test_a_cut_ingest_is_named_a_running_one_is_not(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(service, [NORMA])
+        collections = collections_of(service)
+        collection = await collections.get("mine")
+        building = collection.manifest.model_copy(update={"state": "building"})
+        async with collections.writing("mine"):
+            await collection.save(building)
+            assert await ready(service) == {"status": "ok"}
+            assert (await ask(service))["degraded"] == ["index-incomplete"]
+        await collection.save(building)
+        (told,) = (await ready(service))["degraded"]
+        assert told.startswith("collection mine: an ingest was cut short")
+        assert (await ask(service))["degraded"] == ["index-incomplete"]
+        await add(service, [NORMA, {"id": "m", "text": "More."}])
+        assert await ready(service) == {"status": "ok"}
+
+
+async def test_another_embedding_than_the_manifests(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(service, [NORMA])
+        collection = await collections_of(service).get("mine")
+        other = collection.manifest.embedding.model_copy(update={"query_prefix": "query: "})
+        await collection.save(collection.manifest.model_copy(update={"embedding": other}))
+        (told,) = (await ready(service))["degraded"]
+        assert "dense search is refused" in told
+        assert "query_prefix" in told
+        assert (await ask(service))["degraded"] == ["dense"]
+        fields = {"question": "Who?", "collection": "mine", "route": "single"}
+        body = {**fields, "retriever": "dense"}
+        async with service.http.post("/answer", json=body) as response:
+            problem = await check_problem(response, 503, "retrieval-unavailable")
+            assert "query_prefix" in problem["detail"]
+        url = "/collections/mine/documents"
+        more = {"documents": [{"id": "m", "text": "More."}]}
+        async with service.http.post(url, json=more) as response:
+            assert response.status == 500
+            assert "query_prefix" in (await response.json())["detail"]
+        async with service.http.put(url, json={"documents": [NORMA]}) as response:
+            assert response.status == 200
+        assert await ready(service) == {"status": "ok"}
+        assert (await ask(service, retriever="dense"))["degraded"] == []
+
+
+async def test_documents_are_replaced_at_once(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service, description="kept")
+        await add(service, [NORMA, {"id": "old", "text": "Old."}])
+        lines = [json.dumps({"id": "new", "text": TEXT}), "{", json.dumps({"text": "Other."})]
+        url = "/collections/mine/documents"
+        async with service.http.put(url, data="\n".join(lines), headers=NDJSON) as response:
+            report = await response.json()
+        assert (response.status, report["indexed"]) == (200, 2)
+        assert [failed["index"] for failed in report["failed"]] == [1]
+        async with service.http.get("/collections/mine") as response:
+            info = await response.json()
+        assert (info["documents"], info["description"]) == (2, "kept")
+        async with service.http.get(f"{url}/old") as response:
+            await check_problem(response, 404, "not-found")
+        async with service.http.put(url, json={"documents": []}) as response:
+            problem = await check_problem(response, 422, "invalid-request")
+            assert "stays as it is" in problem["detail"]
+
+
+async def leftovers(service: Live, count: int) -> None:
+    """Waits until a re-index has begun, or has been given up."""
+    async with asyncio.timeout(20):
+        while len((await collections_of(service).manifest("mine")).leftovers) != count:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_body_that_breaks_off_replaces_nothing(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(service, [NORMA])
+        before = await collections_of(service).manifest("mine")
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        line = json.dumps({"id": "new", "text": "New."}).encode() + b"\n"
+        writer.write(
+            b"PUT /collections/mine/documents HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Type: application/x-ndjson\r\nContent-Length: 100000\r\n\r\n" + line
+        )
+        await writer.drain()
+        await leftovers(service, 1)
+        writer.close()
+        await leftovers(service, 0)
+        assert await collections_of(service).manifest("mine") == before
+        assert (await ask(service))["citations"][0]["passage_id"] == "n"
