@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from service.generation.base import FinishReason, TokenUsage
-from service.generation.draft_text import DraftText
 from service.generation.encoding import Detokenizer
 from service.generation.local.jobs import SignalJob
 from service.generation.local.rows import Row
-from service.generation.signals import AttentionUpdate, DraftToken, SignalDelta
+from service.generation.signals import AttentionUpdate, SignalDelta
 from service.generation.vllm_plugin.attention import Maxima, attention_rows
+from service.generation.vllm_plugin.draft import Draft
 from service.generation.vllm_plugin.entropy import entropies
 
 
@@ -26,20 +26,17 @@ class SignalRow(Row):
     ) -> None:
         super().__init__(job, prompt, detokenizer, **options)
         self.signals = job
-        self._draft = DraftText(detokenizer, job.request.stop)
-        self._numbers: list[tuple[float, float]] = []
-        self._updates: list[tuple[AttentionUpdate, ...]] = []
+        self._draft = Draft(detokenizer, job.request.stop, attention=job.attention)
         self._maxima: Maxima | None = None
         self._means = torch.zeros(2, 0)
-        self._sent = 0
 
     @property
     def is_plain(self) -> bool:
         return False
 
     def choose(self, logits: Tensor) -> int:
-        numbers = entropies(logits[None])[:, 0].tolist()
-        self._numbers.append((numbers[0], numbers[1]))
+        entropy, logprob = entropies(logits[None])[:, 0].tolist()
+        self._draft.add_signals([(entropy, logprob)], [])
         return int(logits.argmax())
 
     def see(self, query: Tensor, keys: Tensor, scale: float) -> None:
@@ -52,7 +49,7 @@ class SignalRow(Row):
             if self._maxima is None:
                 self._maxima = Maxima(weights.shape[0], self._limit, weights.device)
             self._maxima.fold_one(weights[:, prompt:])
-            self._updates.append(self._changes(self._maxima.means().cpu()))
+            self._draft.add_signals([], [self._changes(self._maxima.means().cpu())])
 
     def _changes(self, means: Tensor) -> tuple[AttentionUpdate, ...]:
         known = self._means.shape[1]
@@ -65,33 +62,11 @@ class SignalRow(Row):
     def take(self, token: int) -> SignalDelta | None:  # type: ignore[override]
         self.token = token
         self.written += 1
-        if token in self._ends:
-            self._draft.end(token)
-            return self._last("stop")
-        self._draft.feed(token)
-        if self._draft.stopped:
-            return self._last("stop")
-        if self.written >= self._limit:
-            self._draft.end()
-            return self._last("length")
-        seen = len(self._updates) if self.signals.attention else self.written
-        tokens = self._tokens(min(self._draft.certain, seen))
-        return SignalDelta(tokens) if tokens else None
-
-    def _last(self, reason: FinishReason) -> SignalDelta:  # type: ignore[override]
-        usage = TokenUsage(len(self.prompt), self.written)
-        return SignalDelta(self._tokens(len(self._draft.tokens)), reason, usage)
-
-    def _tokens(self, end: int) -> tuple[DraftToken, ...]:
-        """The tokens from the first that was not sent, up to `end`."""
-        begin, self._sent = self._sent, max(self._sent, end)
-        return tuple(self._token(number) for number in range(begin, end))
-
-    def _token(self, number: int) -> DraftToken:
-        placed, (entropy, logprob) = self._draft.tokens[number], self._numbers[number]
-        updates = self._updates[number] if number < len(self._updates) else ()
-        span = placed.span or (len(self._draft.text), len(self._draft.text))
-        return DraftToken(placed.id, placed.text, span, entropy, logprob, updates)
+        ends: FinishReason | None = "length" if self.written >= self._limit else None
+        self._draft.add_tokens([token], "stop" if token in self._ends else ends)
+        tokens, finish = tuple(self._draft.take()), self._draft.finish
+        usage = TokenUsage(len(self.prompt), self.written) if finish else None
+        return SignalDelta(tokens, finish, usage) if tokens or finish else None
 
 
 class RowTap:
