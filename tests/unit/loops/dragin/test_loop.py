@@ -32,6 +32,7 @@ from service.generation.signals import DraftToken
 from service.inquiry import Scope
 from service.loops.dragin import Dragin
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 
@@ -162,6 +163,25 @@ async def test_in_context_a_hit_stops_the_draft() -> None:
     assert trigger.query == "composer opera"
     assert of(events, StepEnd)[0].usage.llm_calls == 1
     assert of(events, StepEnd)[0].usage.prompt_tokens > 0
+
+
+async def test_what_an_early_end_spares_is_counted() -> None:
+    draft = DraftScript(
+        " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
+        loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
+    )  # fmt: skip
+    for profile, drafted in (("in_context", 100 - 10), ("official", 0)):
+        engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
+        metrics = Metrics()
+        own = settings(profile=profile, max_tokens=100)
+        asked = inquiry(engine, ScriptedRetriever({"": HITS["Norma"]}), QUESTION, settings=own)
+        asked.observer = metrics
+        async for _ in Dragin().run(Scope(asked), QUESTION, "answer"):
+            pass
+        rewritten = 100 - 7  # "So" is whole with the word after it
+        counted = metrics.registry.get_sample_value("revelator_saved_tokens_total")
+        assert counted == drafted + rewritten
+        assert metrics.registry.get_sample_value("revelator_wasted_tokens_total") == 0
 
 
 async def test_service_is_gated_and_ends_drafts_at_a_line_break() -> None:

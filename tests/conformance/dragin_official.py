@@ -1,0 +1,240 @@
+"""Record what the official DRAGIN does, for `test_dragin.py` to hold ours against.
+
+    git clone https://github.com/oneal2000/DRAGIN CHECKOUT
+    python -m tests.conformance.dragin_official CHECKOUT [--model DIR]
+
+Runs the checkout's `AttnWeightRAG.inference` itself, unchanged, on our questions. What stands
+around it is replaced: spaCy by our tagger and sentences, Elasticsearch by a BM25 in memory (the
+checkout's own class still cuts the query), weights loaded in float32 with eager attention, greedy,
+and a start token for a tokenizer that adds none. Wrapped methods only listen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import types
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from service.generation.local.generator import EMBEDDED
+from service.tagging.opening import open_splitter, open_tagger
+from tests.conformance import dragin_parity as parity
+
+# The questions are dealt out to the runs in turn.
+RUNS = (
+    parity.Parameters(hallucination_threshold=1.0, generate_max_length=48, retrieve_keep_top_k=25),
+    parity.Parameters(hallucination_threshold=8.0, generate_max_length=48, retrieve_keep_top_k=10),
+)
+END = "</s>"
+NEEDED = {"questions": 50, "two triggers": 15, "no trigger": 10, "all hits cleared": 5}
+PASSAGES: dict[str, parity.WordRetriever] = {}
+
+
+class Text:
+    """What the official code reads of a spaCy document."""
+
+    def __init__(self, text: str) -> None:
+        tagger, splitter = open_tagger("stopwords"), open_splitter("own")
+        self._tokens = [
+            types.SimpleNamespace(text=word, pos_="NOUN") for word in tagger.content_words(text)
+        ]
+        self.sents = [types.SimpleNamespace(text=s) for s in splitter.sentences(text)]
+
+    def __iter__(self) -> Any:
+        return iter(self._tokens)
+
+
+class MemorySearch:
+    """In the place of BEIR's evaluation over Elasticsearch."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def retrieve(self, _: None, queries: dict[int, str], **__: Any) -> dict[int, Any]:
+        found = {}
+        for number, query in queries.items():
+            hits = PASSAGES["sample"].best(query, 3)
+            found[number] = {p.passage_id: (1.0, parity.shown_text(p)) for p in hits}
+        return found
+
+
+def stand_in(name: str, **members: Any) -> None:
+    """Put a module with these members in the place of one that is not needed."""
+    module = types.ModuleType(name)
+    vars(module).update(members)
+    sys.modules[name] = module
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
+
+
+def import_official(checkout: Path) -> Any:
+    """The checkout's `generate` module among stand-ins."""
+    stand_in("spacy", load=lambda _: Text)
+    stand_in("faiss")
+    for name in ("beir", "beir.datasets", "beir.retrieval", "beir.retrieval.search"):
+        stand_in(name)
+    stand_in("beir.datasets.data_loader", GenericDataLoader=object)
+    stand_in("beir.retrieval.evaluation", EvaluateRetrieval=MemorySearch)
+    blank = type("Blank", (), {"__init__": lambda *_, **__: None})
+    stand_in("beir.retrieval.search.lexical", BM25Search=blank)
+    stand_in("beir.retrieval.search.lexical.elastic_search", ElasticSearch=blank)
+    sys.path.insert(0, str(checkout / "src"))
+    official = importlib.import_module("generate")
+    official.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=load_network)
+    official.AutoTokenizer = types.SimpleNamespace(from_pretrained=load_tokenizer)
+    return official
+
+
+def load_network(model: str, **_: Any) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(
+        model, dtype=torch.float32, attn_implementation="eager"
+    )
+    network.generation_config.update(do_sample=False, temperature=None, top_p=None, top_k=None)
+    return network.eval()
+
+
+def load_tokenizer(model: str, **_: Any) -> Any:
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    start, number = tokenizer.bos_token, tokenizer.bos_token_id
+    if start and tokenizer("a").input_ids[0] != number:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{start} $A", special_tokens=[(start, number)]
+        )
+    return tokenizer
+
+
+def listening(official: Any) -> Any:
+    """`AttnWeightRAG` with ears: `turns`, `cleared`, `listed` of the question under way.
+
+    `listed` names what ours does on purpose otherwise: a draft that breaks a line (the checkout
+    spells the break `<0x0A>` inside words, reads that back as five letters and may query for it),
+    and an end token in the midst of the text, which it leaves there and ours does not.
+    """
+
+    class Listening(official.AttnWeightRAG):  # type: ignore[misc]
+        def __init__(self, options: Any) -> None:
+            super().__init__(options)
+            self.write = self.generator.generate_attn
+            self.generator.generate_attn = self.generate_attn
+
+        def begin(self) -> None:
+            self.turns: list[dict[str, str]] = []
+            self.cleared = 0
+            self.listed: list[str] = []
+
+        def generate_attn(self, prompt: str, *args: Any, **options: Any) -> Any:
+            if END in prompt:
+                self.listed.append("end token in the text")
+            drafted = self.write(prompt, *args, **options)
+            if "\n" in drafted[0]:
+                self.listed.append("line break in a draft")
+            return drafted
+
+        def modifier(self, *args: Any) -> Any:
+            result = super().modifier(*args)
+            if result[0]:
+                self.cleared += not any(result[3])
+                self.turns.append({"previous": result[1]})
+            return result
+
+        def retrieve(self, query: str, topk: int = 1, max_query_length: int = 64) -> Any:
+            before = self.retriever.retriever.retrieve
+            self.retriever.retriever.retrieve = lambda _, queries, **options: (
+                self.turns[-1].update(query=queries[0]) or before(_, queries, **options)
+            )
+            try:
+                return super().retrieve(query, topk, max_query_length)
+            finally:
+                self.retriever.retriever.retrieve = before
+
+        def get_top_sentence(self, text: str) -> Any:
+            sentence = super().get_top_sentence(text)
+            self.turns[-1]["sentence"] = sentence
+            return sentence
+
+    return Listening
+
+
+def record(
+    official: Any, model: Path, parameters: parity.Parameters, questions: Sequence[str]
+) -> list[dict[str, Any]]:
+    rag = listening(official)(
+        types.SimpleNamespace(
+            model_name_or_path=str(model), method="dragin", retriever="BM25",
+            query_formulation="real_words", retrieve_topk=parity.PASSAGES_SHOWN,
+            check_real_words=True, use_counter=False, **asdict(parameters),
+        )
+    )  # fmt: skip
+    rows = []
+    for number, question in enumerate(questions):
+        rag.begin()
+        demonstrations, case = parity.prompt_parts(question)
+        text = rag.inference(question, [{"case": d} for d in demonstrations], case)
+        rows.append(
+            {
+                "question": question,
+                "turns": rag.turns,
+                "text": text,
+                "cleared": rag.cleared,
+                "listed": sorted(set(rag.listed)),
+            }
+        )
+        print(f"\r{number + 1}", end="", flush=True, file=sys.stderr)
+    return rows
+
+
+def counts(runs: list[dict[str, Any]]) -> Counter[str]:
+    """Of the questions that are compared."""
+    rows = [row for run in runs for row in run["rows"] if not row["listed"]]
+    return Counter(
+        {
+            "questions": len(rows),
+            "two triggers": sum(len(row["turns"]) >= 2 for row in rows),
+            "no trigger": sum(not row["turns"] for row in rows),
+            "all hits cleared": sum(row["cleared"] > 0 for row in rows),
+        }
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--model", type=Path, default=EMBEDDED)
+    parser.add_argument("--out", type=Path, default=parity.RECORD)
+    given = parser.parse_args()
+    PASSAGES["sample"] = parity.WordRetriever(parity.load_passages())
+    official = import_official(given.checkout)
+    import torch
+
+    questions = parity.load_questions()
+    with torch.inference_mode():
+        runs = [
+            {
+                "parameters": asdict(run),
+                "rows": record(official, given.model, run, questions[number :: len(RUNS)]),
+            }
+            for number, run in enumerate(RUNS)
+        ]
+    found = counts(runs)
+    print(f"\n{dict(found)}")
+    if short := [name for name, least in NEEDED.items() if found[name] < least]:
+        sys.exit(f"no evidence: too few with {', '.join(short)}; change RUNS or the questions")
+    body = {"weights": parity.weights_hash(given.model), "runs": runs}
+    given.out.write_text(json.dumps(body, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Profile `official` against the official implementation, by a record of its runs.
+
+`dragin_official.py` makes the record and says how. Identical: the same sentences stand, the same
+queries are asked, the same sentences are written, and the same text ends it. Rows whose `listed`
+names a bug that ours does not have are in the record, and are not compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from service.generation.local import LocalGenerator
+from service.generation.local.generator import EMBEDDED
+from service.settings import EngineSettings
+from tests.conformance import dragin_parity as parity
+from tests.conftest import unavailable
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+IDENTICAL = 0.98
+AT_ONCE = 12
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(parity.RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture
+async def engine(anyio_backend: str) -> AsyncIterator[LocalGenerator]:
+    opened = LocalGenerator("local", EngineSettings(timeout_s=300), threads=1)
+    yield opened
+    await opened.aclose()
+
+
+def test_the_record_is_evidence(record: dict[str, Any]) -> None:
+    """Enough of it has retrievals, of one question and of none, and hits that the filter clears."""
+    rows = [row for run in record["runs"] for row in run["rows"] if not row["listed"]]
+    assert len(rows) >= 50
+    assert sum(len(row["turns"]) >= 2 for row in rows) >= 15
+    assert sum(not row["turns"] for row in rows) >= 10
+    assert sum(row["cleared"] > 0 for row in rows) >= 5
+
+
+async def test_trajectories_are_those_of_the_official_code(
+    record: dict[str, Any], engine: LocalGenerator
+) -> None:
+    if record["weights"] != parity.weights_hash(EMBEDDED):
+        unavailable(
+            "a record of the official DRAGIN with these weights",
+            "make it: python -m tests.conformance.dragin_official CHECKOUT",
+        )
+    retriever, places = parity.WordRetriever(parity.load_passages()), asyncio.Semaphore(AT_ONCE)
+
+    async def differs(row: dict[str, Any], parameters: parity.Parameters) -> str | None:
+        async with places:
+            ours = await parity.run_ours(engine, retriever, row["question"], parameters)
+        theirs = parity.Trajectory.of(row)
+        return None if ours == theirs else f"{row['question']}\n  {theirs}\n  {ours}"
+
+    compared = await asyncio.gather(
+        *(
+            differs(row, parity.Parameters(**run["parameters"]))
+            for run in record["runs"]
+            for row in run["rows"]
+            if not row["listed"]
+        )
+    )
+    others = [difference for difference in compared if difference]
+    assert len(others) <= (1 - IDENTICAL) * len(compared), "\n".join(others)
