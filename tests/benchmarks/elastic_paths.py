@@ -68,8 +68,8 @@ class NoVectors:
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
         return {}
 
-    def all_hashes(self) -> dict[str, str]:
-        return {}
+    def hash_pages(self) -> Iterator[dict[str, str]]:
+        return iter(())
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         pass

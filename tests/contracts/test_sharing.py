@@ -14,6 +14,8 @@ from service.retrieval import manifest_elastic, shelf
 from service.retrieval.backends import Backends
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections import Collections
+from service.retrieval.documents import Document
+from service.retrieval.holding import HeldRetriever
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingest import ingest_documents
 from service.retrieval.sample import Sample
@@ -94,6 +96,23 @@ async def test_all_write_at_once(gateways: list[Collections]) -> None:
     stored = await anyio.to_thread.run_sync(dense_hashes, collection.dense)
     records = await anyio.to_thread.run_sync(lambda: list(collection.bm25.records()))
     assert {each.passage.passage_id: each.content_hash for each in records} == stored
+
+
+async def test_the_others_follow_a_reindex(gateways: list[Collections]) -> None:
+    """A question that runs elsewhere finishes on the old generation, which stays that long."""
+    one, two, _ = gateways
+    await one.create(NAME)
+    await ingest_documents(CORPUS, NAME, one)
+    retriever = HybridRetriever(two, CountingEmbedder(), SETTINGS)
+    async with HeldRetriever(retriever, two.hold) as held:
+        request = SearchRequest("volcano", 9, NAME)
+        assert "etna" in {hit.passage.passage_id for hit in (await held.search(request)).passages}
+        async with one.replacing(NAME) as writer:
+            await writer.write([Document("hekla", "Hekla", "Hekla is a volcano in Iceland.")])
+        assert await ids(one, "volcano") == await ids(two, "volcano") == ["hekla"]
+        assert "etna" in {hit.passage.passage_id for hit in (await held.search(request)).passages}
+    manifest = await two.manifest(NAME)
+    assert (manifest.generation, [left.generation for left in manifest.leftovers]) == (2, [1])
 
 
 async def test_a_claim_that_was_lost_ends_the_work_under_it(
