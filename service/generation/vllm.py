@@ -23,6 +23,7 @@ from service.generation.signals import (
 )
 from service.generation.text_stream import EventLines
 from service.generation.vllm_wire import (
+    PluginInfo,
     draft_body,
     read_event,
     read_info,
@@ -86,17 +87,23 @@ class VllmGenerator(OpenAIGenerator):
                 raise self._failure(self._base, obstacle)
             self._has_signals = True
 
-    async def _obstacle(self) -> str | None:
-        """Why there are no signals, in the plugin's own words if it runs; None: there are."""
+    async def plugin_info(self) -> PluginInfo | None:
+        """What the plugin says of itself and of what it holds; None: it does not run there."""
         response = await self._send("/revelator/info", None)
         if response.status == 404:
             response.close()
-            return WITHOUT_PLUGIN
+            return None
         if response.status != 200:
             raise await self._refusal(response)
         with self._boundary(response.url):
-            has_signals, reason = read_info(await response.read())
-        return None if has_signals else f"gives no token signals: {reason}"
+            return read_info(await response.read())
+
+    async def _obstacle(self) -> str | None:
+        """Why there are no signals, in the plugin's own words if it runs; None: there are."""
+        info = await self.plugin_info()
+        if info is None:
+            return WITHOUT_PLUGIN
+        return None if info.signals else f"gives no token signals: {info.reason}"
 
     async def _accepted(self, path: str, body: bytes) -> aiohttp.ClientResponse:
         response = await self._send(path, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -25,6 +26,21 @@ from service.generation.signals import (
 )
 
 T = TypeVar("T")
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """What the plugin of a worker says of itself: whether it gives signals, or why not, its
+    ranks, and what it holds: calls and bytes reserved, calls and bytes really kept on a rank."""
+
+    signals: bool
+    reason: str | None
+    ranks: int = 0
+    calls: int = 0
+    reserved_bytes: int = 0
+    worker_calls: int = 0
+    worker_bytes: int = 0
 
 
 def draft_body(request: SignalRequest, model: str | None) -> bytes:
@@ -122,11 +138,13 @@ def read_spans(body: Any) -> tuple[Span, ...]:
 
 
 @_of_json
-def read_info(body: Any) -> tuple[bool, str | None]:
-    """Whether the worker gives signals, and why not."""
-    if body["protocol"] != 1:
-        return False, f"its plugin speaks protocol {body['protocol']}, not 1: update one of both"
-    return bool(body["signals"]), body.get("reason")
+def read_info(body: Any) -> PluginInfo:
+    if body["protocol"] != PROTOCOL:
+        reason = f"its plugin speaks protocol {body['protocol']}, not {PROTOCOL}: update one"
+        return PluginInfo(False, reason)
+    counts = (int(body.get(name, 0)) for name in ("ranks", "calls", "reserved_bytes"))
+    held = (int(body.get(name, 0)) for name in ("worker_calls", "worker_bytes"))
+    return PluginInfo(bool(body["signals"]), body.get("reason"), *counts, *held)
 
 
 def _token(token: Any) -> DraftToken:

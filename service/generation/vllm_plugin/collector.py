@@ -121,7 +121,11 @@ class Collector:
         heads = [side["heads"] for side in fetched]
         names = {name for side in fetched for name in side["packets"]}
         for name in names & self._inboxes.keys():
-            self._inboxes[name].put([side["packets"].get(name, NOTHING) for side in fetched])
+            inbox = self._inboxes[name]
+            try:
+                inbox.put([side["packets"].get(name, NOTHING) for side in fetched])
+            except (KeyError, ValueError) as error:
+                inbox.error = f"the worker's ranks disagree about the call ({error})"
         for name in fetched[0]["rows"].keys() & self._inboxes.keys():
             rows = merge_rows([side["rows"][name] for side in fetched], heads)
             self._inboxes[name].rows |= rows

@@ -8,12 +8,15 @@ look at what the scheduler sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from service.generation.vllm_plugin import NAME
 from service.generation.vllm_plugin.attention import attention_rows, decode_rows, rows_per_block
 from service.generation.vllm_plugin.entropy import entropies
 from service.generation.vllm_plugin.layouts import Layout, find_layout
@@ -26,6 +29,7 @@ from service.generation.vllm_plugin.tracking import (
     targets_of,
 )
 
+log = logging.getLogger(f"vllm.{NAME}")
 UNKNOWN_LAYOUT = (
     "the keys just written are not found in the cache of {backend}: its layout is unknown; "
     "try another attention backend or --dtype"
@@ -33,7 +37,8 @@ UNKNOWN_LAYOUT = (
 
 
 class Hooks:
-    """Tracks one model runner. `failure` says why no more signals can be had from it."""
+    """Tracks one model runner. `failure` says why no more signals can be had from it: what goes
+    wrong in here ends the signals, never the engine's step."""
 
     def __init__(self, runner: Any, layer: Any) -> None:
         self.tracker = Tracker()
@@ -58,7 +63,8 @@ class Hooks:
         try:
             output = self._execute_model(scheduled, *args, **kwargs)
             if self._active and self._runner.execute_model_state is not None:
-                self._score_rows(self._runner.execute_model_state.hidden_states)
+                hidden = self._runner.execute_model_state.hidden_states
+                self._safely(self._score_rows, hidden)
             return output
         finally:
             self._active = False
@@ -72,7 +78,8 @@ class Hooks:
                 wish = Wish.of(params.extra_args)
                 if wish is not None:
                     prompt = new.prompt_token_ids
-                    self.tracker.begin(new.req_id, wish, prompt, params.max_tokens)
+                    tracked = self.tracker.begin(new.req_id, wish, prompt, params.max_tokens)
+                    tracked.error = self.failure
 
     def forward(
         self,
@@ -87,15 +94,37 @@ class Hooks:
     ) -> Any:
         output = self._forward(layer, query, key, value, cache, metadata, *args, **kwargs)
         if self._active and metadata is not None:
-            wanted = [(part, rows) for part in self._parts() if (rows := _rows_of(part))]
-            if wanted and self._knows_layout(cache, key, metadata.slot_mapping):
-                self._take_rows(wanted, query, cache, metadata.block_table)
+            self._safely(self._take, query, key, cache, metadata)
         return output
+
+    def _take(self, query: Tensor, key: Tensor, cache: Tensor, metadata: Any) -> None:
+        wanted = [(part, rows) for part in self._parts() if (rows := _rows_of(part))]
+        if wanted:
+            if self.layout is None:
+                self.layout = find_layout(cache, key, metadata.slot_mapping)
+            if self.layout is None:
+                self._give_up(UNKNOWN_LAYOUT.format(backend=type(self._layer.impl).__name__))
+            else:
+                self._take_rows(wanted, query, cache, metadata.block_table)
+
+    def _safely(self, take: Callable[..., None], *args: Any) -> None:
+        if self.failure is not None:
+            return
+        try:
+            take(*args)
+        except Exception as error:
+            log.exception("token signals end: the plugin failed in a step")
+            self._give_up(f"the plugin failed in a step ({type(error).__name__}: {error})")
+
+    def _give_up(self, failure: str) -> None:
+        self.failure = failure
+        for tracked in self.tracker.calls.values():
+            tracked.error = tracked.error or failure
 
     def compute_logits(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         logits = self._compute_logits(hidden, *args, **kwargs)
         if self._active:
-            self._draft_numbers(logits)
+            self._safely(self._draft_numbers, logits)
         return logits
 
     def _draft_numbers(self, logits: Tensor | None) -> None:
@@ -128,6 +157,7 @@ class Hooks:
         chosen = [
             hidden[part.begin + rows.start - part.first :][: len(rows)] for part, rows in scores
         ]
+        self._map_adapters(scores)
         logits = self._compute_logits(torch.cat(chosen))
         step = None
         if logits is not None:
@@ -138,20 +168,21 @@ class Hooks:
             part.tracked.take_numbers(step, range(column, column + len(rows)))
             column += len(rows)
 
+    def _map_adapters(self, scores: Sequence[tuple[Part, range]]) -> None:
+        """Tell vLLM's LoRA whose the rows of the head are; the next step sets its own again."""
+        if not getattr(self._runner, "lora_config", None):
+            return
+        batch = self._runner.input_batch
+        scheduled = np.diff(self._runner.query_start_loc.np[: len(batch.req_ids) + 1])
+        counts = np.zeros_like(scheduled)
+        for part, rows in scores:
+            counts[part.index] = len(rows)
+        self._runner.set_active_loras(batch, scheduled, counts)
+
     def _parts(self) -> list[Part]:
         batch = self._runner.input_batch
         starts = self._runner.query_start_loc.np
         return parts_of(self.tracker.requests, batch.req_ids, starts, batch.num_computed_tokens_cpu)
-
-    def _knows_layout(self, cache: Tensor, key: Tensor, slots: Tensor) -> bool:
-        if self.layout is None and self.failure is None:
-            self.layout = find_layout(cache, key, slots)
-            if self.layout is None:
-                self.failure = UNKNOWN_LAYOUT.format(backend=type(self._layer.impl).__name__)
-        if self.failure is not None:
-            for tracked in self.tracker.requests.values():
-                tracked.error = self.failure
-        return self.layout is not None
 
     def _take_rows(
         self, wanted: Sequence[tuple[Part, range]], query: Tensor, cache: Tensor, table: Tensor

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+from anyio import CancelScope
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from service.concurrency import gather
 from service.generation.vllm_plugin import calls as calls_module
@@ -120,22 +122,42 @@ async def info(request: Request) -> dict[str, Any]:
 async def signals(body: DraftBody, calls: Held) -> StreamingResponse:
     stack = ExitStack()
     call = stack.enter_context(calls.draft(body.to_request()))
-    return StreamingResponse(_events(calls, call, stack), media_type="text/event-stream")
+    return DraftResponse(_events(calls, call), stack)
 
 
-async def _events(calls: Calls, call: DraftCall, stack: ExitStack) -> AsyncIterator[str]:
-    with stack:
-        yield _event({"call": call.name})
-        try:
-            async with aclosing(calls.run(call)) as deltas:
-                async for delta in deltas:
-                    yield _event(delta_body(delta))
-        except Exception as error:  # the status is sent: the event is the only place left
-            yield _event({"error": {"message": str(error) or type(error).__name__}})
-        else:
-            if call.request.attention:
-                await _until(call.let_go)
-        yield "data: [DONE]\n\n"
+class DraftResponse(StreamingResponse):
+    """Frees the draft however the response ends.
+
+    A client that leaves may find the events not begun yet, or waiting at a `yield`, where nothing
+    ends them by itself.
+    """
+
+    def __init__(self, events: AsyncGenerator[str, None], stack: ExitStack) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._events = events
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._stack:
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                with CancelScope(shield=True):
+                    await self._events.aclose()
+
+
+async def _events(calls: Calls, call: DraftCall) -> AsyncGenerator[str, None]:
+    yield _event({"call": call.name})
+    try:
+        async with aclosing(calls.run(call)) as deltas:
+            async for delta in deltas:
+                yield _event(delta_body(delta))
+    except Exception as error:  # the status is sent: the event is the only place left
+        yield _event({"error": {"message": str(error) or type(error).__name__}})
+    else:
+        if call.request.attention:
+            await _until(call.let_go)
+    yield "data: [DONE]\n\n"
 
 
 async def _until(event: asyncio.Event) -> None:

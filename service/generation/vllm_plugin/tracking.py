@@ -156,9 +156,10 @@ class Tracker:
         self.calls: dict[str, Tracked] = {}
         self.requests: dict[str, Tracked] = {}
 
-    def begin(self, request: str, wish: Wish, prompt: Sequence[int], most_tokens: int) -> None:
+    def begin(self, request: str, wish: Wish, prompt: Sequence[int], most_tokens: int) -> Tracked:
         tracked = Tracked(request, wish, prompt, most_tokens)
         self.calls[wish.call] = self.requests[request] = tracked
+        return tracked
 
     def end(self, request: str) -> None:
         """The engine has finished or aborted the request; its signals wait for their release."""

@@ -61,6 +61,8 @@ class FakeRunner:
         self.input_batch = SimpleNamespace(req_ids=[], num_computed_tokens_cpu=None)
         self.query_start_loc = SimpleNamespace(np=None)
         self.execute_model_state: Any = None
+        self.lora_config: Any = None
+        self.set_active_loras: Any = None
         self.model = SimpleNamespace(compute_logits=lambda hidden: hidden.clone())
         self.steps_of_vllm = 0
         self.writes_keys = True

@@ -164,6 +164,37 @@ def test_an_unknown_layout_is_said_and_later_calls_hear_it_too() -> None:
     assert tracked_of(runner, two).error == runner.hooks.failure
 
 
+def test_what_goes_wrong_in_a_hook_ends_the_signals_not_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, one, two = FakeRunner(), draft(), score("b")
+    monkeypatch.setattr(
+        "service.generation.vllm_plugin.hooks.entropies",
+        lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")),
+    )
+    before = runner.steps_of_vllm
+    runner.step((one, 7))
+    runner.step((one, 1), (two, 7))
+
+    assert runner.steps_of_vllm == before + 2
+    for request in (one, two):
+        packet = Packer(tracked_of(runner, request)).next()
+        assert packet == {"error": "the plugin failed in a step (RuntimeError: no memory)"}
+
+
+def test_with_adapters_the_rows_of_the_head_are_mapped() -> None:
+    runner, read, other, late = FakeRunner(), score(), plain(), score("b")
+    runner.lora_config = object()
+    mapped: list[tuple[list[int], list[int]]] = []
+    runner.set_active_loras = lambda batch, scheduled, sampled: mapped.append(
+        (scheduled.tolist(), sampled.tolist())
+    )
+    runner.step((other, 4), (read, 7), (late, 3))
+
+    assert mapped == [([4, 7, 3], [0, 6, 3])]
+    check_score(runner, read)
+
+
 def test_what_is_not_a_number_is_an_error_of_its_call() -> None:
     runner, sick, well = FakeRunner(), draft("sick"), draft("well", seed=8)
     sick.query[8] = float("nan")

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from service.generation.launching import worker_command
 from service.generation.vllm_plugin import EXTENSION
-from service.generation.vllm_plugin.launch import worker_command
 from service.generation.vllm_plugin.ledger import Full, Ledger, bytes_of
 from service.generation.vllm_plugin.plugin import SignalsPlugin
 from service.generation.vllm_plugin.routes import PluginState
