@@ -17,7 +17,7 @@ _NEEDS = {"hanta": ("HanTa",), "spacy": ("spacy", "en_core_web_sm")}
 _NEEDS |= {"sentencizer": ("spacy",), "model": ("spacy", "en_core_web_sm")}
 _SOURCES = {
     "HanTa": "pip install 'revelator[tagger]'",
-    "spacy": "pip install spacy",
+    "spacy": "pip install 'revelator[tagger]'",
     "en_core_web_sm": "python -m spacy download en_core_web_sm",
 }
 
