@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -261,15 +262,30 @@ def tune(
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def worker(context: typer.Context, model: str) -> None:
+def worker(
+    context: typer.Context,
+    model: str,
+    gpus: Annotated[
+        str | None, typer.Option(help="Comma-separated: a worker for each, at ports from --port.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Of the first worker.")] = 8000,
+    lora: Annotated[
+        list[str] | None, typer.Option(help="An adapter, NAME=PATH; may be repeated.")
+    ] = None,
+) -> None:
     """Serve MODEL by vLLM with our plugin; further options go to `vllm serve` as they are.
 
     Runs in an environment that has vLLM: pip install 'revelator[vllm]'.
     """
-    from service.generation.vllm_plugin.launch import run_worker  # noqa: PLC0415
+    from service.generation import launching  # noqa: PLC0415
 
     try:
-        run_worker(model, context.args, typer.echo)
+        options = [*launching.lora_options(lora or []), *context.args]
+        one = launching.worker_command(model, options, os.environ)
+        if gpus:
+            workers = launching.one_per_gpu(one, gpus.split(","), port)
+            raise typer.Exit(launching.run_workers(workers, typer.echo))
+        launching.run_worker(one.with_options("--port", str(port)), typer.echo)
     except RevelatorError as error:
         fail(error.detail)
 

@@ -32,7 +32,7 @@ TOWNS = tuple(
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Vllm]]:
     folder = tmp_path_factory.mktemp("vllm")
-    options = ("--scheduling-policy", "priority")
+    options = ("--scheduling-policy", "priority", "--block-size", "32")
     with vllm_server(folder / "a", *options) as one, vllm_server(folder / "b", *options) as other:
         for worker in (one, other):
             worker.wait()
