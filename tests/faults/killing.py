@@ -3,7 +3,7 @@
 It ingests, re-indexes or repairs. Its embedder counts: every passage given to it is noted in a
 file before it is embedded, so that the count outlives the process. It can kill itself at its n-th
 durable operation, whichever that is: a manifest, an upsert, a delete or a flush in the dense store,
-a commit in tantivy, a folder that is removed.
+a commit in tantivy; in a re-index also the removal of a folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ DURABLE = (
     (QdrantEdgeStore, ("upsert", "delete", "flush")),
     (TantivyStore, ("replace",)),
     (manifest_store, ("write_file",)),
-    (shelf, ("discard",)),
 )
 
 
@@ -181,7 +180,8 @@ def _main() -> None:
     given = parser.parse_args()
     if given.operation is not None:
         wrap = _dies_at(given.operation)
-        for place, names in DURABLE:
+        removals = [(shelf, ("discard",))] if given.work == "replace" else []
+        for place, names in (*DURABLE, *removals):
             for name in names:
                 setattr(place, name, wrap(getattr(place, name)))
     print("started", flush=True)
