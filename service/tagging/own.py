@@ -6,8 +6,12 @@ from service.text import sentences
 
 
 class OwnSplitter:
-    """`service.text.sentences`. Against spaCy's rule-based sentencizer: abbreviations, initials
-    and titles end no sentence, nor does a mark before a small letter, and a blank line ends one."""
+    """`service.text.sentences`.
+
+    Against spaCy's rule-based sentencizer: abbreviations, initials and titles end no sentence, nor
+    does a mark before a small letter, and a blank line ends one. Of the 450 sample passages 395
+    are cut alike (1,627 sentences here, 1,648 there).
+    """
 
     incremental = True
 

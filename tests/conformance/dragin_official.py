@@ -17,12 +17,13 @@ import json
 import sys
 import types
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from service.generation.local.generator import EMBEDDED
+from service.loops.dragin.queries import QUERY_TOKENS
 from service.tagging.opening import open_splitter, open_tagger
 from tests.conformance import dragin_parity as parity
 
@@ -30,6 +31,7 @@ from tests.conformance import dragin_parity as parity
 RUNS = (
     parity.Parameters(hallucination_threshold=1.0, generate_max_length=48, retrieve_keep_top_k=25),
     parity.Parameters(hallucination_threshold=8.0, generate_max_length=48, retrieve_keep_top_k=10),
+    parity.Parameters(hallucination_threshold=0.4, generate_max_length=48, retrieve_keep_top_k=25),
 )
 END = "</s>"
 NEEDED = {"questions": 50, "two triggers": 15, "no trigger": 10, "all hits cleared": 5}
@@ -116,80 +118,92 @@ def load_tokenizer(model: str, **_: Any) -> Any:
     return tokenizer
 
 
-def listening(official: Any) -> Any:
-    """`AttnWeightRAG` with ears: `turns`, `cleared`, `listed` of the question under way.
+def listen(owner: Any, name: str, heard: Callable[[tuple[Any, ...], Any], None]) -> None:
+    """Tell `heard` of the arguments and the result of each call of a method."""
+    method = getattr(owner, name)
 
-    `listed` names what ours does on purpose otherwise: a draft that breaks a line (the checkout
-    spells the break `<0x0A>` inside words, reads that back as five letters and may query for it),
-    and an end token in the midst of the text, which it leaves there and ours does not.
+    def call(*args: Any, **options: Any) -> Any:
+        result = method(*args, **options)
+        heard(args, result)
+        return result
+
+    setattr(owner, name, call)
+
+
+class Listener:
+    """What the question under way has come to: its `turns`, and how often hits were `cleared`.
+
+    `listed` names what ours does on purpose otherwise. What a tokenizer spells in bytes, a line
+    break say, is `<0x0A>` inside the checkout's words: six letters once it reads them back, and
+    part of its queries. An end token it leaves in the midst of the text; in a query that is cut,
+    it is one of the 64 tokens. Where fewer than three passages are found, it shows empty lines.
     """
 
-    class Listening(official.AttnWeightRAG):  # type: ignore[misc]
-        def __init__(self, options: Any) -> None:
-            super().__init__(options)
-            self.write = self.generator.generate_attn
-            self.generator.generate_attn = self.generate_attn
+    def __init__(self, rag: Any) -> None:
+        self.tokenizer = rag.generator.tokenizer
+        listen(rag.generator, "generate_attn", self.drafted)
+        listen(rag, "modifier", self.judged)
+        listen(rag, "retrieve", self.asked)
+        listen(rag.retriever.retriever, "retrieve", self.searched)
+        listen(rag, "get_top_sentence", self.rewritten)
 
-        def begin(self) -> None:
-            self.turns: list[dict[str, str]] = []
-            self.cleared = 0
-            self.listed: list[str] = []
+    def begin(self, question: str) -> None:
+        self.turns: list[dict[str, str]] = []
+        self.cleared = 0
+        self.listed: set[str] = set()
+        self.read(self.tokenizer.tokenize(question))
 
-        def generate_attn(self, prompt: str, *args: Any, **options: Any) -> Any:
-            if END in prompt:
-                self.listed.append("end token in the text")
-            drafted = self.write(prompt, *args, **options)
-            if "\n" in drafted[0]:
-                self.listed.append("line break in a draft")
-            return drafted
+    def read(self, pieces: Sequence[str]) -> None:
+        if any("<0x" in piece for piece in pieces):
+            self.listed.add("characters in bytes")
 
-        def modifier(self, *args: Any) -> Any:
-            result = super().modifier(*args)
-            if result[0]:
-                self.cleared += not any(result[3])
-                self.turns.append({"previous": result[1]})
-            return result
+    def drafted(self, args: tuple[Any, ...], result: Any) -> None:
+        self.read(result[1])
+        if END in args[0]:
+            self.listed.add("an end token in the text")
 
-        def retrieve(self, query: str, topk: int = 1, max_query_length: int = 64) -> Any:
-            before = self.retriever.retriever.retrieve
-            self.retriever.retriever.retrieve = lambda _, queries, **options: (
-                self.turns[-1].update(query=queries[0]) or before(_, queries, **options)
-            )
-            try:
-                return super().retrieve(query, topk, max_query_length)
-            finally:
-                self.retriever.retriever.retrieve = before
+    def judged(self, _: tuple[Any, ...], result: Any) -> None:
+        hit, previous, _words, flags = result
+        if hit:
+            self.cleared += not any(flags)
+            self.turns.append({"previous": previous})
 
-        def get_top_sentence(self, text: str) -> Any:
-            sentence = super().get_top_sentence(text)
-            self.turns[-1]["sentence"] = sentence
-            return sentence
+    def asked(self, args: tuple[Any, ...], passages: Sequence[str]) -> None:
+        if END in args[0] and len(self.tokenizer.tokenize(args[0])) > QUERY_TOKENS:
+            self.listed.add("an end token in a query that is cut")
+        if not all(passages):
+            self.listed.add("fewer than three passages")
 
-    return Listening
+    def searched(self, args: tuple[Any, ...], _: Any) -> None:
+        self.turns[-1]["query"] = args[1][0]
+
+    def rewritten(self, _: tuple[Any, ...], sentence: str) -> None:
+        self.turns[-1]["sentence"] = sentence
 
 
 def record(
     official: Any, model: Path, parameters: parity.Parameters, questions: Sequence[str]
 ) -> list[dict[str, Any]]:
-    rag = listening(official)(
+    rag = official.AttnWeightRAG(
         types.SimpleNamespace(
             model_name_or_path=str(model), method="dragin", retriever="BM25",
             query_formulation="real_words", retrieve_topk=parity.PASSAGES_SHOWN,
             check_real_words=True, use_counter=False, **asdict(parameters),
         )
     )  # fmt: skip
+    heard = Listener(rag)
     rows = []
     for number, question in enumerate(questions):
-        rag.begin()
+        heard.begin(question)
         demonstrations, case = parity.prompt_parts(question)
         text = rag.inference(question, [{"case": d} for d in demonstrations], case)
         rows.append(
             {
                 "question": question,
-                "turns": rag.turns,
+                "turns": heard.turns,
                 "text": text,
-                "cleared": rag.cleared,
-                "listed": sorted(set(rag.listed)),
+                "cleared": heard.cleared,
+                "listed": sorted(heard.listed),
             }
         )
         print(f"\r{number + 1}", end="", flush=True, file=sys.stderr)

@@ -71,7 +71,7 @@ def load_questions() -> list[str]:
         "Who is {0}?", "When was {0} made, and by whom?", "Which is older, {0} or {1}?",
         "Where does the story of {0} take place?", "Are {0} and {1} from the same country?",
     )  # fmt: skip
-    titles = [passage.title for passage in load_passages()][::9]
+    titles = [passage.title for passage in load_passages()][::4]
     pairs = pairwise(titles)
     questions += [shapes[n % len(shapes)].format(*pair) for n, pair in enumerate(pairs)]
     return list(dict.fromkeys(questions))

@@ -187,11 +187,11 @@ async def _with_passages(run: Run, layout: Layout, result: SearchResult) -> Layo
 
 def _passages(run: Run, result: SearchResult, layout: Layout) -> BaseEvent:
     """Nobody judges, so what the prompt shows is kept."""
-    texts = iter(shown([scored.passage.text]) for scored in result.passages)
     room, kept = len(layout.passages), []
-    for text in texts:
-        kept.append(bool(text) and room > 0)
-        room -= bool(text)
+    for scored in result.passages:
+        has_line = bool(shown([scored.passage.text]))
+        kept.append(has_line and room > 0)
+        room -= has_line
     reasons = [None if keep else "not shown" for keep in kept]
     return run.step.passages_event(result, kept, reasons)
 
