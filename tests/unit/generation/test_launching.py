@@ -43,11 +43,11 @@ def test_adapters() -> None:
 
 @pytest.fixture
 def fake_vllm(tmp_path: Path) -> dict[str, str]:
-    package = tmp_path / "vllm" / "entrypoints" / "cli"
+    package = tmp_path / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     for folder in (package, package.parent, package.parent.parent):
         (folder / "__init__.py").touch()
-    (package / "main.py").write_text(SERVES)
+    (package / "api_server.py").write_text(SERVES)
     return {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
 
 
