@@ -84,7 +84,10 @@ def test_files_stay_under_400_lines(path: Path) -> None:
 
 
 def test_the_command_line_and_the_app_import_nothing_heavy() -> None:
-    heavy = "elasticsearch qdrant_client torch transformers numpy tantivy qdrant_edge aiohttp ray pyarrow"
+    heavy = (
+        "elasticsearch qdrant_client torch transformers numpy tantivy qdrant_edge aiohttp ray "
+        "pyarrow onnxruntime"
+    )
     program = (
         "import sys, service.cli, service.api.app; "
         f"print([name for name in '{heavy}'.split() if name in sys.modules])"
