@@ -95,14 +95,15 @@ class Drafts:
         return segments
 
     def _demonstrations(self) -> list[Segment]:
-        """Those that the service ships, or others, which are the model's to write as well."""
+        """Those that the service ships, or others, now and then the model's to write as well."""
         if self.rng.random() < SHIPPED:
             return [Segment(shipped_demonstrations(), False)]
+        written = self.rng.random() < 0.25
         segments = []
         for _ in range(self.rng.choices(*SHOTS)[0]):
             made = self.made()
             segments.append(Segment(asked(made.question), False))
-            segments.append(Segment(answer_text(made, made.question) + "\n", True))
+            segments.append(Segment(answer_text(made, made.question) + "\n", written))
         return segments
 
     def made(self) -> Synthesised:

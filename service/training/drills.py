@@ -32,7 +32,7 @@ def two_dates(rng: random.Random, *, year_only: bool) -> tuple[str, str]:
 
 def plain_line(rng: random.Random) -> tuple[str, str]:
     """(what is asked, the answer) of two bare years or dates."""
-    a, b = two_dates(rng, year_only=rng.random() < 0.6)
+    a, b = two_dates(rng, year_only=rng.random() < 0.8)
     smaller = rng.random() < 0.5
     word = rng.choice(("first", "earlier")) if smaller else rng.choice(("later", "last"))
     return f"{a} or {b}, {word}:", a if (year_of(a) < year_of(b)) is smaller else b
@@ -42,7 +42,7 @@ def named_line(names: Names, rng: random.Random) -> tuple[str, str]:
     """(what is asked, the answer) of two names with their dates, in a question's own wording."""
     kind, smaller, options = rng.choice(COMPARISONS)
     one, other = names.subject(kind, rng), names.subject(kind, rng)
-    a, b = two_dates(rng, year_only=rng.random() < 0.4)
+    a, b = two_dates(rng, year_only=rng.random() < 0.6)
     question = rng.choice(wordings(options)).format(a=one, b=other)
     lines = [f"{one}: {a}.", f"{other}: {b}."]
     if rng.random() < 0.3:
@@ -53,7 +53,7 @@ def named_line(names: Names, rng: random.Random) -> tuple[str, str]:
 
 def drill(names: Names, rng: random.Random) -> list[Segment]:
     """One row of comparisons, a line each; only the answers are the model's to write."""
-    plain = rng.random() < 0.4
+    plain = rng.random() < 0.6
     segments = []
     for _ in range(rng.randint(FEWEST, MOST) * (2 if plain else 1)):
         asked, answer = plain_line(rng) if plain else named_line(names, rng)

@@ -40,7 +40,7 @@ STEP_TOKENS = 8192
 # Share and weight of prompt ids in the loss: little, but it keeps the language itself learning.
 PROMPT_SHARE = 0.2
 PROMPT_WEIGHT = 0.02
-LEAST_WEIGHT, MOST_WEIGHT = 2.0, 2.5
+LEAST_WEIGHT, MOST_WEIGHT = 2.0, 5.0
 ROW_TOKENS = 2048
 # The weights that are measured and exported are a running mean over about 70 steps.
 AVERAGED = 0.985
@@ -121,7 +121,7 @@ def batch_loss(
 ) -> tuple[Tensor, float]:
     """Weighted sum of the cross entropies of the counted ids, and the sum of the weights.
 
-    An example's ids share a weight of about the square root of their number, within narrow bounds,
+    An example's ids share a weight of about the square root of their number, within bounds,
     so that a label of one id is not drowned by a rewritten question or a long draft. With a
     `prompt_weight` a random share of the other ids counts too.
     """

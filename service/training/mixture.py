@@ -24,7 +24,7 @@ from service.training.synthesis import Hop, Maker, Synthesised, hop_of
 from service.training.tokenizer import Segment, Turn, encode_dialogue, encode_raw
 
 SHARES = {
-    "reader": 34.0, "relevance": 36.0, "match": 8.0, "draft": 10.0, "drill": 3.0, "route": 6.0,
+    "reader": 34.0, "relevance": 36.0, "match": 8.0, "draft": 16.0, "drill": 7.0, "route": 6.0,
     "autorag": 5.0, "refine": 5.0, "ending": 2.5, "final": 10.0, "decompose": 5.0, "merge": 2.5,
     "closed": 0.3,
 }  # fmt: skip
