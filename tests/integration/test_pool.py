@@ -57,7 +57,7 @@ def prefix_cache(workers: Sequence[Vllm]) -> tuple[float, float]:
 
 
 async def dialogues(workers: Sequence[Vllm], kind: str) -> float:
-    """Prefix-cache hit rate of sixteen dialogues of four turns, as Auto-RAG's grow."""
+    """Prefix-cache hit rate of sixteen dialogues of four turns, as Auto-RAG's grow, two at once."""
     engine = open_generator("pool", settings_for(workers).engines["default"])
     await engine.check()
     asked, hit = prefix_cache(workers)
@@ -70,7 +70,13 @@ async def dialogues(workers: Sequence[Vllm], kind: str) -> float:
             )
             prompt += (await complete(engine, request)).text + f" document {turn} says that " * 20
 
-    await gather([lambda n=n: dialogue(n) for n in range(16)])
+    left = iter(range(16))
+
+    async def lane() -> None:
+        for number in left:
+            await dialogue(number)
+
+    await gather([lane, lane])
     await engine.aclose()
     asked_then, hit_then = prefix_cache(workers)
     return (hit_then - hit) / (asked_then - asked)

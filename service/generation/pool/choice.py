@@ -10,8 +10,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A question's worker may have so many times its part of all work before another takes the call.
+# A question's worker may have so many times its part of all work before another takes the call,
 BOUND = 1.5
+# and so many tokens whatever the others have: a batch takes them in its stride, a cold cache not.
+SLACK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class Candidate:
 def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str | None:
     """The worker for a call of about `tokens`; None without candidates.
 
-    With a key, calls of one key meet at one worker as long as that is idle or has at most `BOUND`
-    times its part of the outstanding tokens; then at the key's second, and so on.
+    With a key, calls of one key meet at one worker as long as that has at most `BOUND` times its
+    part of the outstanding tokens, or `SLACK`; then at the key's second, and so on.
     """
     if not candidates:
         return None
@@ -35,7 +37,7 @@ def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str
         total = sum(candidate.tokens for candidate in candidates) + tokens
         weight = sum(candidate.share for candidate in candidates)
         for candidate in sorted(candidates, key=lambda c: affinity(key, c.name), reverse=True):
-            most = BOUND * total * candidate.share / weight
+            most = candidate.share * max(SLACK, BOUND * total / weight)
             if not candidate.tokens or candidate.tokens + tokens <= most:
                 return candidate.name
     return min(candidates, key=lambda c: ((c.tokens + tokens) / c.share, c.name)).name

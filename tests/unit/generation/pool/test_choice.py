@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.generation.pool.choice import BOUND, Candidate, choose
+from service.generation.pool.choice import BOUND, SLACK, Candidate, choose
 
 IDLE = [Candidate(f"w{n}", 0) for n in range(5)]
 
@@ -23,9 +23,11 @@ def test_without_a_key_the_least_loaded_for_its_share() -> None:
 def test_a_question_stays_at_its_worker_while_that_is_not_overloaded() -> None:
     home = choose(IDLE, "question", 100)
 
-    busy = [Candidate(c.name, 300 if c.name == home else 290) for c in IDLE]
-    full = [Candidate(c.name, 900 if c.name == home else 10) for c in IDLE]
+    alone = [Candidate(c.name, 900 if c.name == home else 0) for c in IDLE]
+    busy = [Candidate(c.name, 30_000 if c.name == home else 29_000) for c in IDLE]
+    full = [Candidate(c.name, 90_000 if c.name == home else 1000) for c in IDLE]
 
+    assert choose(alone, "question", 100) == home
     assert choose(busy, "question", 100) == home
     assert choose(full, "question", 100) != home
 
@@ -45,7 +47,7 @@ def test_questions_spread_over_the_workers() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 1000), st.floats(0.1, 1.0)), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 20_000), st.floats(0.1, 1.0)), min_size=1, max_size=8),
     st.text(max_size=8),
     st.integers(1, 500),
 )
@@ -56,7 +58,8 @@ def test_bounded_load(loads: list[tuple[int, float]], key: str, tokens: int) -> 
     weight = sum(c.share for c in candidates)
 
     def within(c: Candidate) -> bool:
-        return not c.tokens or c.tokens + tokens <= BOUND * total * c.share / weight
+        most = c.share * max(SLACK, BOUND * total / weight)
+        return not c.tokens or c.tokens + tokens <= most
 
     chosen = next(c for c in candidates if c.name == choose(candidates, key, tokens))
     assert within(chosen) or not any(map(within, candidates))
