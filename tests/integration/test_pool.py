@@ -23,6 +23,7 @@ from tests.support.vllm import Vllm, metric, vllm_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
+RUNNING, TOKENS = "vllm:num_requests_running", "vllm:generation_tokens_total"
 TOWNS = tuple(
     Passage(f"town{n}", f"Town {n}", f"Town {n} is a town in the county of Number {n}. " * 12)
     for n in range(40)
@@ -93,21 +94,22 @@ async def test_a_question_meets_its_prefix_cache_again(workers: list[Vllm]) -> N
 
 async def test_a_caller_that_leaves_stops_the_engine(workers: list[Vllm]) -> None:
     engine = open_generator("pool", settings_for(workers).engines["default"])
-    request = GenerationRequest(prompt="The town of", max_tokens=1500, temperature=1.0)
+    long = "so " * 600  # the one choice there is: 1,800 tokens
+    request = GenerationRequest(prompt="x", max_tokens=1900, choices=(long,))
+    before = await asyncio.to_thread(_sum, workers, TOKENS)
 
     async with closing(engine.stream(request)) as deltas:
         await anext(deltas)
-        assert sum(metric(worker.url, "vllm:num_requests_running") for worker in workers) == 1
 
-    await _until_idle(workers)
+    async with asyncio.timeout(10):  # a second on an idle machine
+        while await asyncio.to_thread(_sum, workers, RUNNING):  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(0.02)
+    assert await asyncio.to_thread(_sum, workers, TOKENS) - before < 1500
     await engine.aclose()
 
 
-async def _until_idle(workers: Sequence[Vllm]) -> None:
-    """The issue's second is measured idle; a busy machine gets more."""
-    async with asyncio.timeout(10):
-        while any(metric(w.url, "vllm:num_requests_running") for w in workers):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+def _sum(workers: Sequence[Vllm], name: str) -> float:
+    return sum(metric(worker.url, name) for worker in workers)
 
 
 async def test_a_worker_killed_in_mid_question_fails_none(workers: list[Vllm]) -> None:
