@@ -73,7 +73,10 @@ class TantivyStore:
         ]
 
     def _query(self, words: list[str], query: StoreQuery) -> Any:
-        clauses = [(Occur.Must, self._scored(words, query.shape))]
+        scored = self._scored(words, query.shape)
+        if not query.filter and not query.exclude:
+            return scored  # as a clause of another query, tantivy could not skip what scores low
+        clauses = [(Occur.Must, scored)]
         for tokens in filter_tokens(query.filter):
             allowed = Query.term_set_query(self._schema, "filter", tokens)
             # Scored nothing: a filter leaves the BM25 scores as they are.
