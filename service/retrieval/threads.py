@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar, TypeVarTuple
 
 import anyio
@@ -27,10 +28,20 @@ class Threads:
 
     async def run(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
         """A cancelled caller goes at once; its thread ends by itself and is not waited for."""
-        try:
+        with self._failures():
             return await anyio.to_thread.run_sync(
                 call, argument, abandon_on_cancel=True, limiter=self._limiter
             )
+
+    def run_here(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
+        """On the event loop itself, for what is done sooner than a thread is reached."""
+        with self._failures():
+            return call(argument)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
         except RevelatorError:
             raise
         except Exception as error:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from service.retrieval import tantivy_store
 from service.retrieval.base import StoreQuery
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Document, Record
@@ -30,6 +31,18 @@ async def test_scores_are_bm25_with_k1_and_b_as_stated(tmp_path: Path) -> None:
     hits = await store.search(StoreQuery("river bridge", 10))
     expected = bm25(["river", "bridge"], TEXTS)
     assert {hit.passage.passage_id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
+    store.close()
+
+
+async def test_a_large_index_is_searched_in_a_thread_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TantivyStore.open(tmp_path)
+    store.replace([], records(TEXTS))
+    query = StoreQuery("river bridge tower", 10)
+    here = await store.search(query)
+    monkeypatch.setattr(tantivy_store, "ON_LOOP", 0)
+    assert await store.search(query) == here
     store.close()
 
 
