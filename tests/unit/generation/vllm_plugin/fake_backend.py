@@ -27,13 +27,15 @@ END = 2
 
 @dataclass
 class FakeBackend:
-    """Writes `script` after every prompt, a step a token; a cleared `gate` holds the steps up."""
+    """Writes `script` after every prompt, a step a token; a cleared `gate` holds the steps up, and
+    is cleared before token `pause_at`."""
 
     script: Sequence[int]
     context_tokens: int = 200
     vocabulary: int = 768
     models: tuple[str, ...] = ("base",)
     spoil: int | None = None  # a position whose query is not a number
+    pause_at: int | None = None
     requests: list[FakeRequest] = field(default_factory=list)
     aborted: int = 0
 
@@ -59,6 +61,8 @@ class FakeBackend:
                 ended = True
                 return
             for number, token in enumerate(self.script):
+                if number == self.pause_at:
+                    self.gate.clear()
                 await self.gate.wait()
                 await asyncio.sleep(0)
                 ended = token == END or number == max_tokens - 1

@@ -149,7 +149,7 @@ async def test_a_stop_string_ends_the_draft_and_the_engine(
 
 
 async def test_rows_in_mid_draft_stop_the_engine(encoder: PromptEncoder) -> None:
-    backend = FakeBackend(encoder.encode_text("born in Paris " * 12))
+    backend = FakeBackend(encoder.encode_text("born in Paris " * 12), pause_at=3)
     state = state_of(backend, encoder)
     async with (
         client_of(state) as worker,
@@ -157,9 +157,8 @@ async def test_rows_in_mid_draft_stop_the_engine(encoder: PromptEncoder) -> None
     ):
         deltas = aiter(call)
         first = await anext(deltas)
-        backend.gate.clear()
         with pytest.raises(ValueError, match="tokens were received"):
-            await call.rows([len(first.tokens)])
+            await call.rows([3])
         rows = await call.rows([0])
         backend.gate.set()
         rest = [delta async for delta in deltas]
