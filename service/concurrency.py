@@ -34,6 +34,8 @@ class closing(Generic[T]):
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """Run all calls at once; results in the order given. The first failure cancels the others."""
+    if len(calls) == 1:
+        return [await calls[0]()]
     results: dict[int, T] = {}
 
     async def run(index: int) -> None:
@@ -83,27 +85,46 @@ def first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     return failure
 
 
-class deadline:
-    """Raise DeadlineExceeded when what runs inside takes longer than `seconds`.
+class _Cut:
+    """Cancels the task that stands inside it, and tells its own cancellation from another's.
 
     Works as `asyncio.timeout` does. A cancel scope of anyio costs six times as much, and this runs
     around every token.
     """
 
-    __slots__ = ("_cancelling", "_expired", "_handle", "_seconds", "_task")
+    __slots__ = ("_cancelling", "_done", "_task")
+
+    def _enter(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("there is no task here that could be cancelled")
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._done = False
+
+    def _cut(self) -> None:
+        self._done = True
+        self._task.cancel()
+
+    def _ended_by_it(self, kind: type[BaseException] | None) -> bool:
+        """To be asked once, on leaving: it takes its cancellation back."""
+        if not self._done:
+            return False
+        others = self._task.uncancel() > self._cancelling
+        return kind is asyncio.CancelledError and not others
+
+
+class deadline(_Cut):
+    """Raise DeadlineExceeded when what runs inside takes longer than `seconds`."""
+
+    __slots__ = ("_handle", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._expired = False
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a deadline needs a task to cancel")
-        self._task = task
-        self._cancelling = task.cancelling()
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_later(self._seconds, self._expire)
+        self._enter()
+        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._cut)
 
     def __exit__(
         self,
@@ -112,36 +133,24 @@ class deadline:
         trace: TracebackType | None,
     ) -> None:
         self._handle.cancel()
-        if not self._expired:
-            return
-        others = self._task.uncancel() > self._cancelling
-        if kind is asyncio.CancelledError and not others:
+        if self._ended_by_it(kind):
             raise DeadlineExceeded("the question's time is up") from None
-
-    def _expire(self) -> None:
-        self._expired = True
-        self._task.cancel()
 
 
 class Interrupted(Exception):
     """What ran inside `interruptible` was ended by `fire`."""
 
 
-class interruptible:
+class interruptible(_Cut):
     """Whatever awaits inside stands in `waiting`, and ends by Interrupted when it is fired."""
 
-    __slots__ = ("_cancelling", "_fired", "_task", "_waiting")
+    __slots__ = ("_waiting",)
 
     def __init__(self, waiting: set[interruptible]) -> None:
         self._waiting = waiting
-        self._fired = False
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("only a task can be interrupted")
-        self._task = task
-        self._cancelling = task.cancelling()
+        self._enter()
         self._waiting.add(self)
 
     def __exit__(
@@ -151,12 +160,8 @@ class interruptible:
         trace: TracebackType | None,
     ) -> None:
         self._waiting.discard(self)
-        if not self._fired:
-            return
-        others = self._task.uncancel() > self._cancelling
-        if kind is asyncio.CancelledError and not others:
+        if self._ended_by_it(kind):
             raise Interrupted from None
 
     def fire(self) -> None:
-        self._fired = True
-        self._task.cancel()
+        self._cut()

@@ -98,7 +98,7 @@ class HybridRetriever:
             partial(self._together, [requests[index] for index in indices])
             for indices in groups.values()
         ]
-        found = [await calls[0]()] if len(calls) == 1 else await gather(calls)
+        found = await gather(calls)
         results = [NOTHING] * len(requests)
         for indices, own in zip(groups.values(), found, strict=True):
             for index, result in zip(indices, own, strict=True):
@@ -160,7 +160,7 @@ class HybridRetriever:
             partial(self._fused, request, lexical, semantic, missing, until)
             for request, lexical, semantic in rankings
         ]
-        return [await calls[0]()] if len(calls) == 1 else await gather(calls)
+        return await gather(calls)
 
     async def _fused(
         self,

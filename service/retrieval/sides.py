@@ -76,12 +76,8 @@ class Sides:
     ) -> list[Hits]:
         """Several queries are one call: they begin in one turn of the event loop, in which a
         store on a server sends them together. One that fails fails them all."""
-        guard = self._guard(store.backend)
-        if len(queries) == 1:
-            return [await guard.call(partial(store.search, queries[0]), until)]
-        return await guard.call(
-            partial(gather, [partial(store.search, query) for query in queries]), until
-        )
+        calls = [partial(store.search, query) for query in queries]
+        return await self._guard(store.backend).call(partial(gather, calls), until)
 
     def _guard(self, backend: str) -> Guard:
         guard = self._guards.get(backend)
