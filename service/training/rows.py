@@ -1,0 +1,127 @@
+"""The rows that `train sft` and `train router` learn from: chats as JSON Lines, one a line.
+
+`synthesize` writes them and `train` reads them. A message carries the loss on it (`learn`): only
+what the model itself says is learnt, never a prompt or a retrieved text. What a row was made from
+stands in `provenance`, so that the rule on what is held out is checked on the row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from service.errors import InvalidRequest
+from service.generation.base import ChatRole
+from service.training.splits import is_held_out
+
+Side = Literal["train", "test"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class RowMessage(_Part):
+    role: ChatRole
+    content: str
+    learn: bool = False
+
+    @model_validator(mode="after")
+    def _own_words(self) -> Self:
+        if self.learn and self.role != "assistant":
+            raise ValueError(f"a message of the {self.role} is not to be learnt")
+        if self.learn and not self.content.strip():
+            raise ValueError("an empty message cannot be learnt")
+        return self
+
+
+class RowProvenance(_Part):
+    """Where a row comes from.
+
+    `titles`: of all passages behind it, `answer_title` the one that holds the answer. `written`:
+    people wrote the question, it was not synthesised. `teacher`: the model, or `rules`.
+    """
+
+    pipeline: str = Field(min_length=1)
+    teacher: str = Field(min_length=1)
+    item: str = Field(min_length=1)
+    titles: list[str] = []
+    answer_title: str | None = None
+    written: bool = False
+
+
+class Row(_Part):
+    """`task`: a role of methods §1.3 (`route`, `decompose`, …) or `autorag`. `question`: as the
+    user typed it, outside of any prompt (`train router` reads it with the last message)."""
+
+    task: str = Field(pattern=r"^[a-z_]+$")
+    question: str = Field(min_length=1)
+    messages: list[RowMessage] = Field(min_length=2)
+    provenance: RowProvenance
+
+    @model_validator(mode="after")
+    def _a_chat(self) -> Self:
+        roles = [message.role for message in self.messages]
+        turns = roles[1:] if roles[0] == "system" else roles
+        if turns != [("user", "assistant")[index % 2] for index in range(len(turns))]:
+            raise ValueError(f"the turns are not user and assistant in turn: {', '.join(roles)}")
+        if roles[-1] != "assistant":
+            raise ValueError("the last message is not the assistant's")
+        if not any(message.learn for message in self.messages):
+            raise ValueError("no message is to be learnt")
+        return self
+
+    @property
+    def side(self) -> Side | None:
+        """What the row may be used for (design, Held out); None: for neither."""
+        source = self.provenance
+        written = source.written and is_held_out(self.question)
+        if not written and not any(is_held_out(title) for title in source.titles):
+            return "train"
+        answered = source.answer_title is not None and is_held_out(source.answer_title)
+        return "test" if written or answered else None
+
+
+def prompt_row(
+    task: str, question: str, prompt: str, target: str, provenance: RowProvenance
+) -> Row:
+    """A row of one turn: `prompt` is what the role's template renders, `target` is learnt."""
+    messages = [
+        RowMessage(role="user", content=prompt),
+        RowMessage(role="assistant", content=target, learn=True),
+    ]
+    return Row(task=task, question=question, messages=messages, provenance=provenance)
+
+
+def read_rows(path: Path, side: Side = "train") -> Iterator[Row]:
+    """The rows of a file, one after the other; blank lines are passed over.
+
+    Raises InvalidRequest with file and line number: not JSON, a field that is wrong, or a row that
+    may not be used for `side`.
+    """
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _row(line, f"{path}:{number}", side)
+    except OSError as error:
+        raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _row(line: bytes, where: str, side: Side) -> Row:
+    try:
+        row = Row.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise InvalidRequest(f"{where}: {field}: {first['msg']}") from None
+    if row.side != side:
+        used = f"only to {row.side}" if row.side else "neither to train nor to test"
+        raise InvalidRequest(
+            f"{where}: made from what is held out: the row may be used {used}; "
+            "make the data anew with `revelator synthesize`"
+        )
+    return row
