@@ -17,7 +17,7 @@ SERVICE = ROOT / "service"
 LAYERS = (
     ("errors", "concurrency", "text", "domain", "offline"),
     ("events", "budget", "settings", "locking"),
-    ("prompting", "generation", "retrieval", "tagging"),
+    ("prompting", "generation", "retrieval", "tagging", "labelling"),
     ("citing", "folding", "inquiry", "drafting", "telemetry"),
     ("revelator",),
     ("loops",),
@@ -36,10 +36,10 @@ CONCRETE = (
     "service.generation.openai",
     "service.generation.local",
     "service.generation.vllm",
-    "service.retrieval.tantivy_store",
-    "service.retrieval.qdrant_edge_store",
-    "service.retrieval.elastic_store",
-    "service.retrieval.qdrant_store",
+    "service.retrieval.stores.tantivy_store",
+    "service.retrieval.stores.qdrant_edge_store",
+    "service.retrieval.stores.elastic_store",
+    "service.retrieval.stores.qdrant_store",
 )
 
 

@@ -1,0 +1,168 @@
+"""What the two encoders read, exactly (methods §4.3), in training and when served.
+
+Words are tokenised one by one, so that no text can become a special token: `words` cuts each of
+those apart. Nor can a text forge a marker of the filter's sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from service.labelling.words import words
+
+LABELER_PIECES: Final = 384
+FILTER_PIECES: Final = 256  # the official code trains at 256 and runs at 128 (methods §4.4 #5)
+QUERY_MARKER: Final = "Query:"
+INFO_MARKER: Final = "Info:"
+INFO_SEPARATOR: Final = ";"
+NO_WORD: Final = -1
+
+
+@dataclass(slots=True)
+class Encoded:
+    """One input, unpadded; all but `words` go by piece.
+
+    `types` is 1 for a passage and the mark behind it, else 0. `words` are those that can be
+    marked: the passage's, or those of the query and the infos. `word_of` is the index of a piece's
+    word in it, NO_WORD for special tokens, markers, and a labeler's query. `surfaces` is the
+    spelling of a piece in its text.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    types: list[int] = field(default_factory=list)
+    word_of: list[int] = field(default_factory=list)
+    surfaces: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+    def cut(self, most: int) -> Encoded:
+        """Without a final [SEP], as the official code cuts."""
+        for pieces in (self.ids, self.types, self.word_of, self.surfaces):
+            del pieces[most:]
+        return self
+
+    def add_special(self, piece: int, kind: int = 0) -> Encoded:
+        return self._add([piece], [""], NO_WORD, kind)
+
+    def add(self, spelt: Sequence[SpeltWord], kind: int = 0, *, markable: bool = True) -> Encoded:
+        for word in spelt:
+            self._add(word.ids, word.surfaces, len(self.words) if markable else NO_WORD, kind)
+            if markable:
+                self.words.append(word.text)
+        return self
+
+    def _add(self, ids: Sequence[int], surfaces: Sequence[str], word: int, kind: int) -> Encoded:
+        self.ids += ids
+        self.surfaces += surfaces
+        self.word_of += [word] * len(ids)
+        self.types += [kind] * len(ids)
+        return self
+
+
+class SpeltWord(NamedTuple):
+    """A word and its pieces."""
+
+    text: str
+    ids: list[int]
+    surfaces: list[str]
+
+
+def passage_text(title: str, text: str) -> str:
+    """The text form of a passage (methods §4.3): `Title: body`."""
+    return f"{title}: {text}" if title else text
+
+
+def encode_passages(
+    tokenizer: Any, query: str, passages: Sequence[str], most: int = LABELER_PIECES
+) -> list[Encoded]:
+    """LABEL's inputs, `[CLS]` query `[SEP]` passage `[SEP]`, each cut to `most` pieces.
+
+    `tokenizer` is one of the library `tokenizers`, with the tokens [CLS] and [SEP].
+    """
+    start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    asked, *spelt = _spell(tokenizer, [query, *passages])
+    return [
+        Encoded()
+        .add_special(start)
+        .add(asked, markable=False)
+        .add_special(end)
+        .add(passage, 1)
+        .add_special(end, 1)
+        .cut(most)
+        for passage in spelt
+    ]
+
+
+def encode_query(
+    tokenizer: Any, query: str, infos: Sequence[str], most: int = FILTER_PIECES
+) -> Encoded:
+    """FILTER's input, `[CLS] Query: … Info: …; Info: … [SEP]`, of at most `most` pieces.
+
+    Where it is too long the infos lose their last words, the longest first (methods §6 #27); a
+    query that is too long by itself is cut at its end.
+    """
+    start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    given = [QUERY_MARKER, INFO_MARKER, INFO_SEPARATOR, query, *infos]
+    named, told, parting, asked, *spelt = _spell(tokenizer, given)
+    for text in (asked, *spelt):
+        _unforge(text, (named, told))
+    frame = 2 + _size(named) + len(spelt) * _size(told) + max(len(spelt) - 1, 0) * _size(parting)
+    _shorten(spelt, most - frame - _size(asked))
+    encoded = Encoded().add_special(start).add(named, markable=False).add(asked)
+    for place, info in enumerate(spelt):
+        encoded.add([*(parting if place else ()), *told], markable=False).add(info)
+    return encoded.add_special(end).cut(most)
+
+
+def marked_text(encoded: Encoded, marks: Sequence[bool]) -> str:
+    """The pieces marked, as they are spelt; neighbours of one word together, others apart.
+
+    `marks` goes by piece and may be longer, as padded outputs are.
+    """
+    text, last = "", NO_WORD - 1
+    for place, (surface, word) in enumerate(zip(encoded.surfaces, encoded.word_of, strict=True)):
+        if word == NO_WORD or not marks[place]:
+            continue
+        joined = last == place - 1 and encoded.word_of[last] == word
+        text += surface if joined or not text else f" {surface}"
+        last = place
+    return text
+
+
+def _unforge(spelt: list[SpeltWord], markers: Sequence[Sequence[SpeltWord]]) -> None:
+    """Take out each colon that would make a marker of the word before it."""
+    forged = [[word.ids for word in marker] for marker in markers]
+    kept: list[SpeltWord] = []
+    for word in spelt:
+        if not kept or [kept[-1].ids, word.ids] not in forged:
+            kept.append(word)
+    spelt[:] = kept
+
+
+def _shorten(infos: list[list[SpeltWord]], room: int) -> None:
+    sizes = [_size(info) for info in infos]
+    while sum(sizes) > room and any(infos):
+        longest = max(range(len(infos)), key=sizes.__getitem__)
+        sizes[longest] -= len(infos[longest].pop().ids)
+
+
+def _size(spelt: Sequence[SpeltWord]) -> int:
+    return sum(len(word.ids) for word in spelt)
+
+
+def _spell(tokenizer: Any, texts: Sequence[str]) -> list[list[SpeltWord]]:
+    """The words of each text with their pieces, all tokenised in one call."""
+    cut = [[word.text for word in words(text)] for text in texts]
+    encodings = tokenizer.encode_batch(cut, is_pretokenized=True, add_special_tokens=False)
+    return [list(_by_word(*pair)) for pair in zip(cut, encodings, strict=True)]
+
+
+def _by_word(cut: Sequence[str], encoding: Any) -> Iterator[SpeltWord]:
+    spelt = [SpeltWord(word, [], []) for word in cut]
+    for piece, word, (start, end) in zip(
+        encoding.ids, encoding.word_ids, encoding.offsets, strict=True
+    ):
+        spelt[word].ids.append(piece)
+        spelt[word].surfaces.append(cut[word][start:end])
+    return iter(spelt)
