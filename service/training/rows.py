@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -53,14 +53,38 @@ class RowProvenance(_Part):
     written: bool = False
 
 
-class Row(_Part):
+def side_of(question: str, source: RowProvenance) -> Side | None:
+    """What a row made from `source` may be used for (design, Held out); None: for neither.
+
+    `question` is the one people wrote, where `source.written`.
+    """
+    written = source.written and is_held_out(question)
+    if not written and not any(is_held_out(title) for title in source.titles):
+        return "train"
+    answered = source.answer_title is not None and is_held_out(source.answer_title)
+    return "test" if written or answered else None
+
+
+class Sourced(_Part):
+    """A row of any kind: the question it was made for, and from what."""
+
+    question: str = Field(min_length=1)
+    provenance: RowProvenance
+
+    @property
+    def side(self) -> Side | None:
+        return side_of(self.question, self.provenance)
+
+
+AnyRow = TypeVar("AnyRow", bound=Sourced)
+
+
+class Row(Sourced):
     """`task`: a role of methods §1.3 (`route`, `decompose`, …) or `autorag`. `question`: as the
     user typed it, outside of any prompt (`train router` reads it with the last message)."""
 
     task: str = Field(pattern=r"^[a-z_]+$")
-    question: str = Field(min_length=1)
     messages: list[RowMessage] = Field(min_length=2)
-    provenance: RowProvenance
 
     @model_validator(mode="after")
     def _a_chat(self) -> Self:
@@ -73,16 +97,6 @@ class Row(_Part):
         if not any(message.learn for message in self.messages):
             raise ValueError("no message is to be learnt")
         return self
-
-    @property
-    def side(self) -> Side | None:
-        """What the row may be used for (design, Held out); None: for neither."""
-        source = self.provenance
-        written = source.written and is_held_out(self.question)
-        if not written and not any(is_held_out(title) for title in source.titles):
-            return "train"
-        answered = source.answer_title is not None and is_held_out(source.answer_title)
-        return "test" if written or answered else None
 
 
 def prompt_row(
@@ -97,6 +111,11 @@ def prompt_row(
 
 
 def read_rows(path: Path, side: Side = "train") -> Iterator[Row]:
+    """The rows of `train sft` and `train router`, as `read_rows_of` gives them."""
+    return read_rows_of(Row, path, side)
+
+
+def read_rows_of(kind: type[AnyRow], path: Path, side: Side = "train") -> Iterator[AnyRow]:
     """The rows of a file, one after the other; blank lines are passed over.
 
     Raises InvalidRequest with file and line number: not JSON, a field that is wrong, or a row that
@@ -106,14 +125,14 @@ def read_rows(path: Path, side: Side = "train") -> Iterator[Row]:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield _row(line, f"{path}:{number}", side)
+                    yield _row(kind, line, f"{path}:{number}", side)
     except OSError as error:
         raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _row(line: bytes, where: str, side: Side) -> Row:
+def _row(kind: type[AnyRow], line: bytes, where: str, side: Side) -> AnyRow:
     try:
-        row = Row.model_validate_json(line)
+        row = kind.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the line"
@@ -121,7 +140,13 @@ def _row(line: bytes, where: str, side: Side) -> Row:
     if row.side != side:
         used = f"only to {row.side}" if row.side else "neither to train nor to test"
         raise InvalidRequest(
-            f"{where}: made from what is held out: the row may be used {used}; "
+            f"{where}: made from what is held out: {_names(row)}the row may be used {used}; "
             "make the data anew with `revelator synthesize`"
         )
     return row
+
+
+def _names(row: Sourced) -> str:
+    """The held-out passages of `row`, or nothing where its question is what is held out."""
+    titles = [repr(title) for title in row.provenance.titles if is_held_out(title)]
+    return f"{', '.join(titles)}; " if titles else ""
