@@ -6,6 +6,7 @@ those apart. Nor can a text forge a marker of the filter's sentence.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ FILTER_PIECES: Final = 256  # the official code trains at 256 and runs at 128 (m
 QUERY_MARKER: Final = "Query:"
 INFO_MARKER: Final = "Info:"
 INFO_SEPARATOR: Final = ";"
+_MARKED: Final = frozenset({"query", "info"})
 NO_WORD: Final = -1
 
 
@@ -81,7 +83,7 @@ def encode_passages(
     `tokenizer` is one of the library `tokenizers`, with the tokens [CLS] and [SEP].
     """
     start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
-    asked, *spelt = _spell(tokenizer, [query, *passages])
+    asked, *spelt = _spell(tokenizer, [_cut(text) for text in (query, *passages)])
     return [
         Encoded()
         .add_special(start)
@@ -103,16 +105,33 @@ def encode_query(
     query that is too long by itself is cut at its end.
     """
     start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
-    given = [QUERY_MARKER, INFO_MARKER, INFO_SEPARATOR, query, *infos]
-    named, told, parting, asked, *spelt = _spell(tokenizer, given)
-    for text in (asked, *spelt):
-        _unforge(text, (named, told))
+    marks = [_cut(mark) for mark in (QUERY_MARKER, INFO_MARKER, INFO_SEPARATOR)]
+    data = [markable_words(text) for text in (query, *infos)]
+    named, told, parting, asked, *spelt = _spell(tokenizer, [*marks, *data])
     frame = 2 + _size(named) + len(spelt) * _size(told) + max(len(spelt) - 1, 0) * _size(parting)
     _shorten(spelt, most - frame - _size(asked))
     encoded = Encoded().add_special(start).add(named, markable=False).add(asked)
     for place, info in enumerate(spelt):
         encoded.add([*(parting if place else ()), *told], markable=False).add(info)
     return encoded.add_special(end).cut(most)
+
+
+def markable_words(text: str) -> list[str]:
+    """Those of a query or an info in FILTER's sentence, without colons that would forge a marker.
+
+    What `encode_query` gives as `words` is those of the query, then those of each info.
+    """
+    kept: list[str] = []
+    for word in _cut(text):
+        if word != ":" or not kept or _bare(kept[-1]) not in _MARKED:
+            kept.append(word)
+    return kept
+
+
+def _bare(word: str) -> str:
+    """Without case and accents, as an uncased tokenizer reads it."""
+    letters = unicodedata.normalize("NFD", word.casefold())
+    return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
 
 
 def marked_text(encoded: Encoded, marks: Sequence[bool]) -> str:
@@ -130,16 +149,6 @@ def marked_text(encoded: Encoded, marks: Sequence[bool]) -> str:
     return text
 
 
-def _unforge(spelt: list[SpeltWord], markers: Sequence[Sequence[SpeltWord]]) -> None:
-    """Take out each colon that would make a marker of the word before it."""
-    forged = [[word.ids for word in marker] for marker in markers]
-    kept: list[SpeltWord] = []
-    for word in spelt:
-        if not kept or [kept[-1].ids, word.ids] not in forged:
-            kept.append(word)
-    spelt[:] = kept
-
-
 def _shorten(infos: list[list[SpeltWord]], room: int) -> None:
     sizes = [_size(info) for info in infos]
     while sum(sizes) > room and any(infos):
@@ -151,11 +160,14 @@ def _size(spelt: Sequence[SpeltWord]) -> int:
     return sum(len(word.ids) for word in spelt)
 
 
-def _spell(tokenizer: Any, texts: Sequence[str]) -> list[list[SpeltWord]]:
+def _cut(text: str) -> list[str]:
+    return [word.text for word in words(text)]
+
+
+def _spell(tokenizer: Any, texts: Sequence[list[str]]) -> list[list[SpeltWord]]:
     """The words of each text with their pieces, all tokenised in one call."""
-    cut = [[word.text for word in words(text)] for text in texts]
-    encodings = tokenizer.encode_batch(cut, is_pretokenized=True, add_special_tokens=False)
-    return [list(_by_word(*pair)) for pair in zip(cut, encodings, strict=True)]
+    encodings = tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+    return [list(_by_word(*pair)) for pair in zip(texts, encodings, strict=True)]
 
 
 def _by_word(cut: Sequence[str], encoding: Any) -> Iterator[SpeltWord]:
