@@ -176,7 +176,7 @@ def ingest(
 
     Bad rows are named with file and line; the rest goes in. Of one id twice the later stays.
     """
-    from service.retrieval.ingest_cli import run_ingest  # noqa: PLC0415
+    from service.retrieval.ingesting.command import run_ingest  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
@@ -304,7 +304,7 @@ def check(
     With --collection: the passages of which BM25 store, dense store and manifest do not agree.
     """
     from service.checking import check_in_terminal  # noqa: PLC0415
-    from service.retrieval.upkeep_cli import run_check  # noqa: PLC0415
+    from service.retrieval.catalog.upkeep_command import run_check  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")

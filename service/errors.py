@@ -8,6 +8,7 @@ RevelatorError
 ├── Draining              503 draining               the server is going down
 ├── EngineFailure         503 engine-unavailable     an engine is out, cut off or speaks garbage
 │   ├── EngineRefusal     503 engine-unavailable     it refuses this call: another would too
+│   ├── EngineLimited     503 engine-unavailable     it limits its callers (429): wait `retry_after`
 │   ├── EngineUnreached   503 engine-unavailable     nobody listens there
 │   ├── EngineInterrupted 503 engine-unavailable     lost in mid-output: start again elsewhere
 │   └── EngineTimeout     503 engine-timeout         an engine did not answer in time
@@ -62,6 +63,10 @@ class EngineFailure(RevelatorError):
 
 
 class EngineRefusal(EngineFailure):
+    pass
+
+
+class EngineLimited(EngineFailure):
     pass
 
 

@@ -24,9 +24,9 @@ from service.runtime import Runtime
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.retrieval.collections import Collections
+    from service.retrieval.catalog.collections import Collections
+    from service.retrieval.catalog.writer import CollectionWriter
     from service.retrieval.manifest import Manifest
-    from service.retrieval.writer import CollectionWriter
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once

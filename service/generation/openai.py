@@ -13,7 +13,13 @@ import orjson
 from yarl import URL
 
 from service.concurrency import Interrupted, interruptible
-from service.errors import EngineFailure, EngineRefusal, EngineTimeout, EngineUnreached
+from service.errors import (
+    EngineFailure,
+    EngineLimited,
+    EngineRefusal,
+    EngineTimeout,
+    EngineUnreached,
+)
 from service.generation.base import Capabilities, Delta, GenerationRequest
 from service.generation.openai_wire import (
     BadReply,
@@ -23,12 +29,16 @@ from service.generation.openai_wire import (
     encode_body,
     is_constrained,
     path_of,
+    retry_after,
 )
 from service.generation.text_stream import EventLines, WholeBody
 from service.settings import EngineSettings
 
 CONNECT_S = 5.0  # a host that is up accepts at once; the rest of a call's silence is its engine's
-_OF_THE_CALL = {400, 413, 422}  # any server of the kind would refuse it
+# Any server of the kind would refuse the call; and: not now.
+_REFUSALS: dict[int, type[EngineFailure]] = {
+    400: EngineRefusal, 413: EngineRefusal, 422: EngineRefusal, 429: EngineLimited,
+}  # fmt: skip
 _ADVICE = {
     400: "the server refuses this call",
     401: "check engines.{name}.key",
@@ -254,8 +264,11 @@ class OpenAIGenerator:
         status = response.status
         kind = "look at the server's log" if status >= 500 else "check engines.{name}.urls"
         advice = _ADVICE.get(status, kind).format(name=self._name)
-        refused = EngineRefusal if status in _OF_THE_CALL else EngineFailure
-        return self._failure(response.url, f"answered {status}: {said}; {advice}", refused)
+        refused = _REFUSALS.get(status, EngineFailure)
+        failure = self._failure(response.url, f"answered {status}: {said}; {advice}", refused)
+        wait = retry_after(response.headers.get("Retry-After", ""))
+        failure.retry_after = failure.retry_after if wait is None else wait
+        return failure
 
     @contextmanager
     def _boundary(self, url: URL) -> Iterator[None]:

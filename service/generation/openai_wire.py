@@ -7,6 +7,9 @@ Sources: the OpenAI API reference (chat/completions, completions, streaming) and
 from __future__ import annotations
 
 import json
+import math
+import time
+from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
 import orjson
@@ -211,3 +214,14 @@ def _cut(text: str | bytes, limit: int = 200) -> str:
         text = text[: 4 * limit].decode("utf-8", "replace")
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def retry_after(header: str) -> int | None:
+    """Seconds from now that a `Retry-After` asks for, as a number or a date; None for neither."""
+    if header.strip().isdecimal():
+        return int(header)
+    try:
+        then = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    return max(0, math.ceil(then.timestamp() - time.time()))

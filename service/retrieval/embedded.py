@@ -10,8 +10,8 @@ import anyio
 import anyio.to_thread
 
 from service.locking import DataDirectory, acquire
-from service.retrieval.backends import open_backends
-from service.retrieval.collections import Collections
+from service.retrieval.catalog.backends import open_backends
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.embedding import Embedder, open_embedder
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.observing import Observer, Silent

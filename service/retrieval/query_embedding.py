@@ -6,11 +6,11 @@ from array import array
 from collections.abc import Sequence
 from functools import partial
 
-from service.retrieval.batching import Batcher
 from service.retrieval.caching import Cache
 from service.retrieval.embedding import Embedder
 from service.retrieval.guard import Guard
 from service.retrieval.observing import Observer
+from service.retrieval.stores.batching import Batcher
 from service.settings import RetrievalSettings
 
 QueryVector = Sequence[float]  # kept as 32-bit floats, an eighth of a list's memory

@@ -21,8 +21,9 @@ import anyio.to_thread
 import orjson
 
 from service.errors import ConfigurationError
+from service.retrieval.catalog.collection import Collection
+from service.retrieval.catalog.writer import CollectionWriter
 from service.retrieval.chunking import passages_of
-from service.retrieval.collection import Collection
 from service.retrieval.documents import Document, parse_document
 from service.retrieval.embedding import (
     MINILM,
@@ -32,7 +33,6 @@ from service.retrieval.embedding import (
     passage_input,
 )
 from service.retrieval.manifest import Manifest
-from service.retrieval.writer import CollectionWriter
 from service.settings import RetrievalSettings
 
 SAMPLE = "sample"

@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Collection
+from typing import Literal
 
+Side = Literal["train", "test"]
 HELD_OUT_BELOW = 52
 
 _OUTSIDE = re.compile(r"[^\w\s]")
@@ -24,3 +27,18 @@ def normalise(text: str) -> str:
 def is_held_out(text: str) -> bool:
     """True where `text` (a passage's title or a question) may never train or tune anything."""
     return hashlib.sha256(normalise(text).encode()).digest()[0] < HELD_OUT_BELOW
+
+
+def side_of(
+    titles: Collection[str], answer_titles: Collection[str] = (), written: str | None = None
+) -> Side | None:
+    """What may be made of passages and, where people `written` it, a question; None: nothing.
+
+    It trains if neither the question nor any of the passages is held out, and tests if those with
+    the answer are, or, without passages, the question is.
+    """
+    asked = written is not None and is_held_out(written)
+    if not asked and not any(map(is_held_out, titles)):
+        return "train"
+    answered = bool(answer_titles) and all(map(is_held_out, answer_titles))
+    return "test" if answered or (asked and not titles) else None

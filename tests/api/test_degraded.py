@@ -12,7 +12,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from service.retrieval import watching
+from service.retrieval.catalog import watching
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, NORMA, TEXT, add, put, stored
 from tests.api.test_upkeep import collections_of, command

@@ -36,15 +36,15 @@ import anyio.to_thread
 import orjson
 
 from service.domain import ScoredPassage
-from service.retrieval import elastic_index
 from service.retrieval.base import QueryShape, StoreQuery
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Record, parse_document
-from service.retrieval.elastic_index import alias_of
-from service.retrieval.elastic_query import search_body
-from service.retrieval.elastic_server import ElasticServer
-from service.retrieval.elastic_store import ElasticStore
-from service.retrieval.tantivy_store import TantivyStore
+from service.retrieval.stores import elastic_index
+from service.retrieval.stores.elastic_index import alias_of
+from service.retrieval.stores.elastic_query import search_body
+from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.elastic_store import ElasticStore
+from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.elasticsearch_node import running_elasticsearch
 
 CORPORA = ("musique/corpus.jsonl", "2wikimultihopqa/corpus.jsonl", "squad/corpus.jsonl")

@@ -32,20 +32,20 @@ import orjson
 
 from service.concurrency import gather
 from service.domain import ScoredPassage
-from service.retrieval import elastic_index
-from service.retrieval.backends import Backends
 from service.retrieval.base import StoreQuery
-from service.retrieval.collections import Collections
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.documents import Record
-from service.retrieval.elastic_query import SEARCH_TYPE, search_body
-from service.retrieval.elastic_server import ElasticServer
-from service.retrieval.elastic_store import ElasticStore
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.ingest import ingest
+from service.retrieval.ingesting.ingest import ingest
 from service.retrieval.manifest import Manifest
 from service.retrieval.sample import Sample
-from service.retrieval.stores import LexicalStore, VectorStore
+from service.retrieval.stores import elastic_index
+from service.retrieval.stores.base import LexicalStore, VectorStore
+from service.retrieval.stores.elastic_query import SEARCH_TYPE, search_body
+from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.elastic_store import ElasticStore
 
 NAME, BARE = "paths", "paths-bare"
 TOGETHER, ROUNDS = 16, 40

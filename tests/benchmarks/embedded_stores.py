@@ -35,10 +35,10 @@ from service.domain import Passage
 from service.retrieval.base import StoreQuery
 from service.retrieval.documents import Record
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.points import PASSAGE_FIELDS
-from service.retrieval.qdrant_edge_store import QdrantEdgeStore
-from service.retrieval.query_words import query_words
-from service.retrieval.tantivy_store import TantivyStore
+from service.retrieval.stores.points import PASSAGE_FIELDS
+from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
+from service.retrieval.stores.query_words import query_words
+from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.benchmarks.bm25_overlap import passages, questions
 
 DIMENSION, CENTRES = 384, 500

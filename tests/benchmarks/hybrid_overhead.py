@@ -29,14 +29,14 @@ from pathlib import Path
 import orjson
 
 from service.domain import Passage, ScoredPassage
-from service.retrieval.backends import Backends
 from service.retrieval.base import OpenCollection, SearchRequest, StoreQuery
-from service.retrieval.collections import Collections
-from service.retrieval.elastic_server import ElasticServer
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import LEAST_DEPTH, HybridRetriever
-from service.retrieval.ingest import ingest
+from service.retrieval.ingesting.ingest import ingest
 from service.retrieval.sample import Sample
+from service.retrieval.stores.elastic_server import ElasticServer
 from service.settings import RetrievalSettings
 from tests.benchmarks.bm25_overlap import node
 

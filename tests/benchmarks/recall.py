@@ -29,7 +29,7 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.embedded import EmbeddedStores, open_embedded
 from service.retrieval.fusion import fuse
 from service.retrieval.hybrid import LEAST_DEPTH
-from service.retrieval.ingest import ingest
+from service.retrieval.ingesting.ingest import ingest
 from service.settings import RetrievalSettings, Settings
 from service.training.splits import is_held_out
 

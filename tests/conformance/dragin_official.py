@@ -24,6 +24,7 @@ from typing import Any
 
 from service.generation.local.generator import EMBEDDED
 from service.loops.dragin.queries import QUERY_TOKENS
+from service.prompting.templates import TemplateSet
 from service.tagging.opening import open_splitter, open_tagger
 from tests.conformance import dragin_parity as parity
 
@@ -181,21 +182,25 @@ class Listener:
         self.turns[-1]["sentence"] = sentence
 
 
-def record(
-    official: Any, model: Path, parameters: parity.Parameters, questions: Sequence[str]
-) -> list[dict[str, Any]]:
-    rag = official.AttnWeightRAG(
+def open_rag(official: Any, model: Path, parameters: parity.Parameters) -> Any:
+    """The checkout's DRAGIN with these weights."""
+    return official.AttnWeightRAG(
         types.SimpleNamespace(
             model_name_or_path=str(model), method="dragin", retriever="BM25",
             query_formulation="real_words", retrieve_topk=parity.PASSAGES_SHOWN,
             check_real_words=True, use_counter=False, **asdict(parameters),
         )
     )  # fmt: skip
+
+
+def record(
+    rag: Any, questions: Sequence[str], templates: TemplateSet = parity.TEMPLATES
+) -> list[dict[str, Any]]:
     heard = Listener(rag)
     rows = []
     for number, question in enumerate(questions):
         heard.begin(question)
-        demonstrations, case = parity.prompt_parts(question)
+        demonstrations, case = parity.prompt_parts(question, templates)
         text = rag.inference(question, [{"case": d} for d in demonstrations], case)
         rows.append(
             {
@@ -238,7 +243,9 @@ def main() -> None:
         runs = [
             {
                 "parameters": asdict(run),
-                "rows": record(official, given.model, run, questions[number :: len(RUNS)]),
+                "rows": record(
+                    open_rag(official, given.model, run), questions[number :: len(RUNS)]
+                ),
             }
             for number, run in enumerate(RUNS)
         ]

@@ -18,7 +18,7 @@ from service.budget import Budget, Limits
 from service.domain import Passage, ScoredPassage
 from service.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
 from service.generation.base import Generator
-from service.inquiry import Inquiry, QuestionRequest, Role, Roles, Scope
+from service.inquiry import Inquiry, Observer, QuestionRequest, Role, Roles, Scope
 from service.loops.dragin import Dragin
 from service.loops.dragin.prompts import opening_layout, shown
 from service.loops.dragin.words import join
@@ -83,10 +83,10 @@ def load_passages() -> list[Passage]:
     return [Passage(row["id"], row["title"], row["text"]) for row in rows]
 
 
-def prompt_parts(question: str) -> tuple[list[str], str]:
+def prompt_parts(question: str, templates: TemplateSet = TEMPLATES) -> tuple[list[str], str]:
     """Demonstrations and the case."""
-    layout = opening_layout(TEMPLATES, question)
-    case = TEMPLATES.render("dragin_case", question=layout.question)
+    layout = opening_layout(templates, question)
+    case = templates.render("dragin_case", question=layout.question)
     return list(layout.demonstrations), case
 
 
@@ -148,19 +148,26 @@ def shown_text(passage: Passage) -> str:
 
 
 async def run_ours(
-    engine: Generator, retriever: WordRetriever, question: str, parameters: Parameters
+    engine: Generator,
+    retriever: WordRetriever,
+    question: str,
+    parameters: Parameters,
+    *,
+    profile: str = "official",
+    templates: TemplateSet = TEMPLATES,
+    observer: Observer | None = None,
 ) -> Trajectory:
     settings = Settings.model_validate(
         {
             "dragin": {
-                "profile": "official",
+                "profile": profile,
                 "threshold": parameters.hallucination_threshold,
                 "max_tokens": parameters.generate_max_length,
                 "query_words": parameters.retrieve_keep_top_k,
             }
         }
     )
-    role = Role("reader", engine, None, TEMPLATES)
+    role = Role("reader", engine, None, templates)
     limits = Limits(timeout_s=3600, max_llm_calls=100_000, max_tokens=10**9)
     request = QuestionRequest(question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600)
     asked = Inquiry(
@@ -170,6 +177,7 @@ async def run_ours(
         roles=Roles(role, role, role),
         retriever=retriever,
         settings=settings,
+        observer=observer,
     )
     return trajectory([e async for e in Dragin().run(Scope(asked), question, "answer")])
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from service.retrieval.backends import Backends
-from service.retrieval.elastic_server import ElasticServer
-from service.retrieval.qdrant_server import QdrantServer
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.unit.retrieval.worlds import SETTINGS
 
 # qdrant-client's engine in this process says that it scans everything.

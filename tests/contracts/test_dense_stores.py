@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from service.errors import RevelatorError
-from service.retrieval import qdrant_store
 from service.retrieval.base import StoreQuery
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Document, Record
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.qdrant_edge_store import QdrantEdgeStore
-from service.retrieval.qdrant_server import QdrantServer
-from service.retrieval.qdrant_store import QdrantStore
-from service.retrieval.stores import VectorStore
+from service.retrieval.stores import qdrant_store
+from service.retrieval.stores.base import VectorStore
+from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
+from service.retrieval.stores.qdrant_server import QdrantServer
+from service.retrieval.stores.qdrant_store import QdrantStore
 from service.settings.retrieval import Distance
 from service.settings.vectors import VectorSettings
 from tests.contracts.stores import QUIET, qdrant_server

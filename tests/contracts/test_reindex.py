@@ -12,13 +12,13 @@ import anyio.to_thread
 import pytest
 
 from service.errors import InvalidRequest, RevelatorError
-from service.retrieval.backends import Backends
 from service.retrieval.base import SearchRequest
-from service.retrieval.collections import Collections
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.documents import parse_document
 from service.retrieval.holding import HeldRetriever
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from service.retrieval.sample import Sample
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writing import contents

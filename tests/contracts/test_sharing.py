@@ -10,14 +10,14 @@ import anyio
 import pytest
 
 from service.errors import NotFound, StoreError
-from service.retrieval import manifest_elastic, shelf
-from service.retrieval.backends import Backends
 from service.retrieval.base import SearchRequest
-from service.retrieval.collections import Collections
+from service.retrieval.catalog import manifest_elastic, shelf
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.documents import Document
 from service.retrieval.holding import HeldRetriever
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from service.retrieval.sample import Sample
 from tests.contracts.stores import QUIET, elastic_server, qdrant_server
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes

@@ -9,12 +9,12 @@ import anyio.to_thread
 import pytest
 
 from service.errors import StoreError
-from service.retrieval.backends import Backends
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
+from service.retrieval.catalog.upkeep import Finding
 from service.retrieval.chunking import passages_of
-from service.retrieval.collections import Collections
 from service.retrieval.documents import Document, Record
-from service.retrieval.ingest import ingest_documents
-from service.retrieval.upkeep import Finding
+from service.retrieval.ingesting.ingest import ingest_documents
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writing import LONG, contents, opened
 from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder

@@ -11,14 +11,14 @@ import anyio.to_thread
 import pytest
 
 from service.errors import NotFound, RevelatorError, StoreError
-from service.retrieval.backends import Backends
 from service.retrieval.base import SearchRequest
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collection import Collection
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.chunking import passages_of
-from service.retrieval.collection import Collection
-from service.retrieval.collections import Collections
 from service.retrieval.documents import Document
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from service.retrieval.sample import Sample
 from tests.contracts.stores import QUIET, WORLDS
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes

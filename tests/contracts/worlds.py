@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from service.retrieval.backends import Backends
 from service.retrieval.base import Retriever
-from service.retrieval.collections import Collections
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from service.retrieval.sample import Sample
 from tests.unit.retrieval.worlds import SETTINGS
 

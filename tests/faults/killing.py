@@ -22,15 +22,15 @@ from typing import Any, Literal, get_args
 
 import anyio
 
-from service.retrieval import manifest_store, shelf
-from service.retrieval.collections import Collections
+from service.retrieval.catalog import manifest_store, shelf
+from service.retrieval.catalog.collections import Collections
+from service.retrieval.catalog.upkeep import Report
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingest import IngestReport, ingest
+from service.retrieval.ingesting.ingest import IngestReport, ingest
 from service.retrieval.manifest import Manifest
-from service.retrieval.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.sample import Sample
-from service.retrieval.tantivy_store import TantivyStore
-from service.retrieval.upkeep import Report
+from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
+from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.unit.retrieval.worlds import dense_hashes
 
 NAME = "killed"

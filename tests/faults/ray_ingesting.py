@@ -16,9 +16,9 @@ from pathlib import Path
 
 import anyio
 
-from service.retrieval.collections import Collections
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ray_ingest import LOCAL, ingest_on_ray
+from service.retrieval.ingesting.on_ray import LOCAL, ingest_on_ray
 from service.retrieval.sample import Sample
 from service.settings import RetrievalSettings
 from tests.faults.killing import NAME

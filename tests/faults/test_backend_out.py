@@ -19,7 +19,7 @@ from service.domain import Answer
 from service.errors import RetrievalFailure
 from service.generation.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from service.runtime import Runtime, open_runtime
 from service.settings import Settings
 from tests.elasticsearch_node import running_elasticsearch

@@ -14,11 +14,11 @@ import pytest
 from aiohttp import ClientSession, web
 
 from service.errors import RetrievalFailure
-from service.retrieval import elastic_index, elastic_server
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Document, Record
-from service.retrieval.elastic_server import ElasticServer
-from service.retrieval.elastic_store import ElasticStore
+from service.retrieval.stores import elastic_index, elastic_server
+from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.elastic_store import ElasticStore
 
 pytestmark = pytest.mark.anyio
 

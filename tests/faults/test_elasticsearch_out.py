@@ -17,15 +17,15 @@ import anyio.to_thread
 import pytest
 
 from service.errors import RetrievalFailure
-from service.retrieval import elastic_server
-from service.retrieval.backends import Backends
 from service.retrieval.base import SearchRequest, SearchResult
-from service.retrieval.collections import Collections
-from service.retrieval.elastic_server import Action, ElasticServer
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest, ingest_documents
+from service.retrieval.ingesting.ingest import ingest, ingest_documents
 from service.retrieval.sample import Sample
+from service.retrieval.stores import elastic_server
+from service.retrieval.stores.elastic_server import Action, ElasticServer
 from service.settings import RetrievalSettings
 from tests.elasticsearch_node import Node, running_elasticsearch
 from tests.faults.killing import documents

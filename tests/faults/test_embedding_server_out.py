@@ -16,7 +16,7 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import EmbeddingContract, HashingEmbedder
 from service.retrieval.embedding.http import HttpEmbedder
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from service.settings import EmbeddingSettings, RetrievalSettings
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 

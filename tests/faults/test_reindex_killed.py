@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.chunking import passages_of
-from service.retrieval.collections import Collections
 from service.retrieval.documents import Document
 from service.retrieval.embedding import BATCH, HashingEmbedder
 from service.retrieval.sample import Sample

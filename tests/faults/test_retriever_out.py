@@ -10,7 +10,7 @@ from service.errors import RetrievalFailure
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened
 
 pytestmark = pytest.mark.anyio

@@ -13,12 +13,12 @@ import pytest
 from service.concurrency import gather
 from service.errors import StoreError
 from service.generation.scripted import ScriptedGenerator
-from service.retrieval import elastic_index, elastic_store
 from service.retrieval.base import StoreQuery
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Document, Record
-from service.retrieval.elastic_server import ElasticServer
-from service.retrieval.elastic_store import ElasticStore
+from service.retrieval.stores import elastic_index, elastic_store
+from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.elastic_store import ElasticStore
 from tests.elasticsearch_node import running_elasticsearch
 from tests.support.bm25 import bm25
 from tests.support.live import answering, config, live

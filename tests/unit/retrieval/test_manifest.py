@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from service.errors import StoreError
+from service.retrieval.catalog.manifest_store import FILE, FileManifests
 from service.retrieval.embedding.presets import HASHING
 from service.retrieval.manifest import Manifest, add_to_hash, parse_manifest
-from service.retrieval.manifest_store import FILE, FileManifests
 
 MANIFEST = Manifest(name="c", embedding=HASHING)
 

@@ -9,7 +9,7 @@ import pytest
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingest import ingest_documents
+from service.retrieval.ingesting.ingest import ingest_documents
 from service.settings import RetrievalSettings
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 

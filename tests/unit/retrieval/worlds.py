@@ -13,10 +13,10 @@ import anyio.lowlevel
 from service.domain import Passage, ScoredPassage
 from service.errors import NotFound, RetrievalFailure, RevelatorError
 from service.retrieval.base import OpenCollection, StoreQuery
-from service.retrieval.collections import Collections
+from service.retrieval.catalog.collections import Collections
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.sample import Sample
-from service.retrieval.stores import VectorStore
+from service.retrieval.stores.base import VectorStore
 from service.settings import RetrievalSettings
 
 CORPUS: list[dict[str, Any]] = [

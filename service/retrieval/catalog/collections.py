@@ -1,0 +1,240 @@
+"""The collections of a deployment: made, listed, lent, changed, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from service.errors import InvalidRequest, NotFound, StoreError
+from service.retrieval.base import OpenCollection
+from service.retrieval.catalog import upkeep
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collection import Collection
+from service.retrieval.catalog.shelf import RETIRE_S, Shelf
+from service.retrieval.catalog.upkeep import Report
+from service.retrieval.catalog.watching import Watch
+from service.retrieval.catalog.writer import CollectionWriter
+from service.retrieval.documents import Record
+from service.retrieval.embedding import Embedder
+from service.retrieval.manifest import Analysis, Manifest, check_name
+from service.retrieval.sample import SAMPLE, Sample
+
+DEFAULT = "default"
+
+
+class Collections:
+    """What is embedded of them is in `<data directory>/collections/<name>/<generation>/`; where
+    their manifests are, manifest_store.py says. The process must own the data directory.
+
+    A collection is opened at its first use. `sample` is shipped: made at its first use, made anew
+    when the shipped corpus or the embedding model changes, and not to be written by callers.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        embedder: Embedder,
+        sample: Sample | None = None,
+        backends: Backends | None = None,
+        retire_s: float = RETIRE_S,
+    ) -> None:
+        self._embedder = embedder
+        self._sample = sample or Sample.shipped()
+        self._shipped: set[str] | None = None
+        self._backends = backends or Backends()
+        self._shelf = Shelf(data_dir / "collections", self._backends, retire_s)
+        self._watch = Watch(self._shelf, embedder)
+
+    async def names(self) -> list[str]:
+        """Every collection, the sample too where its corpus is shipped."""
+        if self._shipped is None:
+            exists = await anyio.to_thread.run_sync(lambda: self._sample.exists)
+            self._shipped = {SAMPLE} if exists else set()
+        return sorted(await self._shelf.names() | self._shipped)
+
+    async def resolve(self, name: str | None) -> str:
+        if name is not None and self._shelf.find(name):
+            return name
+        return _resolve(name, await self.names())
+
+    async def metadata_fields(self, name: str) -> Sequence[str]:
+        return (await self.get(name)).manifest.metadata_fields
+
+    async def manifest(self, name: str) -> Manifest:
+        """What the collection is, with its counts of this moment."""
+        return (await self.get(name)).manifest
+
+    async def manifests(self) -> list[Manifest]:
+        return [await self.manifest(name) for name in await self.names()]
+
+    async def get(self, name: str) -> Collection:
+        """The open collection; `name@generation` is one that is held. Raises NotFound,
+        StoreError."""
+        await self.resolve(name)
+        if name == SAMPLE and self._shelf.find(name) is None:
+            async with self._shelf.lock(name):
+                return self._shelf.find(name) or await self._open_sample()
+        return await self._shelf.get(name)
+
+    @asynccontextmanager
+    async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
+        async with (await self.get(name)).lend() as stores:
+            yield stores
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[str]:
+        """A name that means this generation of the collection for as long as it is held."""
+        collection = await self.get(name)
+        async with collection.lend():
+            yield collection.manifest.qualified_name
+
+    async def create(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        metadata_fields: Sequence[str] = (),
+        analysis: Analysis | None = None,
+    ) -> Manifest:
+        """Make a collection, or change an existing one's description and add fields.
+
+        Raises InvalidRequest for a bad or the sample's name, and for another analysis of a
+        collection that exists.
+        """
+        _check_writable(check_name(name))
+        if name not in await self._shelf.names():
+            fresh = Manifest(
+                name=name,
+                description=description or "",
+                analysis=analysis or "english",
+                embedding=self._embedder.contract,
+            ).with_fields(metadata_fields)
+            if made := await self._shelf.make_new(fresh):
+                return made.manifest
+        async with self._shelf.writer_of(name) as collection:
+            if analysis not in {None, collection.manifest.analysis}:
+                raise InvalidRequest(
+                    f"collection {name!r} is analysed as {collection.manifest.analysis!r}; delete "
+                    "it to analyse it in another way"
+                )
+            changed = collection.manifest.with_fields(metadata_fields)
+            if description is not None:
+                changed = changed.model_copy(update={"description": description})
+            if changed != collection.manifest:
+                await collection.save(changed)
+        return collection.manifest
+
+    async def delete(self, name: str) -> None:
+        """Waits for the questions that run on it. Raises NotFound, InvalidRequest (sample)."""
+        _check_writable(name)
+        await self.resolve(name)
+        await self._shelf.drop(name)
+
+    async def document(self, name: str, document_id: str) -> list[Record]:
+        """A document's passages in order. Raises NotFound."""
+        collection = await self.get(name)
+        async with collection.lend():
+            records = await anyio.to_thread.run_sync(collection.bm25.document, document_id)
+        if not records:
+            raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
+        return records
+
+    async def delete_document(self, name: str, document_id: str) -> None:
+        """Raises NotFound."""
+        async with self.writing(name) as writer:
+            if not await writer.delete(document_id):
+                raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
+
+    @asynccontextmanager
+    async def writing(self, name: str) -> AsyncIterator[CollectionWriter]:
+        """The collection's one writer; waits for another to end. Raises NotFound."""
+        _check_writable(name)
+        await self.resolve(name)
+        async with (
+            self._shelf.writer_of(name) as collection,
+            CollectionWriter(collection, self._embedder) as writer,
+        ):
+            yield writer
+
+    @asynccontextmanager
+    async def replacing(self, name: str) -> AsyncIterator[CollectionWriter]:
+        """A writer of what is to take the place of all the collection's documents, embedded as the
+        settings say. Questions go on in the old ones until the end, which switches all at once;
+        left by an exception, nothing has changed. Other writers wait. Raises NotFound, and
+        InvalidRequest where no document came."""
+        _check_writable(name)
+        await self.resolve(name)
+        async with (
+            self._shelf.successor_of(name, self._embedder.contract) as collection,
+            CollectionWriter(collection, self._embedder) as writer,
+        ):
+            yield writer
+
+    async def check(self, name: str, *, repair: bool = False) -> Report:
+        """Compare the collection's manifest and stores, or mend them; waits for its writer."""
+        await self.get(name)
+        async with self._shelf.writer_of(name) as collection:
+            work = upkeep.repair if repair else upkeep.check
+            return await work(collection, self._backends, self._embedder)
+
+    async def problems(self) -> dict[str, str]:
+        """What is incomplete or does not fit the settings, by collection; looked at every few
+        seconds at most. Never raises."""
+        return await self._watch.problems()
+
+    async def aclose(self) -> None:
+        """Flush and close every store, last opened first. Twice is fine."""
+        await self._shelf.close()
+
+    async def _open_sample(self) -> Collection:
+        """With the lock held: open it, or make it when it is absent, partial or outdated."""
+        wanted = await anyio.to_thread.run_sync(self._sample.manifest, self._embedder)
+        async with self._shelf.manifests.claim(SAMPLE):
+            with contextlib.suppress(StoreError, NotFound):
+                stored = await self._shelf.load(SAMPLE)
+                if _is_made(stored.manifest, wanted):
+                    return stored
+                await self._shelf.put_away(stored)
+            await self._shelf.drop_stored(SAMPLE)
+            collection = await self._shelf.make(wanted, replace=True)
+            try:
+                await self._sample.fill(collection, self._embedder)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._shelf.put_away(collection)
+                raise
+        return collection
+
+
+def _resolve(name: str | None, names: Sequence[str]) -> str:
+    if name is None:
+        name = DEFAULT if DEFAULT in names else SAMPLE
+    if name not in names:
+        known = ", ".join(names) or "none yet"
+        raise NotFound(f"there is no collection {name[:80]!r}; there are: {known}")
+    return name
+
+
+def _check_writable(name: str) -> None:
+    if name == SAMPLE:
+        raise InvalidRequest(
+            "collection 'sample' is shipped and cannot be changed; use another name"
+        )
+
+
+def _is_made(stored: Manifest, wanted: Manifest) -> bool:
+    """Whether a stored sample is the shipped one, and whole."""
+    same = (stored.source, stored.embedding) == (wanted.source, wanted.embedding)
+    return same and stored.state == "complete" and stored.passages > 0
+
+
+def describe(manifest: Manifest) -> dict[str, Any]:
+    """What HTTP shows of a collection."""
+    hidden = {"schema_version", "embedding", "source", "generation", "leftovers"}
+    return manifest.model_dump(exclude=hidden) | {"embedding_model": manifest.embedding.model}

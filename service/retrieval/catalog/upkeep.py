@@ -1,0 +1,124 @@
+"""`revelator check --collection`: do manifest, BM25 store and dense store agree; `--repair`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio.to_thread
+
+from service.concurrency import closing
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collection import Collection
+from service.retrieval.catalog.comparing import Kind, Tally, differences
+from service.retrieval.catalog.writer import CollectionWriter
+from service.retrieval.embedding import Embedder
+from service.retrieval.embedding import differences as contract_differences
+from service.retrieval.manifest import Manifest
+
+FEW: Final = 5  # ids shown of each kind
+
+WORDS: Final[dict[Kind, str]] = {
+    "stray": "passages in the BM25 store that belong to no document there",
+    "lacking": "passages without a vector",
+    "outdated": "passages whose vector is of another version",
+    "surplus": "vectors without a passage",
+}
+
+
+@dataclass(slots=True)
+class Finding:
+    """One kind of difference: how many, and the first few passage ids."""
+
+    kind: str
+    detail: str
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found, and of a repair what it did and what is left (JSON over HTTP)."""
+
+    collection: str
+    documents: int = 0
+    passages: int = 0
+    vectors: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+
+
+async def check(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
+    """Reads both stores through, for the collection's one writer. Raises RevelatorError where one
+    is out."""
+    manifest = collection.manifest
+    report, tally = Report(manifest.name), Tally()
+    found: dict[Kind, Finding] = {}
+    async with closing(differences(collection, tally)) as amiss:
+        async for difference in amiss:
+            kind = difference.kind
+            finding = found.setdefault(kind, Finding(kind, WORDS[kind]))
+            finding.count += len(difference.ids)
+            finding.ids += difference.ids[: FEW - len(finding.ids)]
+    report.documents, report.passages = tally.documents, tally.passages
+    report.vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
+    report.findings = [*found.values(), *_of_manifest(manifest, tally)]
+    if apart := contract_differences(manifest.embedding, embedder.contract):
+        report.findings.append(Finding("embedding", f"{apart}; re-index it with ingest --replace"))
+    if not await backends.agrees(manifest):
+        report.findings.append(Finding("copy", "Qdrant's copy of the manifest is another"))
+    return report
+
+
+async def repair(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
+    """As `check`; then mends, and looks again. Raises ConfigurationError where vectors are lacking
+    and the settings' embedding is another than the collection's."""
+    report = await check(collection, backends, embedder)
+    if not report.findings:
+        return report
+    async with CollectionWriter(collection, embedder) as writer:
+        mended = await writer.repair()
+    counted = {
+        "passages embedded": mended.embedded,
+        "vectors removed": mended.vectors_removed,
+        "passages of no document removed": mended.passages_removed,
+    }
+    done = [f"{count:,} {what}" for what, count in counted.items() if count]
+    after = await check(collection, backends, embedder)
+    after.done, after.left = [*done, "the manifest completed"], after.findings
+    after.findings = report.findings
+    return after
+
+
+def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
+    """Where the manifest says other than the BM25 store."""
+    said = {
+        "documents": (manifest.documents, tally.documents),
+        "passages": (manifest.passages, tally.passages),
+        "content_hash": (manifest.content_hash, tally.content_hash),
+    }
+    findings = [
+        Finding("manifest", f"the manifest's {name} is {mine}, the BM25 store's {theirs}")
+        for name, (mine, theirs) in said.items()
+        if mine != theirs
+    ]
+    unknown = tally.fields - set(manifest.metadata_fields)
+    if unknown:
+        names = ", ".join(sorted(unknown)[:FEW])
+        findings.append(Finding("manifest", f"the manifest lacks metadata fields: {names}"))
+    if manifest.state == "building":
+        findings.append(Finding("building", "an ingest was cut short"))
+    return findings
+
+
+def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
+    """What counts alone tell: for readiness, which must be cheap."""
+    if manifest.state == "building":
+        return "an ingest was cut short; run it again, or check --repair"
+    if passages == vectors == manifest.passages:
+        return None
+    return (
+        f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,}, "
+        f"{manifest.stores[1]} {vectors:,}; run check --collection {manifest.name} --repair"
+    )

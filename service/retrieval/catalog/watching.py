@@ -1,0 +1,92 @@
+"""Looks at the collections now and then, so that an incomplete one is named."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from service.errors import RevelatorError
+from service.retrieval.catalog.collection import Collection
+from service.retrieval.catalog.shelf import Shelf
+from service.retrieval.catalog.upkeep import quick_problem
+from service.retrieval.embedding import Embedder, differences
+from service.retrieval.manifest import Manifest
+
+LOOK_S: Final = 5.0  # between two looks, however many ask
+MOST_LOOKED: Final = 50  # collections of one look; the next goes on after them
+TIMEOUT_S: Final = 2.0  # of one look; what it did not reach is as it was
+
+
+class Watch:
+    """Counts only what is open already; of other collections it reads the manifest."""
+
+    def __init__(self, shelf: Shelf, embedder: Embedder) -> None:
+        self._shelf = shelf
+        self._embedder = embedder
+        self._lock = anyio.Lock()
+        self._until = 0.0
+        self._next = 0
+        self._found: dict[str, str] = {}
+
+    async def problems(self) -> dict[str, str]:
+        """What is amiss, by collection. Bounded in time; never raises."""
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                with anyio.move_on_after(TIMEOUT_S):
+                    await self._look()
+                self._until = time.monotonic() + LOOK_S
+        return dict(self._found)
+
+    async def _look(self) -> None:
+        await self._shelf.tend()
+        try:
+            names = sorted(await self._shelf.names())
+        except RevelatorError:
+            return  # what is out, the stores' own checks say
+        self._found = {name: why for name, why in self._found.items() if name in names}
+        turn = names[self._next :][:MOST_LOOKED]
+        self._next = 0 if self._next + MOST_LOOKED >= len(names) else self._next + MOST_LOOKED
+        for name in turn:
+            problem = await self._problem(name)
+            if problem is not None:
+                self._found[name] = problem
+            else:
+                self._found.pop(name, None)
+
+    async def _problem(self, name: str) -> str | None:
+        try:
+            if self._shelf.lock(name).locked() or await self._shelf.manifests.claimed(name):
+                return None  # a writer is at work
+            opened = self._shelf.find(name)
+            if opened is None:
+                manifest = await self._shelf.manifests.read(name)
+                return self._of_manifest(manifest) if manifest else None
+            return await self._of_opened(await self._shelf.get(name))
+        except RevelatorError as error:
+            return error.detail
+
+    async def _of_opened(self, collection: Collection) -> str | None:
+        """Also tells the collection, so that its answers say `index-incomplete`."""
+        manifest = collection.manifest
+        passages = await anyio.to_thread.run_sync(collection.bm25.count_passages)
+        vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
+        busy = self._shelf.lock(manifest.name).locked()
+        if busy or collection.manifest is not manifest:
+            return None  # somebody wrote meanwhile
+        collection.problem = quick_problem(manifest, passages, vectors)
+        return collection.problem or self._of_embedding(manifest)
+
+    def _of_manifest(self, manifest: Manifest) -> str | None:
+        counted = quick_problem(manifest, manifest.passages, manifest.passages)
+        return counted or self._of_embedding(manifest)
+
+    def _of_embedding(self, manifest: Manifest) -> str | None:
+        apart = differences(manifest.embedding, self._embedder.contract)
+        return (
+            f"dense search is refused, its vectors were made in another way: {apart}"
+            if apart
+            else None
+        )

@@ -1,0 +1,47 @@
+"""HippoRAG's corpora: one JSON list of `{title, text}`, with `idx` in some (Gutiérrez et al., 2024,
+arXiv 2405.14831)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+
+from service.retrieval.documents import Document
+from service.retrieval.ingesting.formats.lines import BOM
+from service.retrieval.ingesting.formats.rows import Row, made, plain
+from service.retrieval.ingesting.formats.streams import Input
+
+LARGEST = 200_000_000  # bytes of JSON, which is read whole
+
+
+def read_hipporag(source: Input) -> Iterator[Row]:
+    """Rows are counted from 1 in the list."""
+    content = source.stream.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        what = f"a JSON list is read whole and may have {LARGEST:,} bytes"
+        yield Row(0, f"{what}; make it JSONL, one object a line")
+        return
+    try:
+        values = orjson.loads(content.removeprefix(BOM))
+    except orjson.JSONDecodeError as error:
+        yield Row(error.lineno, f"not JSON: {error.msg} at character {error.colno}")
+        return
+    if not isinstance(values, list):
+        yield Row(0, "a JSON list of {title, text} is expected; JSONL has one object a line")
+        return
+    del content
+    for number, value in enumerate(values, 1):
+        yield Row(number, _document(value))
+
+
+def _document(value: object) -> Document | str:
+    if not isinstance(value, dict):
+        return made(value)
+    checked = plain(value)
+    if isinstance(checked, str):
+        return checked
+    index = checked.pop("idx", None)
+    if "id" not in checked and index is not None:
+        checked["id"] = index
+    return made(checked)

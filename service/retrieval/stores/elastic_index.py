@@ -1,0 +1,140 @@
+"""Indices of collections in Elasticsearch: one behind each alias, made from our index template.
+
+The template `revelator` holds for every index `revelator-*` and is composed of two component
+templates: `revelator@settings`, which is ours, and `revelator@custom`, which is the operator's and
+may be absent. What stands in the second wins, for indices made from then on: shards, replicas,
+allocation, a refresh interval. Templates are put where they are absent or of an older version; a
+newer gateway's are left alone.
+
+Scores, and which of two versions of a passage is the newer, do not depend on the number of shards:
+searches ask for the statistics of all, and a document's passages share a shard (its routing).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from service.errors import StoreError
+from service.retrieval.manifest import Analysis
+from service.retrieval.stores.elastic_server import ElasticServer
+
+TEMPLATE = "revelator"
+OURS, CUSTOM = f"{TEMPLATE}@settings", f"{TEMPLATE}@custom"
+TEMPLATE_VERSION = 1
+PRIORITY = 200  # over the templates that a cluster may have for everything
+
+
+def alias_of(name: str) -> str:
+    return f"revelator-{name}"
+
+
+async def create(server: ElasticServer, name: str, analysis: Analysis, replace: bool) -> None:
+    """An empty index under the collection's alias. Raises StoreError where one with documents is
+    there, unless `replace`."""
+    alias = alias_of(name)
+    if await _indices(server, alias) and not replace:
+        held = (await server.call(lambda client: client.count(index=alias)))["count"]
+        if held:
+            raise StoreError(
+                f"Elasticsearch at {server.place} holds {held:,} passages under {alias!r} that "
+                "this data directory knows nothing of; another gateway may own them. Use another "
+                "collection name, or delete that index"
+            )
+    await drop(server, name)
+    await _put_templates(server)
+    # The dot stands in no collection's name: no index can be called as another's alias.
+    index = f"{alias}.{uuid.uuid4().hex[:12]}"
+    await server.call(
+        lambda client: client.options(request_timeout=server.patience_s).indices.create(
+            index=index,
+            settings=_replicas(server.replicas),
+            mappings=_analysed(analysis),
+            aliases={alias: {"is_write_index": True}},
+        )
+    )
+
+
+async def drop(server: ElasticServer, name: str) -> None:
+    """Delete a collection's index; it may be absent."""
+    indices = await _indices(server, alias_of(name))
+    if indices:
+        await server.call(
+            lambda client: client.options(request_timeout=server.patience_s).indices.delete(
+                index=indices, ignore_unavailable=True
+            )
+        )
+
+
+async def _indices(server: ElasticServer, alias: str) -> list[str]:
+    answer = await server.call(
+        lambda client: client.options(ignore_status=404).indices.get_alias(name=alias)
+    )
+    return [] if answer.meta.status == 404 else list(answer.body)
+
+
+async def _put_templates(server: ElasticServer) -> None:
+    stored = await server.call(
+        lambda client: client.options(ignore_status=404).indices.get_index_template(name=TEMPLATE)
+    )
+    if stored.meta.status != 404:
+        (found,) = stored["index_templates"]
+        if found["index_template"].get("version", 0) >= TEMPLATE_VERSION:
+            return
+    await server.call(
+        lambda client: client.cluster.put_component_template(
+            name=OURS, template=_template(), version=TEMPLATE_VERSION
+        )
+    )
+    await server.call(
+        lambda client: client.indices.put_index_template(
+            name=TEMPLATE,
+            index_patterns=["revelator-*"],
+            composed_of=[OURS, CUSTOM],
+            ignore_missing_component_templates=[CUSTOM],
+            priority=PRIORITY,
+            version=TEMPLATE_VERSION,
+        )
+    )
+
+
+def _template() -> dict[str, Any]:
+    keyword = {"type": "keyword"}
+    return {
+        "settings": {
+            "number_of_shards": 1,
+            "auto_expand_replicas": "0-1",
+            "refresh_interval": "-1",
+            "similarity": {"bm25": {"type": "BM25", "k1": 1.2, "b": 0.75}},
+        },
+        "mappings": {
+            "dynamic": False,
+            "properties": {
+                "passage_id": keyword,
+                "document_id": keyword,
+                "content_hash": keyword,
+                "filter": keyword,
+                "part": {"type": "integer"},
+                "metadata": {"type": "object", "enabled": False},
+                "original": {"type": "object", "enabled": False},
+            },
+        },
+    }
+
+
+def _replicas(number: int | None) -> dict[str, Any]:
+    """Nothing, where the template decides."""
+    if number is None:
+        return {}
+    return {"number_of_replicas": number, "auto_expand_replicas": "false"}
+
+
+def _analysed(analysis: Analysis) -> dict[str, Any]:
+    """What differs from collection to collection."""
+    words = {
+        "type": "text",
+        "analyzer": "english" if analysis == "english" else "standard",
+        "similarity": "bm25",
+        "index_options": "freqs",
+    }
+    return {"properties": {"title": words, "text": words}}

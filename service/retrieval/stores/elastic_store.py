@@ -1,0 +1,302 @@
+"""BM25 in Elasticsearch: one index per collection behind an alias (methods §6 #30, §1.6).
+
+What an index is stands in elastic_index.py, what a search asks in elastic_query.py. Metadata is
+one keyword field `filter` of tokens, as in every store, so that no document can spoil the mapping
+for another.
+
+The index does not refresh by itself: a search sees all of a change or nothing of it, but for one
+that was cut short while others waited for their refresh. `replace` leaves its refresh to whoever
+reads next: the next search, count or listing here, a look for one of the documents written, or the
+write that fills the measure. The end of a write counts, so that other gateways see it then.
+
+A passage's id in Elasticsearch is made of passage id and content hash: a new version stands beside
+the old one until that is deleted. Order of `replace`: (1) passages but the first of each document,
+(2) the first ones, whose presence makes the document known, (3) the old versions go. They go in one
+stream of bulk requests; a document's are in one shard, which does them in their order. A kill
+between leaves passages without a first one, or two versions; `tidy` keeps the version that was
+written last and removes the rest.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import Any, Self
+
+import orjson
+
+from service.domain import Passage, ScoredPassage
+from service.retrieval.base import StoreQuery
+from service.retrieval.documents import Record
+from service.retrieval.filters import metadata_tokens
+from service.retrieval.manifest import Analysis
+from service.retrieval.stores.batching import Batcher
+from service.retrieval.stores.elastic_index import alias_of, create
+from service.retrieval.stores.elastic_query import SEARCH_TYPE, SOURCE, search_body
+from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
+from service.retrieval.stores.folding import fold
+from service.retrieval.threads import on_loop
+
+_NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
+_RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]
+MOST_SEARCHES = 64  # of one _msearch
+MOST_UNSEEN = 5_000  # documents; a refresh takes time in proportion
+SCAN = 1_000  # passages read at once when many are listed
+KEEP_ALIVE = "2m"
+
+Page = list[dict[str, Any]]
+
+
+class ElasticStore:
+    """Blocking methods run in a worker thread of the event loop that owns `server`."""
+
+    backend = "elasticsearch"
+
+    def __init__(self, server: ElasticServer, name: str) -> None:
+        self._server = server
+        self._alias = alias_of(name)
+        self._unseen: set[str] = set()  # documents written since the last refresh
+        self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
+
+    @classmethod
+    def create(
+        cls, server: ElasticServer, name: str, analysis: Analysis, *, replace: bool = False
+    ) -> Self:
+        """Make the index. Raises StoreError where one with documents is there, unless `replace`."""
+        on_loop(create, server, name, analysis, replace)
+        return cls(server, name)
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        """Searches that come in one turn of the event loop go as one `_msearch`."""
+        return await self._batcher.ask(query)
+
+    def count_passages(self) -> int:
+        self._show()
+        return on_loop(self._count, {"match_all": {}})
+
+    def count_documents(self) -> int:
+        self._show()
+        return on_loop(self._count, {"term": {"part": 0}})
+
+    def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
+        """Content hash of each of these documents that is stored."""
+        self._show(document_ids)
+        found: dict[str, str] = {}
+        for start in range(0, len(document_ids), SCAN):
+            among = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
+            query = {"bool": {"filter": [{"term": {"part": 0}}, among]}}
+            for hit in self._hits(query, ["document_id", "content_hash"]):
+                found[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
+        return found
+
+    def document(self, document_id: str) -> list[Record]:
+        """Its passages in order; empty when there is no such document."""
+        newest = self.hashes([document_id]).get(document_id)
+        wanted = [{"term": {"document_id": document_id}}, {"term": {"content_hash": newest or ""}}]
+        hits = self._hits({"bool": {"filter": wanted}}, _RECORD)
+        return sorted((_record(hit["_source"]) for hit in hits), key=lambda record: record.part)
+
+    def known(self, passage_ids: Sequence[str]) -> set[str]:
+        """Which of these passages are stored."""
+        found: set[str] = set()
+        for start in range(0, len(passage_ids), SCAN):
+            among = {"terms": {"passage_id": list(passage_ids[start : start + SCAN])}}
+            hits = self._hits({"bool": {"filter": among}}, ["passage_id"])
+            found |= {hit["_source"]["passage_id"] for hit in hits}
+        return found
+
+    def records(self) -> Iterator[Record]:
+        """Every passage, of one moment's state."""
+        self._show()
+        for hit in self._hits({"match_all": {}}, _RECORD):
+            yield _record(hit["_source"])
+
+    def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
+        """Delete these documents and add `records`; the next search sees all of it."""
+        self._show(document_ids)
+        old: dict[str, str | None] = {}
+        for start in range(0, len(document_ids), SCAN):
+            query = {"terms": {"document_id": list(document_ids[start : start + SCAN])}}
+            old |= {hit["_id"]: hit.get("_routing") for hit in self._hits(query, [])}
+        heads = [_index(record) for record in records if record.part == 0]
+        others = [_index(record) for record in records if record.part]
+        new = {_id(record) for record in records}
+        gone = [_delete(own_id, old[own_id]) for own_id in sorted(old.keys() - new)]
+        on_loop(self._server.bulk, self._alias, [*others, *heads, *gone])
+        self._unseen.update(document_ids, (record.document_id for record in records))
+        if len(self._unseen) > MOST_UNSEEN:
+            self._show()
+
+    def tidy(self) -> None:
+        """Undo what a killed `replace` left half done."""
+        on_loop(self._refresh)
+        newest: dict[str, str] = {}
+        for hit in self._hits({"term": {"part": 0}}, ["document_id", "content_hash"]):
+            newest[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
+        stray = [
+            _delete(hit["_id"], hit.get("_routing"))
+            for hit in self._hits({"match_all": {}}, ["document_id", "content_hash"])
+            if newest.get(hit["_source"]["document_id"]) != hit["_source"]["content_hash"]
+        ]
+        if stray:
+            on_loop(self._server.bulk, self._alias, stray)
+            on_loop(self._refresh)
+
+    def close(self) -> None:
+        """Nothing to do: the client is the server's."""
+
+    async def _search_all(
+        self, queries: Sequence[StoreQuery]
+    ) -> list[list[ScoredPassage] | Exception]:
+        if self._unseen:
+            await self._refresh()
+        bodies = {
+            number: body
+            for number, query in enumerate(queries)
+            if (body := search_body(query)) is not None
+        }
+        if len(bodies) == 1:
+            (body,) = bodies.values()
+            answer = await self._server.call(
+                lambda client: client.search(
+                    index=self._alias,
+                    search_type=SEARCH_TYPE,
+                    allow_partial_search_results=False,
+                    **body,
+                )
+            )
+            responses = [answer.body]
+        elif bodies:
+            head = {
+                "index": self._alias,
+                "search_type": SEARCH_TYPE,
+                "allow_partial_search_results": False,
+            }
+            searches = [line for body in bodies.values() for line in (head, body)]
+            many = await self._server.call(lambda client: client.msearch(searches=searches))
+            responses = many["responses"]
+        else:
+            responses = []
+        answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
+        for number, response in zip(bodies, responses, strict=True):
+            answers[number] = self._answer(response)
+        return answers
+
+    def _answer(self, response: dict[str, Any]) -> list[ScoredPassage] | Exception:
+        if "error" in response:
+            return self._server.failure(complaint(response.get("status", 500), response))
+        hits = [(hit["_score"], _passage(hit["_source"])) for hit in response["hits"]["hits"]]
+        hits.sort(key=lambda hit: (-hit[0], hit[1].passage_id))
+        return [
+            ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
+        ]
+
+    def _show(self, document_ids: Sequence[str] | None = None) -> None:
+        """Refresh where one of these documents, or any, was written since the last time."""
+        if self._unseen if document_ids is None else not self._unseen.isdisjoint(document_ids):
+            on_loop(self._refresh)
+
+    async def _refresh(self) -> None:
+        written = set(self._unseen)
+        patience = self._server.patience_s
+        await self._server.call(
+            lambda client: client.options(request_timeout=patience).indices.refresh(
+                index=self._alias
+            )
+        )
+        self._unseen -= written
+
+    async def _count(self, query: dict[str, Any]) -> int:
+        answer = await self._server.call(
+            lambda client: client.count(index=self._alias, query=query)
+        )
+        return int(answer["count"])
+
+    def _hits(self, query: dict[str, Any], source: list[str]) -> Iterator[dict[str, Any]]:
+        """All that match, of one moment's state, in the order they were written."""
+        pages = self._pages(query, source)
+        try:
+            while page := on_loop(_next, pages):
+                yield from page
+        finally:
+            on_loop(pages.aclose)
+
+    async def _pages(self, query: dict[str, Any], source: list[str]) -> AsyncGenerator[Page, None]:
+        body: dict[str, Any] = {
+            "size": SCAN, "query": query, "source": source, "sort": ["_seq_no"],
+            "track_total_hits": False, "allow_partial_search_results": False,
+        }  # fmt: skip
+        answer = await self._server.call(lambda client: client.search(index=self._alias, **body))
+        if len(answer["hits"]["hits"]) < SCAN:
+            yield answer["hits"]["hits"]
+            return
+        opened = await self._server.call(
+            lambda client: client.open_point_in_time(index=self._alias, keep_alive=KEEP_ALIVE)
+        )
+        body["pit"] = {"id": opened["id"], "keep_alive": KEEP_ALIVE}
+        del body["allow_partial_search_results"]  # a point in time has its own
+        try:
+            while hits := (await self._scan(body)):
+                yield hits
+                body["search_after"] = hits[-1]["sort"]
+        finally:
+            await self._server.call(lambda client: client.close_point_in_time(id=body["pit"]["id"]))
+
+    async def _scan(self, body: dict[str, Any]) -> Page:
+        answer = await self._server.call(lambda client: client.search(**body))
+        body["pit"] = {"id": answer["pit_id"], "keep_alive": KEEP_ALIVE}
+        hits: Page = answer["hits"]["hits"]
+        return hits
+
+
+async def _next(pages: AsyncIterator[Page]) -> Page:
+    """Empty at the end."""
+    return await anext(pages, [])
+
+
+def _id(record: Record) -> str:
+    return str(uuid.uuid5(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}"))
+
+
+def _delete(own_id: str, routing: str | None) -> Action:
+    return (orjson.dumps({"delete": {"_id": own_id, "routing": routing}}),)
+
+
+def _index(record: Record) -> Action:
+    passage = record.passage
+    title, text = fold(passage.title), fold(passage.text)
+    source: dict[str, Any] = {
+        "passage_id": passage.passage_id,
+        "title": title,
+        "text": text,
+        "metadata": dict(passage.metadata),
+        "filter": metadata_tokens(passage.metadata),
+        "document_id": record.document_id,
+        "content_hash": record.content_hash,
+        "part": record.part,
+        "parts": record.parts,
+    }
+    if (title, text) != (passage.title, passage.text):
+        source["original"] = {"title": passage.title, "text": passage.text}
+    line = {"index": {"_id": _id(record), "routing": record.document_id}}
+    return orjson.dumps(line), orjson.dumps(source)
+
+
+def _passage(source: dict[str, Any]) -> Passage:
+    original = source.get("original", source)
+    return Passage(
+        passage_id=source["passage_id"],
+        title=original["title"],
+        text=original["text"],
+        metadata=source["metadata"],
+    )
+
+
+def _record(source: dict[str, Any]) -> Record:
+    return Record(
+        passage=_passage(source),
+        document_id=source["document_id"],
+        content_hash=source["content_hash"],
+        part=source["part"],
+        parts=source["parts"],
+    )

@@ -1,0 +1,116 @@
+"""The graph index of the embedded dense store, built beside the shard that is searched.
+
+qdrant-edge builds it in one call that keeps the interpreter lock: in a server nothing would move
+for seconds to minutes. So a child process builds it, in a copy of the shard's folder:
+
+    python -m service.retrieval.stores.qdrant_edge_graph FOLDER CONTRACT_JSON SETTINGS_JSON
+
+The caller lets nobody write meanwhile, and then puts the copy in the place of the folder. A kill
+between leaves folders that `recover` removes or puts back: both hold the same vectors.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import qdrant_edge as edge
+
+from service.errors import StoreError
+from service.retrieval.embedding.contract import EmbeddingContract
+from service.settings.vectors import VectorSettings
+
+LEAST = 20_000  # vectors outside the graph; so many are compared one by one in 1 to 2 ms
+SHARE = 0.2  # of all vectors, so that a growing collection is not built anew too often
+PATIENCE_S = 7_200.0  # 100,000 vectors take about a minute of a core
+FULL_SCAN_KB = 10_000  # Qdrant's own: less is faster to compare one by one than by the graph
+POLITENESS = 10  # searches go first
+DISTANCES = {"cosine": edge.Distance.Cosine, "dot": edge.Distance.Dot}
+
+
+def is_due(vectors: int, in_graph: int) -> bool:
+    """Whether a graph is worth its time. `in_graph` of the `vectors` are in one."""
+    return vectors - in_graph >= max(LEAST, SHARE * vectors)
+
+
+async def build(folder: Path, contract: EmbeddingContract, settings: VectorSettings) -> Path:
+    """A copy of the shard's folder with a graph over all of it. Raises StoreError, with the copy
+    removed; so does a cancellation, which ends the child."""
+    built = _beside(folder, "graph")
+    given = [contract.model_dump_json(), settings.model_dump_json()]
+    command = [sys.executable, "-m", __name__, str(built), *given]
+    try:
+        await anyio.to_thread.run_sync(shutil.copytree, folder, built)
+        with anyio.fail_after(PATIENCE_S):
+            done = await anyio.run_process(command, check=False)
+        if done.returncode:
+            raise StoreError(done.stderr.decode(errors="replace").strip()[-300:])
+    except (OSError, TimeoutError, StoreError) as error:
+        shutil.rmtree(built, ignore_errors=True)
+        reason = str(error) or f"it took longer than {PATIENCE_S:.0f} s"
+        raise StoreError(
+            f"the graph of the vectors in {folder} cannot be built: {reason}"
+        ) from error
+    except BaseException:
+        shutil.rmtree(built, ignore_errors=True)
+        raise
+    return built
+
+
+def put_in_place(built: Path, folder: Path) -> None:
+    """Nobody may have the folder open."""
+    old = _beside(folder, "old")
+    folder.rename(old)
+    built.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(folder: Path) -> None:
+    """Undo what a killed `build` or `put_in_place` left."""
+    old = _beside(folder, "old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    for left in (old, _beside(folder, "graph")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def edge_config(contract: EmbeddingContract, settings: VectorSettings) -> edge.EdgeConfig:
+    """What a shard is made with, and its graph built with."""
+    quantizations: dict[str, Any] = {
+        "none": None,
+        "scalar": edge.ScalarQuantizationConfig(edge.ScalarType.Int8, always_ram=True),
+        "binary": edge.BinaryQuantizationConfig(always_ram=True),
+    }
+    vectors = edge.EdgeVectorParams(
+        contract.dimension,
+        DISTANCES[contract.distance],
+        quantization_config=quantizations[settings.quantization],
+        hnsw_config=edge.HnswIndexConfig(settings.hnsw_m, settings.hnsw_ef_construct, FULL_SCAN_KB),
+    )
+    return edge.EdgeConfig(vectors=vectors)
+
+
+def _beside(folder: Path, what: str) -> Path:
+    return folder.with_name(f"{folder.name}.{what}")
+
+
+def main() -> None:
+    folder, contract, settings = sys.argv[1:]
+    config = edge_config(
+        EmbeddingContract.model_validate_json(contract),
+        VectorSettings.model_validate_json(settings),
+    )
+    os.nice(POLITENESS)
+    shard = edge.EdgeShard.load(folder, config)
+    shard.optimize()
+    shard.flush()
+    shard.close()
+
+
+if __name__ == "__main__":
+    main()

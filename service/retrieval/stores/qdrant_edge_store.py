@@ -1,0 +1,228 @@
+"""Dense search in the process: one qdrant-edge shard per collection.
+
+qdrant-edge keeps the interpreter lock in every call, so a thread would gain a search nothing and
+cost it 0.1 ms: searches run on the event loop, one call for all that come in one turn of it. What
+writes and lists runs in worker threads; `_lock` keeps the shard in place meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import anyio.lowlevel
+import anyio.to_thread
+import qdrant_edge as edge
+import structlog
+
+from service.domain import ScoredPassage
+from service.errors import RetrievalFailure, RevelatorError, StoreError
+from service.retrieval.base import StoreQuery
+from service.retrieval.documents import Record
+from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.filters import filter_tokens
+from service.retrieval.stores.batching import Batcher
+from service.retrieval.stores.points import (
+    HASH_FIELDS,
+    PASSAGE_FIELDS,
+    hashes_of,
+    payload_of,
+    point_id,
+    ranked,
+)
+from service.retrieval.stores.qdrant_edge_graph import (
+    build,
+    edge_config,
+    is_due,
+    put_in_place,
+    recover,
+)
+from service.settings.vectors import VectorSettings
+
+SCROLL = 2_000  # points read at once when everything is listed
+DELETE = 1_000  # points deleted at once
+MOST_SEARCHES = 16  # of one call; the event loop waits for it
+
+_log = structlog.get_logger(__name__)
+
+
+class QdrantEdgeStore:
+    """Blocking methods run in a thread of the caller's choice."""
+
+    backend = "qdrant_edge"
+
+    def __init__(
+        self, folder: Path, shard: Any, contract: EmbeddingContract, settings: VectorSettings
+    ) -> None:
+        self._folder = folder
+        self._shard = shard
+        self._contract = contract
+        self._settings = settings
+        self._params = _search_params(settings)
+        self._lock = threading.Lock()
+        self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
+
+    @classmethod
+    def open(
+        cls, folder: Path, contract: EmbeddingContract, settings: VectorSettings | None = None
+    ) -> Self:
+        """Open or create the shard in `folder`. Raises StoreError."""
+        settings = settings or VectorSettings()
+        recover(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if any(folder.iterdir()):
+                return cls(folder, edge.EdgeShard.load(str(folder)), contract, settings)
+            shard = edge.EdgeShard.create(str(folder), edge_config(contract, settings))
+            for field in ("filter", "passage_id"):
+                shard.update(
+                    edge.UpdateOperation.create_field_index(field, edge.PayloadSchemaType.Keyword)
+                )
+        except Exception as error:
+            raise StoreError(
+                f"the vectors in {folder} cannot be opened: {error}; delete the collection and "
+                "ingest it again"
+            ) from error
+        return cls(folder, shard, contract, settings)
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        """A turn later than others: the event loop stands still meanwhile, so what goes to a server
+        in the same hybrid search goes first (measured: 1.07 instead of 1.4 times the server's own
+        time)."""
+        await anyio.lowlevel.checkpoint()
+        return await self._batcher.ask(query)
+
+    async def _search_all(
+        self, queries: Sequence[StoreQuery]
+    ) -> list[list[ScoredPassage] | Exception]:
+        asked = [number for number, query in enumerate(queries) if query.top_k > 0]
+        requests = [self._request(queries[number]) for number in asked]
+        answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
+        try:
+            if len(requests) == 1:
+                found = [self._shard.query(requests[0])]
+            else:
+                found = self._shard.query_batch(edge.QueryBatchRequest(requests))
+        except Exception as error:
+            raise _failure(error) from error
+        for number, points in zip(asked, found, strict=True):
+            answers[number] = ranked(points)
+        return answers
+
+    def _request(self, query: StoreQuery) -> Any:
+        return edge.QueryRequest(
+            limit=query.top_k,
+            query=edge.Query.Nearest(list(query.vector)),
+            filter=_filter(query),
+            params=self._params,
+            with_payload=PASSAGE_FIELDS,
+        )
+
+    def count_passages(self) -> int:
+        with self._lock:
+            return int(self._shard.count(edge.CountRequest()))
+
+    def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
+        """Content hash (of the document) of each of these passages that is stored."""
+        if not passage_ids:
+            return {}
+        ids = [point_id(passage_id) for passage_id in passage_ids]
+        with self._lock:
+            # Its stub says the last two are optional; they are not.
+            return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
+
+    def hash_pages(self) -> Iterator[dict[str, str]]:
+        """Content hash of every passage, by passage id."""
+        offset: Any = None
+        while True:
+            request = edge.ScrollRequest(
+                limit=SCROLL,
+                offset=offset,
+                with_payload=HASH_FIELDS,
+                with_vector=False,
+            )
+            with self._lock:
+                records, offset = self._shard.scroll(request)
+            yield hashes_of(records)
+            if offset is None:
+                return
+
+    def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+        """Add or overwrite points; they survive the death of the process once this returns."""
+        points = [
+            edge.Point(point_id(record.passage.passage_id), list(vector), payload_of(record))
+            for record, vector in zip(records, vectors, strict=True)
+        ]
+        with self._lock:
+            try:
+                self._shard.update(edge.UpdateOperation.upsert_points(points))
+            except Exception as error:
+                raise _failure(error) from error
+
+    def delete(self, passage_ids: Sequence[str]) -> None:
+        with self._lock:
+            for start in range(0, len(passage_ids), DELETE):
+                part = passage_ids[start : start + DELETE]
+                ids: list[int | uuid.UUID | str] = [point_id(passage_id) for passage_id in part]
+                self._shard.update(edge.UpdateOperation.delete_points(ids))
+
+    def flush(self) -> None:
+        with self._lock:
+            self._shard.flush()
+
+    async def optimize(self) -> None:
+        """Build the graph index where so much was written that a search without it is slow.
+
+        Nobody may write meanwhile. Searches go on; the event loop stands still only while the
+        shard is opened again: 66 ms for 20,000 vectors. A failure is logged: searches stay
+        right, and the next write tries again.
+        """
+        info = self._shard.info()
+        if not is_due(info.points_count, info.indexed_vectors_count):
+            return
+        await anyio.to_thread.run_sync(self.flush)
+        try:
+            built = await build(self._folder, self._contract, self._settings)
+        except StoreError as error:
+            _log.warning("graph_not_built", why=error.detail)
+            return
+        with self._lock:  # on the event loop: no search is under way
+            self._shard.close()
+            put_in_place(built, self._folder)
+            self._shard = edge.EdgeShard.load(str(self._folder))
+
+    def close(self) -> None:
+        with self._lock:
+            self._shard.flush()
+            self._shard.close()
+
+
+def _filter(query: StoreQuery) -> Any:
+    must: list[Any] = [
+        edge.FieldCondition("filter", match=edge.MatchAny(tokens))
+        for tokens in filter_tokens(query.filter)
+    ]
+    shut: set[Any] = {point_id(passage_id) for passage_id in query.exclude}
+    must_not: list[Any] = [edge.HasIdCondition(shut)] if shut else []
+    return edge.Filter(must=must, must_not=must_not) if must or must_not else None
+
+
+def _failure(error: Exception) -> RevelatorError:
+    if "dimension" in str(error):
+        return StoreError(
+            f"qdrant_edge: {error}; if the embedding model changed, delete the collection and "
+            "ingest it again"
+        )
+    return RetrievalFailure(f"qdrant_edge failed: {error}")
+
+
+def _search_params(settings: VectorSettings) -> Any:
+    again = edge.QuantizationSearchParams(rescore=True, oversampling=settings.search_oversampling)
+    return edge.SearchParams(
+        hnsw_ef=settings.search_ef,
+        exact=settings.search_exact,
+        quantization=again if settings.quantization != "none" else None,
+    )

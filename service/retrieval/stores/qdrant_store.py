@@ -1,0 +1,269 @@
+"""Dense search in Qdrant: one collection there for each of ours.
+
+The vector is named `dense`. Point ids, payload and filters are those of the embedded store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Self
+
+from service.domain import ScoredPassage
+from service.errors import StoreError
+from service.retrieval.base import StoreQuery
+from service.retrieval.documents import Record
+from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.filters import filter_tokens
+from service.retrieval.stores.batching import Batcher
+from service.retrieval.stores.points import (
+    HASH_FIELDS,
+    PASSAGE_FIELDS,
+    hashes_of,
+    payload_of,
+    point_id,
+    ranked,
+)
+from service.retrieval.stores.qdrant_server import QdrantServer
+from service.retrieval.threads import on_loop
+from service.settings.vectors import VectorSettings
+
+VECTOR = "dense"
+SCROLL = 1_000  # points read at once when many are listed
+UPSERT = 256  # points sent at once
+DELETE = 1_000  # points deleted at once
+MOST_SEARCHES = 64  # of one batch
+
+
+class QdrantStore:
+    """Blocking methods run in a worker thread of the event loop that owns `server`."""
+
+    backend = "qdrant"
+
+    def __init__(
+        self, server: QdrantServer, name: str, settings: VectorSettings | None = None
+    ) -> None:
+        self._server = server
+        self._settings = settings or VectorSettings()
+        self._name = collection_of(name)
+        self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
+
+    @classmethod
+    def create(
+        cls,
+        server: QdrantServer,
+        name: str,
+        contract: EmbeddingContract,
+        settings: VectorSettings | None = None,
+        *,
+        replace: bool = False,
+    ) -> Self:
+        """Make the collection. Raises StoreError where one with points is there, unless
+        `replace`."""
+        store = cls(server, name, settings)
+        on_loop(_create, server, store._name, contract, store._settings, replace)
+        return store
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        """Searches that come in one turn of the event loop go as one batch."""
+        return await self._batcher.ask(query)
+
+    def count_passages(self) -> int:
+        return on_loop(self._count)
+
+    def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
+        """Content hash (of the document) of each of these passages that is stored."""
+        found: dict[str, str] = {}
+        for part in _parts([point_id(each) for each in passage_ids], SCROLL):
+            found |= on_loop(self._retrieve, part)
+        return found
+
+    def hash_pages(self) -> Iterator[dict[str, str]]:
+        """Content hash of every passage, by passage id."""
+        offset: Any = None
+        while True:
+            points, offset = on_loop(self._scroll, offset)
+            yield hashes_of(points)
+            if offset is None:
+                return
+
+    def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+        """Add or overwrite points; Qdrant has them in its log once this returns."""
+        from qdrant_client.models import PointStruct  # noqa: PLC0415
+
+        points = [
+            PointStruct(
+                id=point_id(record.passage.passage_id),
+                vector={VECTOR: list(vector)},
+                payload=payload_of(record),
+            )
+            for record, vector in zip(records, vectors, strict=True)
+        ]
+        for part in _parts(points, UPSERT):
+            on_loop(self._upsert, part)
+
+    def delete(self, passage_ids: Sequence[str]) -> None:
+        for part in _parts([point_id(each) for each in passage_ids], DELETE):
+            on_loop(self._delete, part)
+
+    def flush(self) -> None:
+        """Nothing to do: every call waited for the log."""
+
+    async def optimize(self) -> None:
+        """Nothing to do: Qdrant builds its graph by itself."""
+
+    def close(self) -> None:
+        """Nothing to do: the client is the server's."""
+
+    async def _search_all(
+        self, queries: Sequence[StoreQuery]
+    ) -> list[list[ScoredPassage] | Exception]:
+        await self._server.connect()
+        from qdrant_client.models import QueryRequest  # noqa: PLC0415
+
+        params = _search_params(self._settings)
+        asked = [number for number, query in enumerate(queries) if query.top_k > 0]
+        requests = [
+            QueryRequest(
+                query=list(queries[number].vector),
+                using=VECTOR,
+                filter=_filter(queries[number]),
+                limit=queries[number].top_k,
+                params=params,
+                with_payload=PASSAGE_FIELDS,
+            )
+            for number in asked
+        ]
+        answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
+        if requests:
+            responses = await self._server.call(
+                lambda client: client.query_batch_points(self._name, requests)
+            )
+            for number, response in zip(asked, responses, strict=True):
+                answers[number] = ranked(response.points)
+        return answers
+
+    async def _count(self) -> int:
+        answer = await self._server.call(lambda client: client.count(self._name, exact=True))
+        return answer.count
+
+    async def _retrieve(self, ids: list[Any]) -> dict[str, str]:
+        points = await self._server.call(
+            lambda client: client.retrieve(self._name, ids, with_payload=HASH_FIELDS)
+        )
+        return hashes_of(points)
+
+    async def _scroll(self, offset: Any) -> tuple[Sequence[Any], Any]:
+        return await self._server.call(
+            lambda client: client.scroll(
+                self._name, limit=SCROLL, offset=offset, with_payload=HASH_FIELDS
+            )
+        )
+
+    async def _upsert(self, points: list[Any]) -> None:
+        await self._server.call(lambda client: client.upsert(self._name, points, wait=True))
+
+    async def _delete(self, ids: list[Any]) -> None:
+        await self._server.call(lambda client: client.delete(self._name, ids, wait=True))
+
+
+async def drop(server: QdrantServer, name: str) -> None:
+    """Delete a collection there; it may be absent."""
+    own = collection_of(name)
+    if await server.call(lambda client: client.collection_exists(own)):
+        await server.call(lambda client: client.delete_collection(own))
+
+
+def collection_of(name: str) -> str:
+    return f"revelator-{name}"
+
+
+async def _create(
+    server: QdrantServer,
+    own: str,
+    contract: EmbeddingContract,
+    settings: VectorSettings,
+    replace: bool,
+) -> None:
+    await server.connect()
+    from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+    from qdrant_client.models import PayloadSchemaType  # noqa: PLC0415
+
+    if await server.call(lambda client: client.collection_exists(own)):
+        held = (await server.call(lambda client: client.count(own, exact=True))).count
+        if held and not replace:
+            raise StoreError(
+                f"Qdrant at {server.place} holds {held:,} points in {own!r} that this data "
+                "directory knows nothing of; another gateway may own them. Use another collection "
+                "name, or delete that one there"
+            )
+        await server.call(lambda client: client.delete_collection(own))
+    vectors = {VECTOR: _vector_params(contract, settings)}
+    await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
+    for field in ("filter", "passage_id", "document_id"):
+        index = partial(
+            AsyncQdrantClient.create_payload_index,
+            collection_name=own,
+            field_name=field,
+            field_schema=PayloadSchemaType.KEYWORD,
+            wait=True,
+        )
+        await server.call(index)
+
+
+def _vector_params(contract: EmbeddingContract, settings: VectorSettings) -> Any:
+    from qdrant_client import models  # noqa: PLC0415
+
+    distances = {"cosine": models.Distance.COSINE, "dot": models.Distance.DOT}
+    scalar = models.ScalarQuantizationConfig(type=models.ScalarType.INT8, always_ram=True)
+    binary = models.BinaryQuantizationConfig(always_ram=True)
+    quantizations: dict[str, Any] = {
+        "none": None,
+        "scalar": models.ScalarQuantization(scalar=scalar),
+        "binary": models.BinaryQuantization(binary=binary),
+    }
+    return models.VectorParams(
+        size=contract.dimension,
+        distance=distances[contract.distance],
+        hnsw_config=models.HnswConfigDiff(
+            m=settings.hnsw_m, ef_construct=settings.hnsw_ef_construct
+        ),
+        quantization_config=quantizations[settings.quantization],
+        on_disk=True if settings.quantization != "none" else None,  # the small copies are searched
+    )
+
+
+def _search_params(settings: VectorSettings) -> Any:
+    """None where Qdrant's own hold."""
+    if settings.quantization == "none" and not settings.search_exact and not settings.search_ef:
+        return None
+    from qdrant_client import models  # noqa: PLC0415
+
+    again = models.QuantizationSearchParams(rescore=True, oversampling=settings.search_oversampling)
+    return models.SearchParams(
+        hnsw_ef=settings.search_ef,
+        exact=settings.search_exact,
+        quantization=again if settings.quantization != "none" else None,
+    )
+
+
+def _filter(query: StoreQuery) -> Any:
+    from qdrant_client.models import (  # noqa: PLC0415
+        FieldCondition,
+        Filter,
+        HasIdCondition,
+        MatchAny,
+    )
+
+    must: list[Any] = [
+        FieldCondition(key="filter", match=MatchAny(any=tokens))
+        for tokens in filter_tokens(query.filter)
+    ]
+    shut: list[Any] = [point_id(passage_id) for passage_id in sorted(query.exclude)]
+    must_not: list[Any] = [HasIdCondition(has_id=shut)] if shut else []
+    return Filter(must=must, must_not=must_not) if must or must_not else None
+
+
+def _parts(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from service.concurrency import gather
+from service.retrieval.stores.batching import Batcher
+
+pytestmark = pytest.mark.anyio
+
+
+class Server:
+    """Doubles numbers; answers 0 with an exception; fails or waits when told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self.failure: Exception | None = None
+        self.gate = anyio.Event()
+        self.gate.set()
+
+    async def send(self, numbers: Sequence[int]) -> list[int | Exception]:
+        self.sent.append(list(numbers))
+        await self.gate.wait()
+        if self.failure:
+            raise self.failure
+        return [2 * number or ValueError("nought") for number in numbers]
+
+
+async def ask_all(batcher: Batcher[int, int], numbers: Sequence[int]) -> list[int]:
+    async def ask(number: int) -> int:
+        return await batcher.ask(number)
+
+    return await gather([lambda number=number: ask(number) for number in numbers])  # type: ignore[misc]
+
+
+async def test_queries_of_one_turn_go_together_and_each_gets_its_own() -> None:
+    server = Server()
+    batcher = Batcher[int, int](server.send, 3)
+    assert await ask_all(batcher, [1, 2, 3, 4]) == [2, 4, 6, 8]
+    assert sorted(map(len, server.sent)) == [1, 3]
+    assert await batcher.ask(5) == 10
+    assert server.sent[-1] == [5]
+
+
+async def test_one_that_fails_fails_alone() -> None:
+    server = Server()
+    batcher = Batcher[int, int](server.send, 8)
+    answers: list[int] = []
+    failures: list[str] = []
+
+    async def ask(number: int) -> None:
+        try:
+            answers.append(await batcher.ask(number))
+        except ValueError as error:
+            failures.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        for number in (1, 0, 2):
+            group.start_soon(ask, number)
+    assert (sorted(answers), failures, len(server.sent)) == ([2, 4], ["nought"], 1)
+
+
+async def test_a_failed_request_fails_all_of_it() -> None:
+    server = Server()
+    server.failure = RuntimeError("out")
+    with pytest.raises(RuntimeError, match="out"):
+        await Batcher[int, int](server.send, 8).ask(1)
+
+
+async def test_the_others_go_on_when_the_sender_is_cancelled() -> None:
+    server = Server()
+    server.gate = anyio.Event()
+    batcher = Batcher[int, int](server.send, 8)
+    answers: list[int] = []
+    sender = anyio.CancelScope()
+
+    async def cancelled() -> None:
+        with sender:
+            await batcher.ask(1)
+
+    async def other() -> None:
+        answers.append(await batcher.ask(2))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(cancelled)
+            group.start_soon(other)
+            await anyio.wait_all_tasks_blocked()
+            assert server.sent == [[1, 2]]
+            sender.cancel()
+            server.gate.set()
+    assert answers == [4]
+    assert not batcher._waiting
+
+
+async def test_a_caller_that_leaves_before_the_request_is_not_in_it() -> None:
+    server = Server()
+    batcher = Batcher[int, int](server.send, 8)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await batcher.ask(1)
+    assert await batcher.ask(2) == 4
+    assert server.sent == [[2]]

@@ -1,0 +1,177 @@
+"""The real client against a server that answers as Elasticsearch does when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from service.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+    StoreError,
+)
+from service.retrieval.stores import elastic_server
+from service.retrieval.stores.elastic_server import Action, ElasticServer
+
+pytestmark = pytest.mark.anyio
+
+ACTIONS: list[Action] = [
+    (b'{"index":{"_id":"%d"}}' % n, b'{"n":%d}' % n) for n in range(3)
+]  # fmt: skip
+OK = {"index": {"status": 201}}
+BUSY = {"index": {"status": 429, "error": {"type": "es_rejected_execution_exception",
+                                           "reason": "queue is full"}}}  # fmt: skip
+CLASH = {"index": {"status": 400, "error": {"type": "document_parsing_exception",
+                                            "reason": "failed to parse field [part]"}}}  # fmt: skip
+
+
+class Wrong:
+    """Gives the answers it is told to, in order, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, Any]] = []
+        self.product = "Elasticsearch"
+        self.delay_s = 0.0
+        self.bodies: list[bytes] = []
+        self.accepted: list[str] = []
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.read())
+        self.accepted.append(request.headers["accept"])
+        await asyncio.sleep(self.delay_s)
+        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        headers = {"x-elastic-product": self.product}
+        return web.json_response(body, status=status, headers=headers)
+
+    def ids(self) -> list[int]:
+        """How many documents each bulk request had."""
+        return [body.count(b'"_id"') for body in self.bodies]
+
+
+@pytest.fixture
+async def wrong() -> AsyncIterator[Wrong]:
+    made = Wrong()
+    runner = web.ServerRunner(web.Server(made.handle))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    made.url = f"http://user:secret@127.0.0.1:{port}"
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def server(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ElasticServer]:
+    monkeypatch.setattr(elastic_server, "FIRST_PAUSE_S", 0.001)
+    made = ElasticServer(wrong.url, 0.5)
+    yield made
+    await made.aclose()
+
+
+def error(kind: str, reason: str = "for a reason") -> dict[str, Any]:
+    return {"error": {"type": kind, "reason": reason}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected", "told"),
+    [
+        (401, error("security_exception"), ConfigurationError, "user:password@"),
+        (403, error("security_exception"), ConfigurationError, "refused the credentials"),
+        (403, error("cluster_block_exception"), StoreError, "lift the block"),
+        (429, error("cluster_block_exception"), StoreError, "free disk space"),
+        (429, error("circuit_breaking_exception"), BackendUnavailable, "overloaded"),
+        (404, error("index_not_found_exception"), StoreError, "ingest it again"),
+        (400, error("mapper_parsing_exception"), StoreError, "another mapping"),
+        (503, error("cluster_block_exception", "no master"), BackendUnavailable, "no master"),
+        (500, {"error": "strange"}, RetrievalFailure, "answered 500 : strange"),
+        (502, "<html>", BackendUnavailable, "answered 502"),
+    ],
+)
+async def test_each_answer_is_an_error_of_ours(
+    wrong: Wrong, server: ElasticServer, status: int, body: Any,
+    expected: type[RevelatorError], told: str,
+) -> None:  # fmt: skip
+    wrong.answers = [(status, body)]
+    with pytest.raises(expected, match=told) as caught:
+        await server.call(lambda client: client.count(index="i"))
+    assert type(caught.value) is expected
+    assert caught.value.__cause__ is not None
+    assert "secret" not in caught.value.detail
+    assert len(wrong.bodies) == 1
+
+
+async def test_it_speaks_as_a_client_of_version_8(wrong: Wrong, server: ElasticServer) -> None:
+    wrong.answers = [(200, {"count": 1})]
+    await server.call(lambda client: client.count(index="i"))
+    assert wrong.accepted == ["application/vnd.elasticsearch+json; compatible-with=8"]
+
+
+async def test_another_server_is_named_so(wrong: Wrong, server: ElasticServer) -> None:
+    wrong.product, wrong.answers = "Other", [(200, {})]
+    with pytest.raises(ConfigurationError, match="is no Elasticsearch"):
+        await server.call(lambda client: client.info())
+
+
+async def test_silence_ends_at_the_timeout(wrong: Wrong, server: ElasticServer) -> None:
+    wrong.answers, wrong.delay_s = [(200, {})], 3.0
+    with pytest.raises(RetrievalFailure, match="did not answer in time"):
+        await server.call(lambda client: client.info())
+    wrong.delay_s = 0.0
+
+
+async def test_nobody_there() -> None:
+    server = ElasticServer("http://127.0.0.1:9", 1.0)
+    with pytest.raises(RetrievalFailure, match="cannot be reached"):
+        await server.call(lambda client: client.info())
+    await server.aclose()
+
+
+async def test_a_url_without_a_port() -> None:
+    with pytest.raises(ConfigurationError, match="http://es is no URL with scheme, host and port"):
+        await ElasticServer("http://user:secret@es", 1.0).call(lambda client: client.info())
+
+
+async def test_busy_items_are_sent_again_and_only_they(wrong: Wrong, server: ElasticServer) -> None:
+    wrong.answers = [
+        (200, {"errors": True, "items": [OK, BUSY, OK]}),
+        (429, error("es_rejected_execution_exception")),
+        (200, {"errors": False}),
+    ]
+    await server.bulk("a", ACTIONS)
+    assert wrong.ids() == [3, 1, 1]
+    assert b'"_id":"1"' in wrong.bodies[-1]
+
+
+async def test_a_cluster_that_stays_busy_is_given_up(wrong: Wrong, server: ElasticServer) -> None:
+    wrong.answers = [(200, {"errors": True, "items": [OK, BUSY, BUSY]}),
+                     (200, {"errors": True, "items": [BUSY, BUSY]})]  # fmt: skip
+    with pytest.raises(RetrievalFailure, match=r"overloaded \(429\): 2 items were refused 6 times"):
+        await server.bulk("a", ACTIONS)
+    assert wrong.ids() == [3, 2, 2, 2, 2, 2]
+
+
+async def test_items_that_failed_are_counted(wrong: Wrong, server: ElasticServer) -> None:
+    wrong.answers = [(200, {"errors": True, "items": [CLASH, OK, CLASH]})]
+    with pytest.raises(StoreError, match=r"another mapping: 2 of 3 items: failed to parse field"):
+        await server.bulk("a", ACTIONS)
+    assert len(wrong.bodies) == 1
+
+
+async def test_bulks_are_bounded(
+    wrong: Wrong, server: ElasticServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong.answers = [(200, {"errors": False})]
+    monkeypatch.setattr(elastic_server, "BULK_ACTIONS", 2)
+    await server.bulk("a", ACTIONS)
+    monkeypatch.setattr(elastic_server, "BULK_BYTES", 10)
+    await server.bulk("a", ACTIONS)
+    await server.bulk("a", [])
+    assert wrong.ids() == [2, 1, 1, 1, 1]

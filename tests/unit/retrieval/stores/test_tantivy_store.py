@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.retrieval.base import StoreQuery
+from service.retrieval.chunking import passages_of
+from service.retrieval.documents import Document, Record
+from service.retrieval.stores import tantivy_store
+from service.retrieval.stores.tantivy_store import TantivyStore
+from tests.support.bm25 import bm25
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = {
+    "a": "river bridge river stone",
+    "b": "bridge tower",
+    "c": "tower stone wall gate moat",
+    "d": "river",
+}
+
+
+def records(texts: dict[str, str]) -> list[Record]:
+    return [record for i, text in texts.items() for record in passages_of(Document(i, "", text))]
+
+
+async def test_scores_are_bm25_with_k1_and_b_as_stated(tmp_path: Path) -> None:
+    store = TantivyStore.open(tmp_path)
+    store.replace([], records(TEXTS))
+    hits = await store.search(StoreQuery("river bridge", 10))
+    expected = bm25(["river", "bridge"], TEXTS)
+    assert {hit.passage.passage_id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
+    store.close()
+
+
+async def test_a_large_index_is_searched_in_a_thread_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TantivyStore.open(tmp_path)
+    store.replace([], records(TEXTS))
+    query = StoreQuery("river bridge tower", 10)
+    here = await store.search(query)
+    monkeypatch.setattr(tantivy_store, "ON_LOOP", 0)
+    assert await store.search(query) == here
+    store.close()
+
+
+async def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
+    store = TantivyStore.open(tmp_path)
+    store.replace([], records(TEXTS))
+    spoiled = [*records({"a": "new text"}), None]
+    with pytest.raises(AttributeError):
+        store.replace(["a", "b"], spoiled)  # type: ignore[arg-type]
+    assert store.count_passages() == store.count_documents() == 4
+    store.replace(["b"], records({"b": "other"}))
+    assert [record.passage.text for record in store.document("a")] == [TEXTS["a"]]
+    assert [record.passage.text for record in store.document("b")] == ["other"]
+    store.close()
+
+    again = TantivyStore.open(tmp_path)
+    assert again.count_passages() == 4
+    assert {record.document_id for record in again.records()} == set(TEXTS)
+    assert set(again.hashes(["a", "no"])) == {"a"}
+    again.close()
+
+
+async def test_titles_count_too(tmp_path: Path) -> None:
+    store = TantivyStore.open(tmp_path)
+    documents = [Document("x", "Etna", "A volcano."), Document("y", "Nile", "A river.")]
+    store.replace([], [record for document in documents for record in passages_of(document)])
+    [hit] = await store.search(StoreQuery("etna", 5))
+    assert hit.passage.passage_id == "x"
+    store.close()
