@@ -32,13 +32,13 @@ def is_held_out(text: str) -> bool:
 def side_of(
     titles: Collection[str], answer_titles: Collection[str] = (), written: str | None = None
 ) -> Side | None:
-    """What may be made of passages and, where people `written` it, a question; None: nothing.
+    """What may be made of passages and of a question, where people have `written` it.
 
-    It trains if neither the question nor any of the passages is held out, and tests if those with
-    the answer are, or, without passages, the question is.
+    It trains if neither the question nor any of the passages is held out, and tests if the
+    question is, or all passages with the answer are.
     """
     asked = written is not None and is_held_out(written)
     if not asked and not any(map(is_held_out, titles)):
         return "train"
     answered = bool(answer_titles) and all(map(is_held_out, answer_titles))
-    return "test" if answered or (asked and not titles) else None
+    return "test" if asked or answered else None

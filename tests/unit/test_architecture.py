@@ -24,7 +24,7 @@ LAYERS = (
     ("handlers",),
     ("answering",),
     ("runtime",),
-    ("evaluation", "api", "terminal", "training"),
+    ("evaluation", "api", "terminal", "training", "synthesis"),
     ("serving", "asking", "checking", "banner"),
     ("cli", "__main__"),
 )

@@ -1,0 +1,191 @@
+"""`revelator synthesize PIPELINE`: read, ask the teacher, write rows and an account of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from service.concurrency import closing
+from service.domain import Passage
+from service.errors import ConfigurationError, StoreError
+from service.retrieval.base import Retriever, SearchRequest
+from service.runtime import Runtime, open_runtime
+from service.settings import Settings
+from service.synthesis.contract import Item, Reading, Search
+from service.synthesis.driver import WRONG_SIDE, Finder, Run, key_of, work_off
+from service.synthesis.journal import Journal, open_journal
+from service.synthesis.pipelines import PipelineName, pipeline_of
+from service.synthesis.reading import read_lines
+from service.synthesis.report import (
+    Account,
+    Prices,
+    Report,
+    report_of,
+    settle,
+    table,
+    write_report,
+    write_rows,
+)
+from service.synthesis.teacher import Spent, Teacher
+from service.training.splits import Side, is_held_out
+
+SPARE: Final = 4  # times as many are fetched where what is held out is left out
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. `teacher` is the name of an engine, `model` of a model there."""
+
+    input: Path
+    output: Path
+    teacher: str = "default"
+    model: str | None = None
+    collection: str | None = None
+    side: Side = "train"
+    limit: int | None = None
+    concurrency: int = 8
+    seed: int = 0
+    prices: Prices = field(default_factory=Prices)
+    date: str = ""
+
+    @property
+    def journal(self) -> Path:
+        return self.output.with_name(f"{self.output.name}.journal")
+
+    @property
+    def report(self) -> Path:
+        return self.output.with_name(f"{self.output.stem}.report.json")
+
+
+async def synthesize(
+    settings: Settings, name: PipelineName, options: Options, console: Console | None = None
+) -> Report:
+    """Run a pipeline, or go on with a run that ended early; show and write the report.
+
+    Raises InvalidRequest for an input that cannot be read, ConfigurationError for a teacher that
+    cannot be used, EngineFailure when it is out (what is done is kept), StoreError.
+    """
+    screen = console or Console()
+    pipeline = pipeline_of(name)
+    if pipeline.searches and options.collection is None:
+        raise ConfigurationError(f"{name} searches: name a collection with --collection")
+    lines, bad = read_lines(options.input)
+    reading = pipeline.read(lines, Random(options.seed))
+    reading = Reading(reading.items[: options.limit], sorted(bad + reading.bad))
+    async with open_runtime(settings) as runtime:
+        run = Run(
+            pipeline,
+            teacher_of(runtime, options),
+            await _finder(runtime.retriever, options),
+            options.side,
+            options.seed,
+            options.concurrency,
+        )
+        report = await run_all(run, reading, options, screen)
+    screen.print(table(report))
+    return report
+
+
+def teacher_of(runtime: Runtime, options: Options) -> Teacher:
+    """The engine that the options name, with the name of its model for the rows."""
+    engine = runtime.engines.get(options.teacher)
+    if engine is None:
+        known = ", ".join(sorted(runtime.engines))
+        raise ConfigurationError(f"--teacher {options.teacher}: the engines are {known}")
+    settings = runtime.settings.engines[options.teacher]
+    label = options.model or settings.model
+    if label is None and settings.kind != "local":
+        raise ConfigurationError(
+            f"--teacher {options.teacher}: every row names its teacher's model; give --model or "
+            f"engines.{options.teacher}.model"
+        )
+    return Teacher(engine, label or "embedded", options.model)
+
+
+async def run_all(run: Run, reading: Reading[Any], options: Options, screen: Console) -> Report:
+    """Work off what is not done, then settle: write the output and the report."""
+    items = [item for item in reading.items if item.source.side == run.side]
+    refused = Counter({WRONG_SIDE[run.side]: len(reading.items) - len(items)})
+    try:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        with open_journal(options.journal, header_of(run, options)) as journal:
+            await _work_off(items, run, journal, options, screen)
+            records = {item.id: journal.done[key_of(item)] for item in items}
+            account = Account(items, records, refused, reading.bad)
+            result = settle(account, run.pipeline, run.seed)
+            report = report_of(result, account, journal, options.prices)
+            write_rows(options.output, result.rows, journal.header)
+            write_report(options.report, report)
+    except OSError as error:
+        raise StoreError(f"{error.filename}: cannot be written: {error.strerror}") from None
+    return report
+
+
+def header_of(run: Run, options: Options) -> dict[str, Any]:
+    """What makes a run this one; it becomes the provenance of its rows."""
+    return {
+        "pipeline": run.pipeline.name,
+        "version": run.pipeline.version,
+        "prompts": run.pipeline.prompts.digest,
+        "teacher": run.teacher.label,
+        "engine": run.teacher.engine.name,
+        "seed": run.seed,
+        "side": run.side,
+        "date": options.date or datetime.now(UTC).date().isoformat(),
+    }
+
+
+async def _work_off(
+    items: list[Item[Any]], run: Run, journal: Journal, options: Options, screen: Console
+) -> None:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[spent]}"),
+    )  # fmt: skip
+    progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
+    done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)
+    with progress:
+        bar = progress.add_task(run.pipeline.name, total=len(items), completed=done, spent="")
+        async with closing(work_off(items, run, journal)) as finished:
+            async for _ in finished:
+                progress.update(bar, advance=1, spent=_shown(journal.spent, options.prices))
+
+
+def _shown(spent: Spent, prices: Prices) -> str:
+    tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
+    cost = prices.of(spent)
+    return f"{tokens}, cost {cost:,.2f}" if cost else tokens
+
+
+async def _finder(retriever: Retriever, options: Options) -> Finder:
+    """Searches of the run's collection, without what is held out where rows are to train."""
+    if options.collection is None:
+        return _no_collection
+    collection = await retriever.check_request(options.collection, {})
+    training = options.side == "train"
+
+    async def find(search: Search) -> tuple[Passage, ...]:
+        top_k = search.top_k * SPARE if training else search.top_k
+        request = SearchRequest(search.query, top_k, collection, search.retriever)
+        found = (scored.passage for scored in (await retriever.search(request)).passages)
+        usable = [p for p in found if not (training and is_held_out(p.title))]
+        return tuple(usable[: search.top_k])
+
+    return find
+
+
+async def _no_collection(search: Search) -> tuple[Passage, ...]:
+    raise ConfigurationError("this pipeline searches: name a collection with --collection")
