@@ -13,6 +13,7 @@ import typer
 from service import __version__
 from service.errors import RevelatorError
 from service.settings import Settings, load_settings
+from service.training.command import train
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -314,6 +315,9 @@ def check(
     if collection is None:
         raise typer.Exit(run(lambda: check_in_terminal(settings)))
     raise typer.Exit(run(lambda: run_check(settings, collection, repair=repair)))
+
+
+app.command()(train)
 
 
 def main() -> None:

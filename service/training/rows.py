@@ -119,31 +119,37 @@ def read_rows_of(kind: type[AnyRow], path: Path, side: Side = "train") -> Iterat
     """The rows of a file, one after the other; blank lines are passed over.
 
     Raises InvalidRequest with file and line number: not JSON, a field that is wrong, or a row that
-    may not be used for `side`.
+    may not be used for `side` (the first, and how many there are).
     """
     try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _row(kind, line, f"{path}:{number}", side)
+        with path.open("rb") as file:
+            lines = ((f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip())
+            for where, line in lines:
+                row = _parse(kind, line, where)
+                if row.side != side:
+                    more = sum(_parse(kind, line, where).side != side for where, line in lines)
+                    raise InvalidRequest(_leak(row, where, side, more))
+                yield row
     except OSError as error:
         raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _row(kind: type[AnyRow], line: bytes, where: str, side: Side) -> AnyRow:
+def _parse(kind: type[AnyRow], line: bytes, where: str) -> AnyRow:
     try:
-        row = kind.model_validate_json(line)
+        return kind.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the line"
         raise InvalidRequest(f"{where}: {field}: {first['msg']}") from None
-    if row.side != side:
-        used = f"only to {row.side}" if row.side else "neither to train nor to test"
-        raise InvalidRequest(
-            f"{where}: made from what is held out: {_names(row)}the row may be used {used}; "
-            "make the data anew with `revelator synthesize`"
-        )
-    return row
+
+
+def _leak(row: Sourced, where: str, side: Side, more: int) -> str:
+    used = f"only to {row.side}" if row.side else "neither to train nor to test"
+    made = "made from what is held out" if side == "train" else "not made from what is held out"
+    return (
+        f"{where}: {made}: {_names(row)}the row may be used {used}, and {more} more rows of this "
+        f"file may not {side} either; make the data anew with `revelator synthesize`"
+    )
 
 
 def _names(row: Sourced) -> str:

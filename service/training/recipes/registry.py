@@ -1,0 +1,32 @@
+"""The recipes by name. A recipe's libraries are imported when it is asked for, not before."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from service.errors import ConfigurationError
+from service.training.recipes.recipe import Recipe
+
+MODULES = {
+    "sft": "service.training.recipes.sft",
+    "router": "service.training.recipes.router",
+    "labeler": "service.training.recipes.labeler",
+    "filter": "service.training.recipes.filter",
+    "embedded": "service.training.recipes.embedded",
+}
+
+
+def load_recipe(name: str) -> Recipe[Any, Any]:
+    """Raises ConfigurationError where the name is unknown or its libraries are not installed."""
+    if name not in MODULES:
+        raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(MODULES)}")
+    try:
+        recipe: Recipe[Any, Any] = import_module(MODULES[name]).RECIPE
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("service"):
+            raise
+        raise ConfigurationError(
+            f"train {name} needs {error.name}: pip install 'revelator[train]'"
+        ) from None
+    return recipe

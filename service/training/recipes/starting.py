@@ -1,0 +1,55 @@
+"""What `revelator train` does: settings together, then a run or the recipe's smoke run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from service.errors import ConfigurationError
+from service.training.recipes.recipe import Run
+from service.training.recipes.registry import load_recipe
+from service.training.recipes.running import run_recipe, run_smoke, shown_scores
+from service.training.recipes.settings import parse_assignments, read_settings
+
+
+def train_recipe(
+    name: str,
+    *,
+    out: Path | None,
+    resume: bool,
+    preset: str | None,
+    file: Path | None,
+    flags: Mapping[str, Any],
+    assignments: Sequence[str],
+) -> None:
+    """Train and show what came of it. Raises RevelatorError for what the caller can mend."""
+    recipe = load_recipe(name)
+    if out is None:
+        raise ConfigurationError("--out FOLDER: where the checkpoint goes")
+    given = {key: value for key, value in flags.items() if value not in (None, [])}
+    settings = read_settings(
+        recipe.settings, recipe.presets, preset=preset, file=file,
+        flags=given | parse_assignments(assignments),
+    )  # fmt: skip
+    run = Run(out, resume, main=os.environ.get("RANK", "0") == "0", say=typer.echo)
+    record = run_recipe(recipe, settings, run)
+    if run.main:
+        typer.echo(f"{out}: {record['steps']} updates, loss {record['loss']['last']:.4f}")
+        for line in shown_scores(record):
+            typer.echo(line)
+
+
+def smoke_recipe(name: str, out: Path | None) -> int:
+    """Run the recipe on its tiny data in `out`, or a folder that is removed; the exit code."""
+    recipe = load_recipe(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        run = Run(out or Path(temporary) / "run", say=typer.echo)
+        problems = run_smoke(recipe, run)
+    for problem in problems:
+        typer.secho(f"train {name} --smoke: {problem}", err=True, fg="red")
+    return 1 if problems else 0
