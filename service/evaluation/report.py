@@ -29,10 +29,10 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
     for route in get_args(RouteName):
         members = [row for row in rows if row.gold_route == route]
         groups += [(route, members)] if members else []
-    return [_summary(name, members) for name, members in groups]
+    return [summary(name, members) for name, members in groups]
 
 
-def _summary(group: str, rows: Sequence[Row]) -> Summary:
+def summary(group: str, rows: Sequence[Row]) -> Summary:
     """Failed rows count as wrong and unanswered; `steps` and `seconds` are of finished ones."""
     means = {name: mean(row.scores[name] for row in rows) for name in VERSIONS}
     parts = sum(row.parts for row in rows)

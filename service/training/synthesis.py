@@ -1,23 +1,14 @@
-"""Questions made from facts: single, compound, bridges and comparisons, with their hops.
-
-python -m service.training.synthesis --data DIR --heldout-questions FILE --n 200
-
-writes held-out single-hop questions (JSONL: id, question, answers, supporting_passage_ids).
-"""
+"""Questions made from facts: single, compound, bridges and comparisons, with their hops."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from service.training.comparisons import COMPARISONS, DIRECTED, SAME
-from service.training.corpora import load_passages
-from service.training.facts import Fact, all_facts
+from service.training.facts import Fact
 from service.training.questions import PHRASES, SINGLE, join_questions, wordings
 from service.training.splits import normalise
 from service.training.substitution import Names, substitute
@@ -223,41 +214,3 @@ class Maker:
             births.append(substitute(self.fact(kind), self.names, self.rng, subject=film.answer))
         pair, dates = (films[0], films[1]), (births[0], births[1])
         return directed_comparison(pair, dates, self.rng, unseen=self.unseen)
-
-
-def heldout_questions(data: Path, size: int, seed: int = 7) -> list[dict[str, object]]:
-    """Single-hop questions in unseen wordings over held-out passages, real names only."""
-    facts = all_facts(load_passages(data, held_out=True))
-    rng = random.Random(seed)
-    maker = Maker(facts, Names(facts), rng, unseen=True)
-    rows: dict[str, dict[str, object]] = {}
-    for _ in range(50 * size):
-        if len(rows) >= size:
-            break
-        made = maker.single(share=0.0)
-        fact = made.hops[0].fact
-        clear = len({f.answer for f in maker.by_subject[fact.subject] if f.kind == fact.kind}) == 1
-        if clear and made.question not in rows:
-            rows[made.question] = {
-                "id": f"synthesised-{len(rows):04d}",
-                "question": made.question,
-                "answers": [made.answer],
-                "supporting_passage_ids": [fact.passage.id],
-            }
-    return list(rows.values())
-
-
-def main() -> None:
-    """Command line: write the held-out question file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of corpora and questions")
-    parser.add_argument("--heldout-questions", type=Path, required=True, help="JSONL to write")
-    parser.add_argument("--n", type=int, default=200, help="how many questions")
-    options = parser.parse_args()
-    rows = heldout_questions(options.data, options.n)
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    options.heldout_questions.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ from service.training.mixture import SHARES, Tasks
 from service.training.questions import SINGLE, UNSEEN, join_questions, vary_surface, wordings
 from service.training.splits import is_held_out
 from service.training.substitution import Names, rename, substitute
-from service.training.synthesis import Maker, heldout_questions, year_of
+from service.training.synthesis import Maker, year_of
 
 
 def maker(passages: list[Passage], seed: int = 0, *, unseen: bool = False) -> Maker:
@@ -125,12 +125,3 @@ def test_no_role_trains_on_held_out_text(role: str, data: Path) -> None:
         assert all(texts)
         text = " ".join(texts)
         assert not any(f"{title}:" in text for title in held)
-
-
-def test_heldout_questions_come_from_held_out_passages(data: Path) -> None:
-    titles = {p.id: p.title for p in load_passages(data, held_out=True)}
-    rows = heldout_questions(data, 12)
-    assert rows
-    for row in rows:
-        (passage_id,) = row["supporting_passage_ids"]  # type: ignore[misc]
-        assert is_held_out(titles[passage_id])
