@@ -31,13 +31,17 @@ class Labeler(Protocol):
     """LABEL: tags passages and marks their useful words, in view of a query.
 
     `tags` is 2 or 3. A passage is given as `service.labelling.encoding.passage_text` makes it.
-    `problem` says why it cannot work here and what to do, None where it can, and loads nothing
-    heavy. Raises `LoopUnavailable` with the same words.
+    `problem` says why it cannot work here and what to do, None where nothing is known against it,
+    and loads nothing. `load` makes it ready now, not at the first use. All but `problem` raise
+    `LoopUnavailable` with the same words, `EngineFailure` where a model fails.
     """
 
-    tags: int
+    @property
+    def tags(self) -> int: ...
 
     def problem(self) -> str | None: ...
+
+    async def load(self) -> None: ...
 
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
         """A label per passage, in their order."""
@@ -47,10 +51,12 @@ class QueryFilter(Protocol):
     """FILTER: the words of a query and of the infos that make the next query.
 
     It takes the query and the infos apart, not the sentence made of them: where that is too long
-    the infos are shortened, never the query (methods §6 #27). `problem` as a labeler's.
+    the infos are shortened, never the query (methods §6 #27). `problem` and `load` are a labeler's.
     """
 
     def problem(self) -> str | None: ...
+
+    async def load(self) -> None: ...
 
     async def filter(self, query: str, infos: Sequence[str]) -> str:
         """The words kept, in the order of the sentence; "" where none is."""

@@ -18,7 +18,8 @@ FILTER_PIECES: Final = 256  # the official code trains at 256 and runs at 128 (m
 QUERY_MARKER: Final = "Query:"
 INFO_MARKER: Final = "Info:"
 INFO_SEPARATOR: Final = ";"
-_MARKED: Final = frozenset({"query", "info"})
+_MARKED: Final = ("query", "info")
+_UNSEEN: Final = frozenset({"Mn", "Cc", "Cf", "Cn", "Co", "Cs"})  # categories of characters
 NO_WORD: Final = -1
 
 
@@ -123,7 +124,8 @@ def markable_words(text: str) -> list[str]:
     """
     kept: list[str] = []
     for word in _cut(text):
-        if word != ":" or not kept or _bare(kept[-1]) not in _MARKED:
+        forges = word == ":" and kept and _bare(kept[-1]).endswith(_MARKED)
+        if not forges and not _is_unseen(word):
             kept.append(word)
     return kept
 
@@ -131,7 +133,12 @@ def markable_words(text: str) -> list[str]:
 def _bare(word: str) -> str:
     """Without case and accents, as an uncased tokenizer reads it."""
     letters = unicodedata.normalize("NFD", word.casefold())
-    return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
+    return "".join(letter for letter in letters if not _is_unseen(letter))
+
+
+def _is_unseen(word: str) -> bool:
+    """A lone accent, control or format character, of which a tokenizer makes no piece."""
+    return len(word) == 1 and unicodedata.category(word) in _UNSEEN
 
 
 def marked_text(encoded: Encoded, marks: Sequence[bool]) -> str:

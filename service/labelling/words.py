@@ -11,15 +11,16 @@ from typing import Final, NamedTuple
 
 WORD_RULE: Final = "revelator-1"  # to be changed with the expression below
 
+_LETTER = r"[^\W_]"
 _CLITIC = r"n['’]t\b|['’](?:s|re|ve|ll|d|m)\b"
 _WORD = re.compile(
     rf"(?:[^\W\d_]\.){{2,}}"  # U.S.
     r"|(?-i:[A-Z])\.(?=\s|$)"  # an initial
     r"|\d+(?:[.,:]\d+)+"  # 1,000 and 3.5 and 10:30
     rf"|{_CLITIC}"
-    r"|\w+?(?=n['’]t\b)"  # the "do" of "don't"
-    rf"|\w+(?:(?!{_CLITIC})['’]\w+)*"  # O'Brien
-    r"|[^\w\s,]",
+    rf"|{_LETTER}+?(?=n['’]t\b)"  # the "do" of "don't"
+    rf"|{_LETTER}+(?:(?!{_CLITIC})['’]{_LETTER}+)*"  # O'Brien
+    r"|[^\w\s,]|_",
     re.IGNORECASE,
 )
 

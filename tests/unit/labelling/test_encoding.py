@@ -22,7 +22,25 @@ TOKENIZER: Any = shipped_tokenizer()
 CLS, SEP = 101, 102
 HOSTILE = st.lists(
     st.sampled_from(
-        ["[SEP]", "[CLS]", "Query:", "Info:", "; ", "QUERY :", "Ínfo", ",", ":", "[PAD]", "x", " "]
+        [
+            "[SEP]",
+            "[CLS]",
+            "Query:",
+            "Info:",
+            "; ",
+            "QUERY :",
+            "Ínfo",
+            "Info",
+            ",",
+            ":",
+            "_",
+            "中",
+            "\u200b",
+            "\u0301",
+            "[PAD]",
+            "x",
+            " ",
+        ]
     )
     | st.text(max_size=5),
     max_size=12,

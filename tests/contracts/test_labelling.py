@@ -1,0 +1,96 @@
+"""What every labeler and every filter keeps to: ONNX Runtime's, and the double of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from service.labelling.base import Labeler, PassageLabel, QueryFilter, Tag
+from service.labelling.onnx import OnnxFilter, OnnxLabeler
+from tests.stubs.word_labelling import WordFilter, WordLabeler, write_checkpoint
+
+pytestmark = pytest.mark.anyio
+TAGGED = {"opera": Tag.CONTINUE, "born": Tag.FINISH}
+MARKS = frozenset({"norma", "opera", "born", "city", "italy"})
+NORMA = "Norma: an opera of 1831"
+BORN = "He was born in Italy " + "long ago " * 40
+OTHER = "Nothing of use"
+MakeLabeler = Callable[[], Labeler]
+MakeFilter = Callable[[], QueryFilter]
+
+
+@pytest.fixture(params=["onnx", "words"])
+def labeler(request: pytest.FixtureRequest, tmp_path: Path) -> Labeler:
+    if request.param == "words":
+        return WordLabeler(TAGGED, MARKS)
+    return OnnxLabeler(write_checkpoint(tmp_path, "labeler", MARKS, TAGGED), threads=1)
+
+
+@pytest.fixture(params=["onnx", "words"])
+def query_filter(request: pytest.FixtureRequest, tmp_path: Path) -> QueryFilter:
+    if request.param == "words":
+        return WordFilter(MARKS)
+    return OnnxFilter(write_checkpoint(tmp_path, "filter", MARKS), threads=1)
+
+
+async def test_every_passage_has_a_label_in_its_place(labeler: Labeler) -> None:
+    assert labeler.problem() is None
+    labels = await labeler.label("who wrote it?", [BORN, OTHER, NORMA])
+    assert [label.tag for label in labels] == [Tag.FINISH, Tag.TERMINATE, Tag.CONTINUE]
+    assert [label.info for label in labels] == ["born Italy", "", "Norma opera"]
+    assert all(0.5 < label.probability <= 1 for label in labels)
+
+
+async def test_no_passage_has_no_label(labeler: Labeler) -> None:
+    assert await labeler.label("who?", []) == []
+
+
+async def test_questions_that_come_together_get_their_own_labels(labeler: Labeler) -> None:
+    passages = [[NORMA] * n + [BORN] * (10 - n) for n in range(11)]
+    answers: dict[int, list[PassageLabel]] = {}
+
+    async def ask(n: int) -> None:
+        answers[n] = await labeler.label(f"question {n}", passages[n])
+
+    async with anyio.create_task_group() as group:
+        for n in range(11):
+            group.start_soon(ask, n)
+    for n in range(11):
+        expected = [Tag.CONTINUE] * n + [Tag.FINISH] * (10 - n)
+        assert [label.tag for label in answers[n]] == expected
+
+
+async def test_whoever_leaves_takes_nobody_along(labeler: Labeler) -> None:
+    kept: list[PassageLabel] = []
+
+    async def stay() -> None:
+        kept.extend(await labeler.label("who?", [NORMA]))
+
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+            group.start_soon(stay)
+            scope.cancel()
+            await labeler.label("who?", [BORN])
+    assert [label.tag for label in kept] == [Tag.CONTINUE]
+
+
+async def test_the_filter_keeps_words_of_query_and_infos_in_order(
+    query_filter: QueryFilter,
+) -> None:
+    assert query_filter.problem() is None
+    kept = await query_filter.filter("In which city was he born?", ["Norma opera", "of Italy"])
+    assert kept == "city born Norma opera Italy"
+
+
+async def test_the_filter_may_keep_nothing(query_filter: QueryFilter) -> None:
+    assert await query_filter.filter("Who was it?", []) == ""
+
+
+async def test_markers_are_never_kept(tmp_path: Path) -> None:
+    greedy = OnnxFilter(
+        write_checkpoint(tmp_path, "filter", {"query", "info", ":", ";", "who"}), threads=1
+    )
+    assert await greedy.filter("Who?", ["a", "b"]) == "Who"
