@@ -231,6 +231,58 @@ def evaluate(
 
 
 @app.command()
+def synthesize(
+    pipeline: Annotated[
+        Literal["autorag", "hanrag", "efficientrag", "compound"],
+        typer.Argument(help="The paper's data synthesis to run."),
+    ],
+    input: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, readable=True, help="Items, JSON Lines.")
+    ],
+    output: Annotated[
+        Path, typer.Option(dir_okay=False, help="Rows, JSON Lines; beside it a report, a journal.")
+    ],
+    teacher: Annotated[
+        str, typer.Option(help="An engine of the settings, or rules: none, patterns in passages.")
+    ] = "default",
+    model: Annotated[str | None, typer.Option(help="The teacher's model at its engine.")] = None,
+    collection: Annotated[
+        str | None, typer.Option(help="What the pipeline searches, where it does.")
+    ] = None,
+    heldout: Annotated[
+        bool, typer.Option("--heldout", help="Rows to test with, of what is never trained on.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many items.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Items at once.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    price_prompt: Annotated[float, typer.Option(help="Of a million prompt tokens.")] = 0.0,
+    price_completion: Annotated[float, typer.Option(help="Of a million written tokens.")] = 0.0,
+    config: Config = None,
+    data: Data = None,
+) -> None:
+    """Make training data by a teacher, as a paper says; the same command goes on where it ended."""
+    from service.synthesis.command import Options, synthesize_file  # noqa: PLC0415
+    from service.synthesis.report import Prices  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    options = Options(
+        input,
+        output,
+        teacher=teacher,
+        model=model,
+        collection=collection,
+        side="test" if heldout else "train",
+        limit=limit,
+        concurrency=concurrency,
+        seed=seed,
+        prices=Prices(price_prompt, price_completion),
+    )
+    run(lambda: synthesize_file(settings, pipeline, options))
+
+
+@app.command()
 def tune(
     loop: Annotated[Literal["dragin"], typer.Argument(help="The loop whose threshold is swept.")],
     file: Annotated[

@@ -70,7 +70,7 @@ class Options:
         return self.output.with_name(f"{self.output.stem}.report.json")
 
 
-async def synthesize(
+async def synthesize_file(
     settings: Settings, name: PipelineName, options: Options, console: Console | None = None
 ) -> Report:
     """Run a pipeline, or go on with a run that ended early; show and write the report.

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from service.errors import InvalidRequest
 from service.generation.base import ChatRole
-from service.training.splits import is_held_out
-
-Side = Literal["train", "test"]
+from service.training import splits
+from service.training.splits import Side, is_held_out
 
 
 class _Part(BaseModel):
@@ -41,8 +40,10 @@ class RowMessage(_Part):
 class RowProvenance(_Part):
     """Where a row comes from.
 
-    `titles`: of all passages behind it, `answer_title` the one that holds the answer. `written`:
-    people wrote the question, it was not synthesised. `teacher`: the model, or `rules`.
+    `titles`: of all passages behind it, `answer_title` the one that holds the answer, `sources`
+    the ids. `written`: people wrote the question, it was not synthesised. `teacher`: the model, or
+    `rules`; `engine`, `prompts` (a digest of the templates), `version` (of the pipeline), `seed`,
+    `side` and `date` tell how to make the row again.
     """
 
     pipeline: str = Field(min_length=1)
@@ -51,6 +52,13 @@ class RowProvenance(_Part):
     titles: list[str] = []
     answer_title: str | None = None
     written: bool = False
+    sources: list[str] = []
+    engine: str | None = None
+    prompts: str | None = None
+    version: int | None = None
+    seed: int | None = None
+    side: Side | None = None
+    date: str | None = None
 
 
 def side_of(question: str, source: RowProvenance) -> Side | None:
@@ -58,11 +66,8 @@ def side_of(question: str, source: RowProvenance) -> Side | None:
 
     `question` is the one people wrote, where `source.written`.
     """
-    written = source.written and is_held_out(question)
-    if not written and not any(is_held_out(title) for title in source.titles):
-        return "train"
-    answered = source.answer_title is not None and is_held_out(source.answer_title)
-    return "test" if written or answered else None
+    answers = [] if source.answer_title is None else [source.answer_title]
+    return splits.side_of(source.titles, answers, question if source.written else None)
 
 
 class Sourced(_Part):
