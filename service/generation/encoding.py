@@ -77,9 +77,34 @@ class PromptEncoder:
 
     def encode_messages(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a chat up to where the model begins to write."""
+        return self._encode_pieces(_pieces(*self._render(messages))) or [0]
+
+    def encode_turn(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """What training shows and what it counts: `encode_messages` of all messages but the last,
+        and the ids with which the model then writes the last, to the end of its turn.
+
+        ValueError: a template refuses.
+        """
+        asked, _ = self._render(messages[:-1])
+        told, contents = self._render(messages, ask=False)
+        head, mark, rest = told.rpartition(_MARK.format(len(contents) - 1))
+        end = self._structure.search(rest)
+        tail = mark + rest[: end.end() if end else 0]
+        prompt = self._encode_pieces(_pieces(asked, contents)) or [0]
+        whole = self._encode_pieces(_pieces(head + tail, contents))
+        reply = whole[len(prompt) :]
+        if whole[: len(prompt)] != prompt:  # the template shows a turn otherwise than it asks for
+            lead = head.removeprefix(asked) if head.startswith(asked) else ""
+            reply = self._encode_pieces(_pieces(lead + tail, contents), at_start=False)
+        eos = self.tokenizer.eos_token_id
+        return prompt, reply + ([] if end or eos is None else [eos])
+
+    def _encode_pieces(
+        self, pieces: Sequence[tuple[str, bool]], *, at_start: bool = True
+    ) -> list[int]:
         ids: list[int] = []
-        plain, at_start = "", True
-        for piece, is_content in self._rendered(messages):
+        plain = ""
+        for piece, is_content in pieces:
             if is_content:
                 plain += piece
                 continue
@@ -95,36 +120,34 @@ class PromptEncoder:
                 if added.rstrip:
                     position += len(piece[position:]) - len(piece[position:].lstrip())
             plain += piece[position:]
-        ids += self.encode_text(plain, at_start=at_start) if plain else []
-        return ids or [0]
+        return ids + (self.encode_text(plain, at_start=at_start) if plain else [])
 
-    def _rendered(self, messages: Sequence[Message]) -> list[tuple[str, bool]]:
-        """The rendered template in pieces: structure (False) and contents (True)."""
-        text, contents = self._render(messages)
-        pieces: list[tuple[str, bool]] = []
-        for number, part in enumerate(_MARKS.split(text)):
-            pieces.append((contents[int(part)], True) if number % 2 else (part, False))
-        return pieces
-
-    def _render(self, messages: Sequence[Message]) -> tuple[str, list[str]]:
+    def _render(self, messages: Sequence[Message], *, ask: bool = True) -> tuple[str, list[str]]:
+        """The template around marks, and what they stand for; `ask` opens the model's turn."""
         if not self.tokenizer.chat_template:
             contents = [message.content for message in messages]
             return "\n".join(_MARK.format(n) for n in range(len(contents))) + "\n", contents
         try:
-            return self._apply(messages)
+            return self._apply(messages, ask)
         except Exception as error:  # templates raise what they like, some for system messages
             folded = _fold_system(messages)
             if len(folded) == len(messages):
                 reason = str(error).splitlines()[0][:200]
                 raise ValueError(f"the model's chat template refuses: {reason}") from None
-            return self._render(folded)
+            return self._render(folded, ask=ask)
 
-    def _apply(self, messages: Sequence[Message]) -> tuple[str, list[str]]:
+    def _apply(self, messages: Sequence[Message], ask: bool) -> tuple[str, list[str]]:
         marked = [{"role": m.role, "content": _MARK.format(n)} for n, m in enumerate(messages)]
-        text = self.tokenizer.apply_chat_template(
-            marked, tokenize=False, add_generation_prompt=True
-        )
+        text = self.tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=ask)
         return str(text), [message.content for message in messages]
+
+
+def _pieces(text: str, contents: Sequence[str]) -> list[tuple[str, bool]]:
+    """A rendered template in pieces: structure (False) and contents (True)."""
+    pieces: list[tuple[str, bool]] = []
+    for number, part in enumerate(_MARKS.split(text)):
+        pieces.append((contents[int(part)], True) if number % 2 else (part, False))
+    return pieces
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:

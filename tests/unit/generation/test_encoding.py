@@ -188,3 +188,40 @@ def test_tokens_lie_where_their_text_is(plain: PromptEncoder, text: str, bos: bo
     for token, (start, end) in zip(ids[bos:], places, strict=True):
         if end - start > 1:
             assert text[start:end].strip() in plain.backend.id_to_token(token).replace("▁", " ")
+
+
+TURNS = (
+    "{%- for m in messages -%}{{- '<|im_start|>' + m['role'] + '\\n' + m['content'] + "
+    "'<|im_end|>\\n' -}}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+# The last reply alone is shown with its (empty) reasoning.
+THINKING = TURNS.replace(
+    "'\\n' + m['content']",
+    "'\\n' + ('<think></think>' if loop.last and m['role'] == 'assistant' else '') + m['content']",
+)
+
+
+@pytest.mark.parametrize("template", [TURNS, THINKING, ""])
+def test_a_reply_follows_its_prompt_to_the_end_of_the_turn(tmp_path: Path, template: str) -> None:
+    save_tokenizer(tmp_path, template)
+    encoder = load(tmp_path)
+    for size in (2, 4):
+        messages = [*DIALOGUE[1:3], Message("user", "where"), Message("assistant", " Rome</s>é")]
+        prompt, reply = encoder.encode_turn(messages[:size])
+        assert prompt == encoder.encode_messages(messages[: size - 1])
+        text = encoder.backend.decode(reply, skip_special_tokens=False)
+        said = messages[size - 1].content
+        expected = {TURNS: f"{said}<|im_end|>", THINKING: f"<think></think>{said}<|im_end|>"}
+        assert text.strip() == expected.get(template, f"{said}</s>").strip()
+        assert reply.count(2) == (0 if template else 1)  # "</s>" in a content stays letters
+
+
+def test_prompt_and_reply_are_what_the_tokenizer_makes_of_the_whole(plain: PromptEncoder) -> None:
+    messages = (*DIALOGUE[:2], Message("assistant", "John and Mary"))
+    rendered = plain.tokenizer.apply_chat_template(
+        [{"role": m.role, "content": m.content} for m in messages], tokenize=False
+    )
+    own = list(plain.backend.encode(rendered, add_special_tokens=False).ids)
+    prompt, reply = plain.encode_turn(messages)
+    assert prompt + reply == own
