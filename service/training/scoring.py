@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -79,6 +80,18 @@ class Scorer:
         return choices[max(range(len(choices)), key=sums.__getitem__)]
 
 
+class Reading(NamedTuple):
+    """A question, the passages shown with it, and what answers it."""
+
+    question: str
+    passages: Sequence[PassageText]
+    answers: tuple[str, ...]
+
+    @property
+    def prompt(self) -> str:
+        return roles.TEMPLATES.answer(self.question, self.passages)
+
+
 class Heldout:
     """Prompts with their gold targets, from passages and questions that never train."""
 
@@ -111,8 +124,8 @@ class Heldout:
             pairs.append((roles.TEMPLATES.answer(made.question, texts), made.answer))
         return pairs
 
-    def squad(self, size: int, distractors: int) -> list[tuple[str, str, tuple[str, ...]]]:
-        """(prompt, first answer, all answers) of people's reading questions."""
+    def squad(self, size: int, distractors: int) -> list[Reading]:
+        """People's reading questions on held-out articles."""
         known = {passage.id: passage for passage in self.passages}
         questions = [
             q
@@ -127,7 +140,7 @@ class Heldout:
             others = self.distractors(real.question, fact, distractors)
             texts = [PassageText(p.title, p.text) for p in [gold, *others]]
             self.rng.shuffle(texts)
-            rows.append((roles.TEMPLATES.answer(real.question, texts), answers[0], answers))
+            rows.append(Reading(real.question, texts, answers))
         return rows
 
     def relevance(self, size: int) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +18,13 @@ from typing import NamedTuple
 import torch
 from transformers import LlamaForCausalLM
 
+from service.evaluation.metrics import f1
+from service.text import content_words, sentences
 from service.training.corpora import load_questions
 from service.training.draft_scoring import Drafted, auc, histogram
 from service.training.scoring import (
     Heldout,
+    Reading,
     Scorer,
     exact_match,
     label_accuracy,
@@ -122,14 +126,30 @@ def reading(scorer: Scorer, held: Heldout, size: int) -> list[Row]:
                           (4, "and four distractors")):  # fmt: skip
         pairs = held.reading(size, count)
         rows.append(Row(f"reader, {beside}, EM", exact_match(scorer, pairs, 32), "", len(pairs)))
-    squad = held.squad(size, 0)
+    alone = held.squad(size, 0)
     right = sum(
-        squeezed(scorer.write(prompt, 32)) in {squeezed(answer) for answer in answers}
-        for prompt, _, answers in squad
+        squeezed(scorer.write(each.prompt, 32)) in set(map(squeezed, each.answers))
+        for each in alone
     )
-    rows.append(Row("reader, people's questions (XQuAD), passage alone, EM", right / len(squad),
-                    "", len(squad)))  # fmt: skip
+    rows.append(Row("reader, people's questions (XQuAD), passage alone, EM", right / len(alone),
+                    "", len(alone)))  # fmt: skip
+    among = held.squad(size, 4)
+    score = statistics.fmean(best_f1(scorer.write(each.prompt, 32), each) for each in among)
+    base = statistics.fmean(best_f1(overlapping_sentence(each), each) for each in among)
+    rows.append(Row("reader, people's questions, passage among five, F1", score,
+                    f"best-overlap sentence {base:.3f}", len(among)))  # fmt: skip
     return rows
+
+
+def best_f1(given: str, reading: Reading) -> float:
+    return max(f1(given, answer) for answer in reading.answers)
+
+
+def overlapping_sentence(reading: Reading) -> str:
+    """The sentence of all passages shown that shares most content words with the question."""
+    asked = content_words(reading.question)
+    found = [p.text[start:end] for p in reading.passages for start, end in sentences(p.text)]
+    return max(found, key=lambda sentence: len(asked & content_words(sentence)))
 
 
 def steering(scorer: Scorer, held: Heldout, size: int) -> list[Row]:
