@@ -34,15 +34,24 @@ class Record:
     spent: Spent = field(default_factory=Spent)
 
     def to_line(self) -> bytes:
-        value = asdict(self)
+        spent = self.spent
+        value = {
+            "key": self.key,
+            "rows": [{"fields": dict(r.fields), "source": asdict(r.source)} for r in self.rows],
+            "dropped": self.dropped,
+            "lost": dict(self.lost),
+            "again": self.again,
+            "spent": [spent.calls, spent.prompt_tokens, spent.completion_tokens, dict(spent.bad)],
+        }
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
             errors="backslashreplace"
         )
 
     @classmethod
     def from_line(cls, value: Mapping[str, Any]) -> Record:
-        spent = {**value["spent"], "bad": Counter(value["spent"]["bad"])}
-        return cls(**{**value, "rows": tuple(map(_row, value["rows"])), "spent": Spent(**spent)})
+        *numbers, bad = value["spent"]
+        read = {"rows": tuple(map(_row, value["rows"])), "spent": Spent(*numbers, Counter(bad))}
+        return cls(**{**value, **read})
 
 
 def _row(value: Mapping[str, Any]) -> Row:
