@@ -11,7 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
@@ -100,6 +108,10 @@ def _with_plain_bytes(tokenizer: Tokenizer) -> Tokenizer:
         ]
     )
     plain.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    # A server that is given raw text puts the start token before it, as this says.
+    plain.post_processor = processors.TemplateProcessing(
+        single=f"{SPECIAL[1]} $A", special_tokens=[(SPECIAL[1], 1)]
+    )
     plain.encode_special_tokens = True
     return plain
 

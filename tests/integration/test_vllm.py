@@ -134,8 +134,10 @@ async def test_the_engine_in_the_process_writes_the_same(engine: OpenAIGenerator
     if os.environ.get("VLLM_URL") and not os.environ.get("VLLM_SERVES_EMBEDDED"):
         unavailable("the shipped model at VLLM_URL", "set VLLM_SERVES_EMBEDDED=1 where it is")
     local = LocalGenerator("local", EngineSettings())
-    for topic in ("the film Norma", "Paris", "an Zürich—é"):
-        request = ask(f"Task: answer\nQuestion: Who made {topic}?\nAnswer:", max_tokens=24)
+    for topic, chat in (("the film Norma", True), ("an Zürich—é", True), ("Paris", False)):
+        text = f"Task: answer\nQuestion: Who made {topic}?\nAnswer:"
+        raw = GenerationRequest(prompt=text, max_tokens=24)
+        request = ask(text, max_tokens=24) if chat else raw
 
         here, there = await complete(local, request), await complete(engine, request)
 
