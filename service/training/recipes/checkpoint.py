@@ -23,6 +23,7 @@ from service.training.recipes.settings import RecipeSettings, changed_settings
 
 FORMAT = 1
 RUN, FINISHED = "run.json", "checkpoint.json"
+POINTS = "points"  # folder of what a run resumes from, gone when it has ended
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "trl", "peft")
 
 

@@ -7,7 +7,6 @@ Accelerate under it finds the devices: a CPU or GPU by itself, many by `accelera
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ from transformers import (
 )
 
 from service.errors import ConfigurationError
+from service.training.recipes.checkpoint import POINTS
 from service.training.recipes.curves import write_curves
 from service.training.recipes.recipe import LossPoint, Run
 from service.training.recipes.settings import TrainerSettings
 
-POINTS = "points"
 WHOLE = "whole"  # written last into a saved point
 SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
@@ -34,8 +33,11 @@ SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_
 def trainer_arguments(settings: TrainerSettings, run: Run) -> dict[str, Any]:
     """Keywords for `TrainingArguments` or one of its children.
 
-    Raises ConfigurationError where `batch` cannot be split over the devices.
+    Raises ConfigurationError where `batch` cannot be split over the devices, or a device lacks the
+    precision.
     """
+    if settings.precision == "fp16" and (settings.device == "cpu" or not torch.cuda.is_available()):
+        raise ConfigurationError("precision: fp16 needs a GPU; a CPU has bf16 and fp32")
     return {
         "output_dir": str(run.folder / POINTS),
         "num_train_epochs": settings.epochs,
@@ -82,17 +84,15 @@ def _batches(settings: TrainerSettings, count: int) -> dict[str, int]:
 
 
 def fit(trainer: Trainer, run: Run) -> list[LossPoint]:
-    """Train to the end, from the last whole saved point where `run.resume`; the losses, all of
-    them. The saved points are gone afterwards: the weights are the caller's to write."""
+    """Train to the end, from the last whole saved point where `run.resume`; all losses of the run.
+
+    The weights are the caller's to write."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(_Progress(run))
     point = last_point(run.folder / POINTS) if run.resume else None
     if run.resume and run.main:
         run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
     trainer.train(resume_from_checkpoint=str(point) if point else None)
-    trainer.accelerator.wait_for_everyone()
-    if run.main:
-        shutil.rmtree(run.folder / POINTS, ignore_errors=True)
     return losses_of(trainer.state)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from service.training.recipes.checkpoint import (
     FINISHED,
+    POINTS,
     describe_run,
     finished_record,
     open_run,
@@ -37,6 +39,7 @@ def run_recipe(recipe: Recipe[S, R], settings: S, run: Run) -> dict[str, Any]:
     if run.main:
         write_curves(run.folder, outcome.losses)
         write_record(run.folder / FINISHED, record)
+        shutil.rmtree(run.folder / POINTS, ignore_errors=True)
     return record
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from service.errors import ConfigurationError, InvalidRequest, RevelatorError, StoreError
 from service.training.recipes import fitting
-from service.training.recipes.checkpoint import read_checkpoint
+from service.training.recipes.checkpoint import POINTS, read_checkpoint
 from service.training.recipes.recipe import Run
 from service.training.recipes.running import run_recipe
 from service.training.splits import is_held_out
@@ -100,12 +100,35 @@ def test_a_point_cut_short_is_passed_over(
 ) -> None:
     train(settings, tmp_path / "whole")
     train_until(settings, tmp_path / "cut", 12, monkeypatch)
-    points = tmp_path / "cut" / fitting.POINTS
+    points = tmp_path / "cut" / POINTS
     (points / "checkpoint-10" / fitting.WHOLE).unlink()
     (points / "checkpoint-10" / "optimizer.pt").write_bytes(b"half")
     assert fitting.last_point(points) == points / "checkpoint-5"
     train(settings, tmp_path / "cut", resume=True)
     assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
+
+
+def test_cut_between_the_last_update_and_the_checkpoint(
+    settings: ToySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", saving_until_the_end(tmp_path / "cut" / "weights.pt"))
+        with pytest.raises(Interrupted):
+            train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut", resume=True)
+    assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
+
+
+def saving_until_the_end(last: Path) -> Any:
+    save = torch.save
+
+    def saving(value: Any, path: Any, *rest: Any, **options: Any) -> None:
+        if path == last:
+            raise Interrupted
+        save(value, path, *rest, **options)
+
+    return saving
 
 
 def test_a_run_that_has_ended_is_not_trained_again(settings: ToySettings, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Chats to token ids and labels: the loss on what the model itself says, on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from service.generation.base import Message
+from service.generation.encoding import PromptEncoder
+from service.training.rows import Row
+
+UNCOUNTED = -100
+
+
+class TokenRow(NamedTuple):
+    """Ids of one training row; `labels` has the id where it is learnt, else -100."""
+
+    input_ids: list[int]
+    labels: list[int]
+
+
+def encode_chat(encoder: PromptEncoder, row: Row) -> list[TokenRow]:
+    """A chat as the served model meets it: each prompt as it is served, each learnt reply after it.
+
+    One row, or several where the chat template writes earlier turns otherwise than when they were
+    the last (without their reasoning, for instance). ValueError: the template refuses the chat.
+    """
+    messages = chat_of(row)
+    rows: list[TokenRow] = []
+    for place, message in enumerate(row.messages):
+        if not message.learn:
+            continue
+        prompt, reply = encoder.encode_turn(messages[: place + 1])
+        before = rows.pop() if rows and _continues(rows[-1], prompt) else TokenRow([], [])
+        shown = [UNCOUNTED] * (len(prompt) - len(before.labels))
+        rows.append(TokenRow(prompt + reply, before.labels + shown + reply))
+    return rows
+
+
+def chat_of(row: Row) -> Sequence[Message]:
+    """The row's messages as generation takes them."""
+    return [Message(message.role, message.content) for message in row.messages]
+
+
+def _continues(before: TokenRow, prompt: list[int]) -> bool:
+    return prompt[: len(before.input_ids)] == before.input_ids

@@ -1,0 +1,72 @@
+"""`train filter`: the words of EfficientRAG's next query (methods §4.5), on MiniLM or another BERT.
+
+`official` has the paper's hyper-parameters, whose base has 304 M parameters; `minilm` is ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from service.training.labelling.dataset import filter_input
+from service.training.labelling.fitting import (
+    LabelSettings,
+    open_network,
+    open_tokenizer,
+    outputs_of,
+    save,
+    train_network,
+)
+from service.training.labelling.scores import filter_scores
+from service.training.labelling.smoke import write_smoke_rows
+from service.training.labels import FilterRow
+from service.training.recipes.data import read_data
+from service.training.recipes.recipe import Outcome, Recipe, Run, Score, TrainingData
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "official": {
+        "learning_rate": 1e-5, "batch": 32, "epochs": 2, "warm_up": 200, "weight_decay": 0.01,
+        "schedule": "linear", "longest": 256, "freeze_embeddings": False,
+    },
+    "minilm": {
+        "learning_rate": 3e-4, "batch": 16, "rows_at_once": 16, "epochs": 3, "warm_up": 0.06,
+        "weight_decay": 0.01, "schedule": "linear", "longest": 256, "precision": "bf16",
+    },
+}  # fmt: skip
+
+
+def fit_filter(settings: LabelSettings, data: TrainingData[FilterRow], run: Run) -> Outcome:
+    tokenizer = open_tokenizer(settings)
+    train, held_out = (
+        [filter_input(tokenizer, row, settings.longest) for row in rows]
+        for rows in (data.train, data.held_out)
+    )
+    network = open_network(settings)
+    losses = train_network(network, train, settings, run)
+    if not run.main:
+        return Outcome(losses)
+    scores: dict[str, Score] = {}
+    if held_out:
+        found = filter_scores(outputs_of(network, held_out, settings.rows_at_once))
+        chance = {"exact_query": 0.0, "token_f1": found.chance}
+        scores = {n: Score(v, chance[n], len(held_out)) for n, v in found.values.items()}
+    save(network, "filter", settings, {name: s.value for name, s in scores.items()}, run)
+    return Outcome(losses, scores)
+
+
+def smoke(folder: Path) -> LabelSettings:
+    train, held_out = write_smoke_rows(folder, "filter")
+    return LabelSettings(
+        data=(train,), held_out=(held_out,), steps=120, batch=16, rows_at_once=16, longest=256,
+        learning_rate=3e-4, log_every=4, save_every=40, device="cpu",
+    )  # fmt: skip
+
+
+RECIPE: Recipe[LabelSettings, FilterRow] = Recipe(
+    name="filter",
+    settings=LabelSettings,
+    presets=PRESETS,
+    read=lambda settings: read_data(FilterRow, settings),
+    fit=fit_filter,
+    smoke=smoke,
+)

@@ -1,0 +1,80 @@
+"""`train labeler`: EfficientRAG's tags and useful words (methods §4.5), on MiniLM or another BERT.
+
+`official` has the paper's hyper-parameters, whose base has 304 M parameters; `minilm` is ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from service.training.labelling.dataset import Labelled, labeler_input
+from service.training.labelling.fitting import (
+    LabelerSettings,
+    open_network,
+    open_tokenizer,
+    outputs_of,
+    save,
+    train_network,
+)
+from service.training.labelling.network import LabelNetwork
+from service.training.labelling.scores import labeler_scores
+from service.training.labelling.smoke import write_smoke_rows
+from service.training.labels import LabelerRow
+from service.training.recipes.data import read_data
+from service.training.recipes.recipe import Outcome, Recipe, Run, Score, TrainingData
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "official": {
+        "learning_rate": 5e-6, "batch": 32, "epochs": 2, "warm_up": 200, "weight_decay": 0.01,
+        "schedule": "linear", "longest": 384, "freeze_embeddings": False,
+    },
+    "minilm": {
+        "learning_rate": 2e-4, "batch": 16, "rows_at_once": 16, "epochs": 1, "warm_up": 0.06,
+        "weight_decay": 0.01, "schedule": "linear", "longest": 384, "token_weights": [1.0, 2.0],
+        "precision": "bf16",
+    },
+}  # fmt: skip
+
+
+def fit_labeler(settings: LabelerSettings, data: TrainingData[LabelerRow], run: Run) -> Outcome:
+    tokenizer = open_tokenizer(settings)
+    train, held_out = (
+        [labeler_input(tokenizer, row, settings.longest, settings.tags) for row in rows]
+        for rows in (data.train, data.held_out)
+    )
+    network = open_network(settings)
+    losses = train_network(network, train, settings, run)
+    if not run.main:
+        return Outcome(losses)
+    scores = score(network, held_out, settings.rows_at_once) if held_out else {}
+    save(network, "labeler", settings, {name: s.value for name, s in scores.items()}, run)
+    return Outcome(losses, scores)
+
+
+def score(network: LabelNetwork, rows: Sequence[Labelled], at_once: int) -> dict[str, Score]:
+    """Of the tags over all rows, of the words over those that serve."""
+    found = labeler_scores(outputs_of(network, rows, at_once))
+    share = max(Counter(row.tag for row in rows).values()) / len(rows)
+    chance = {"tag_accuracy": share, "tag_macro_f1": 1 / 3, "token_f1": found.chance}
+    return {n: Score(v, chance[n], len(rows)) for n, v in found.values.items()}
+
+
+def smoke(folder: Path) -> LabelerSettings:
+    train, held_out = write_smoke_rows(folder, "labeler")
+    return LabelerSettings(
+        data=(train,), held_out=(held_out,), steps=120, batch=16, rows_at_once=16,
+        learning_rate=3e-4, log_every=4, save_every=40, device="cpu",
+    )  # fmt: skip
+
+
+RECIPE: Recipe[LabelerSettings, LabelerRow] = Recipe(
+    name="labeler",
+    settings=LabelerSettings,
+    presets=PRESETS,
+    read=lambda settings: read_data(LabelerRow, settings),
+    fit=fit_labeler,
+    smoke=smoke,
+)
