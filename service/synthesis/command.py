@@ -33,6 +33,7 @@ from service.synthesis.report import (
     Account,
     Prices,
     Report,
+    files_of,
     report_of,
     settle,
     table,
@@ -127,7 +128,8 @@ async def run_all(run: Run, reading: Reading[Any], options: Options, screen: Con
             account = Account(items, records, refused, reading.bad)
             result = settle(account, run.pipeline, run.seed)
             report = report_of(result, account, journal, options.prices)
-            write_rows(options.output, result.rows, journal.header)
+            files = files_of(options.output, run.pipeline.kinds)
+            write_rows(files, result.rows, journal.header)
             write_report(options.report, report)
     except OSError as error:
         raise StoreError(f"{error.filename}: cannot be written: {error.strerror}") from None

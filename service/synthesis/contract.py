@@ -81,10 +81,14 @@ class Item(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the output, without its provenance; `source` as far as it is this row's."""
+    """One line of the output, without its provenance; `source` as far as it is this row's.
+
+    `kind` is one of the pipeline's `kinds`.
+    """
 
     fields: Mapping[str, Any]
     source: Source
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,7 @@ class Pipeline(Generic[T]):
 
     `read`: lines of the input to items. `steps`: one item to its outcome. `select`: at the end,
     over all rows in the order of the input (sampling, balance). `searches`: it needs a collection.
+    `kinds`: rows of a kind that has a name go to a file of their own, `OUTPUT.<kind>.jsonl`.
     """
 
     name: str
@@ -230,3 +235,4 @@ class Pipeline(Generic[T]):
     steps: Callable[[Item[T], random.Random], Steps[Outcome]]
     select: Callable[[Sequence[Row], random.Random], Selection] = keep_all
     searches: bool = False
+    kinds: tuple[str, ...] = ("",)

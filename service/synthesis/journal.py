@@ -37,7 +37,10 @@ class Record:
         spent = self.spent
         value = {
             "key": self.key,
-            "rows": [{"fields": dict(r.fields), "source": asdict(r.source)} for r in self.rows],
+            "rows": [
+                {"fields": dict(row.fields), "source": asdict(row.source), "kind": row.kind}
+                for row in self.rows
+            ],
             "dropped": self.dropped,
             "lost": dict(self.lost),
             "again": self.again,
@@ -49,15 +52,16 @@ class Record:
 
     @classmethod
     def from_line(cls, value: Mapping[str, Any]) -> Record:
-        *numbers, bad = value["spent"]
-        read = {"rows": tuple(map(_row, value["rows"])), "spent": Spent(*numbers, Counter(bad))}
+        calls, prompt, completion, bad = value["spent"]
+        spent = Spent(calls, prompt, completion, Counter(bad))
+        read = {"rows": tuple(map(_row, value["rows"])), "spent": spent}
         return cls(**{**value, **read})
 
 
 def _row(value: Mapping[str, Any]) -> Row:
     given = value["source"]
     many = {name: tuple(given[name]) for name in ("ids", "titles", "answer_titles")}
-    return Row(value["fields"], Source(**many, question=given["question"]))
+    return Row(value["fields"], Source(**many, question=given["question"]), value["kind"])
 
 
 class Journal:

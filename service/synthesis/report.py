@@ -120,10 +120,22 @@ def report_of(result: Result, account: Account, journal: Journal, prices: Prices
     )
 
 
-def write_rows(path: Path, rows: Sequence[tuple[str, Row]], run: Mapping[str, Any]) -> None:
-    """The output, all of it or nothing."""
-    lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in rows)
-    _write_whole(path, "".join(f"{line}\n" for line in lines))
+def files_of(output: Path, kinds: Sequence[str]) -> dict[str, Path]:
+    """The output's files, by kind of row: `rows.jsonl`, or `rows.labeler.jsonl` and its like."""
+    return {
+        kind: output.with_name(f"{output.stem}.{kind}{output.suffix}") if kind else output
+        for kind in kinds
+    }
+
+
+def write_rows(
+    files: Mapping[str, Path], rows: Sequence[tuple[str, Row]], run: Mapping[str, Any]
+) -> None:
+    """The output, each file all of it or nothing."""
+    for kind, path in files.items():
+        own = (row for row in rows if row[1].kind == kind)
+        lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in own)
+        _write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
 def _with_provenance(item: str, row: Row, run: Mapping[str, Any]) -> dict[str, Any]:
