@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from service.domain import Passage
 from service.evaluation.datasets import JOINT
-from service.revelator.parsing import parse_question
+from service.revelator.parsing.salvage import has_word, one_line, unwrap
 from service.synthesis.contract import (
     Ask,
     BadReply,
@@ -47,7 +48,8 @@ SIZES: Final = (2, 3, 4)  # of a compound question, in parts
 PER_ENTITY: Final = 6  # 60,000 questions of 10,000 entities
 LONGEST_ANSWER: Final = 8  # words
 LONGEST_DOCUMENT: Final = 4_000  # characters
-SPLITS: Final = {"train": 50_000, "dev": 8_000, "test": 2_000}
+_LABEL: Final = re.compile(r"^\s*(?:compound )?question\s*:", re.IGNORECASE)
+SPLITS: Final[dict[str, int]] = {"train": 50_000, "dev": 8_000, "test": 2_000}
 JSON_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {"Question": {"type": "string"}, "Answer": {"type": "string"}},
@@ -120,8 +122,8 @@ def read_compound(text: str, parts: Sequence[Part]) -> str:
     """One question without the answers. `no` is a reply like any other: raises Dropped."""
     if normalise(text) == "no":
         raise Dropped("combine: cannot be joined")
-    question = parse_question(text)
-    if question is None or not question.endswith("?"):
+    question = one_line(_LABEL.sub("", unwrap(text)))
+    if not question.endswith("?") or not has_word(question):
         raise BadReply("no question")
     if any(normalise(question) == normalise(part.question) for part in parts):
         raise BadReply("only one part")
@@ -136,10 +138,10 @@ def draw(parts: Sequence[Part], rng: random.Random) -> list[tuple[Part, ...]]:
     possible = sum(comb(len(parts), size) for size in sizes)
     if possible <= PER_ENTITY:
         return [chosen for size in sizes for chosen in combinations(parts, size)]
-    drawn: dict[frozenset[Part], tuple[Part, ...]] = {}
+    drawn: dict[frozenset[str], tuple[Part, ...]] = {}
     while len(drawn) < PER_ENTITY:
         chosen = tuple(rng.sample(parts, rng.choice(sizes)))
-        drawn.setdefault(frozenset(chosen), chosen)
+        drawn.setdefault(frozenset(part.question for part in chosen), chosen)
     return list(drawn.values())
 
 
