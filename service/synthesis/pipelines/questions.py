@@ -1,0 +1,196 @@
+"""Questions with what answers them, in the shapes that the papers' sets come in.
+
+A line a question, as `revelator evaluate` reads it (`question`, `answer` or `answers`, …), with its
+chain of sub-questions in one of these shapes:
+
+- `hops`, each `question`, `answer`, and a `passage` (`id`, `title`, `text`) or a `passage_id`;
+- MuSiQue's own `question_decomposition` and `paragraphs`;
+- 2WikiMultihopQA's own `evidences`, `context` and `supporting_facts`;
+- `sub_questions` and `parts`, as `synthesize compound` writes them.
+
+A line may also be a passage (`id`, `title`, `text`): those are what `passage_id` names. `#k` in a
+sub-question stands for the answer of hop k. What `synthesize` made has `provenance`; all other
+questions count as written by people. Without `route`, choices make a question `direct`, parts
+`compound`, a chain or a `decomposition` `complex`, else it is `single` (methods §1.5).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.domain import Passage, RouteName
+from service.evaluation.datasets import GoldQuestion, read_question
+from service.synthesis.contract import BadLine, Item, Lines, Reading, Source
+from service.synthesis.pipelines.relations import question_on
+from service.synthesis.reading import list_of, passage_of, text_of
+
+RELATION: Final = ">>"  # MuSiQue: "subject >> relation" where nobody wrote a question
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A sub-question, its answer, and the passage that tells it, where that is known."""
+
+    question: str
+    answer: str
+    passage: Passage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, its right answers (the first is the gold one), and its chain, if it has one."""
+
+    question: str
+    route: RouteName
+    answers: tuple[str, ...]
+    hops: tuple[Hop, ...] = ()
+    supporting: tuple[Passage, ...] = ()
+    written: bool = True
+
+
+def read_questions(lines: Lines, rng: random.Random) -> Reading[Asked]:
+    """The questions, in the order of the lines."""
+    passages: dict[str, Passage] = {}
+    asked: list[tuple[int, Mapping[str, Any]]] = []
+    items: dict[str, Item[Asked]] = {}
+    bad: list[tuple[int, str]] = []
+    for number, line in lines:
+        if "question" in line or "text" not in line:
+            asked.append((number, line))
+            continue
+        try:
+            passage = passage_of(line)
+            passages[passage.passage_id] = passage
+        except BadLine as error:
+            bad.append((number, error.reason))
+    for number, line in asked:
+        try:
+            item = _item(line, f"line-{number}", passages)
+            if item.id in items:
+                raise BadLine("id of an earlier line")
+            items[item.id] = item
+        except BadLine as error:
+            bad.append((number, error.reason))
+    return Reading(list(items.values()), sorted(bad))
+
+
+def _item(line: Mapping[str, Any], default_id: str, passages: Mapping[str, Passage]) -> Item[Asked]:
+    given = line.get("id", line.get("_id"))
+    try:
+        gold = read_question({**line, "id": given}, default_id)
+    except ValueError as error:
+        raise BadLine(str(error)) from None
+    hops, supporting = _chain(line, gold, passages)
+    written = "provenance" not in line
+    content = Asked(
+        gold.question.strip(), _route(line, gold, hops), gold.answers, hops, supporting, written
+    )
+    return Item(gold.id, content, _source(line, content))
+
+
+def _route(line: Mapping[str, Any], gold: GoldQuestion, hops: Sequence[Hop]) -> RouteName:
+    if gold.route:
+        return gold.route
+    if "choices" in line:
+        return "direct"
+    if gold.parts:
+        return "compound"
+    return "complex" if len(hops) > 1 or "decomposition" in line else "single"
+
+
+def _source(line: Mapping[str, Any], asked: Asked) -> Source:
+    """The passages behind it; the last hop's holds the answer, as far as chains tell."""
+    made = line.get("provenance", {})
+    if not isinstance(made, dict):
+        raise BadLine("`provenance` is no object")
+    chain = tuple(hop.passage for hop in asked.hops if hop.passage)
+    behind = {passage.passage_id: passage for passage in (*chain, *asked.supporting)}
+    titles = [passage.title for passage in behind.values()] + list(made.get("titles", ()))
+    last = asked.hops[-1].passage if asked.hops else None
+    answer = [last] if last else list(behind.values())
+    answer_titles = (
+        [made["answer_title"]] if made.get("answer_title") else [p.title for p in answer]
+    )
+    question = asked.question if asked.written else None
+    return Source(
+        tuple(behind),
+        tuple(dict.fromkeys(titles)),
+        tuple(dict.fromkeys(answer_titles)),
+        question,
+    )
+
+
+def _chain(
+    line: Mapping[str, Any], gold: GoldQuestion, passages: Mapping[str, Passage]
+) -> tuple[tuple[Hop, ...], tuple[Passage, ...]]:
+    """The hops and the supporting passages."""
+    if "question_decomposition" in line:
+        return _musique(line), ()
+    if "evidences" in line:
+        return _wiki2(line)
+    named = sorted(gold.supporting)
+    if "sub_questions" in line:
+        return _parts(line, gold), tuple(passages[n] for n in named if n in passages)
+    hops = tuple(_hop(hop, passages) for hop in list_of(line, "hops")) if "hops" in line else ()
+    known = {hop.passage.passage_id for hop in hops if hop.passage}
+    return hops, tuple(_known(name, passages) for name in named if name not in known)
+
+
+def _hop(hop: object, passages: Mapping[str, Passage]) -> Hop:
+    if not isinstance(hop, dict):
+        raise BadLine("a hop is no object")
+    passage = None
+    if "passage" in hop:
+        passage = passage_of(hop["passage"])
+    elif "passage_id" in hop:
+        passage = _known(text_of(hop, "passage_id"), passages)
+    return Hop(text_of(hop, "question"), text_of(hop, "answer"), passage)
+
+
+def _known(name: str, passages: Mapping[str, Passage]) -> Passage:
+    """Without its title nobody could say whether a passage is held out."""
+    if name not in passages:
+        raise BadLine("a passage that is not in the input")
+    return passages[name]
+
+
+def _parts(line: Mapping[str, Any], gold: GoldQuestion) -> tuple[Hop, ...]:
+    questions = list_of(line, "sub_questions")
+    if len(questions) != len(gold.parts):
+        raise BadLine("`sub_questions` and `parts` are not alike in number")
+    return tuple(Hop(str(q), part[0]) for q, part in zip(questions, gold.parts, strict=True))
+
+
+def _musique(line: Mapping[str, Any]) -> tuple[Hop, ...]:
+    paragraphs = {p.get("idx"): p for p in list_of(line, "paragraphs") if isinstance(p, dict)}
+    hops = []
+    for step in list_of(line, "question_decomposition"):
+        paragraph = paragraphs.get(step.get("paragraph_support_idx"))
+        if paragraph is None:
+            raise BadLine("a hop without its paragraph")
+        title, text = text_of(paragraph, "title"), text_of(paragraph, "paragraph_text")
+        passage = Passage(f"{line.get('id')}-{paragraph['idx']}", title, text)
+        hops.append(Hop(text_of(step, "question"), text_of(step, "answer"), passage))
+    return tuple(hops)
+
+
+def _wiki2(line: Mapping[str, Any]) -> tuple[tuple[Hop, ...], tuple[Passage, ...]]:
+    """Evidence is a triple; its passage is the one named like its subject, where there is one."""
+    try:
+        texts = {str(title): " ".join(sentences) for title, sentences in list_of(line, "context")}
+        gold = list(dict.fromkeys(str(title) for title, _ in list_of(line, "supporting_facts")))
+        triples = [(str(s), str(r), str(o)) for s, r, o in list_of(line, "evidences")]
+        by_title = {title: Passage(title, title, texts[title]) for title in gold}
+    except (ValueError, TypeError, KeyError):
+        raise BadLine(
+            "`context`, `supporting_facts` or `evidences` are not 2WikiMultihopQA's"
+        ) from None
+    hops = tuple(
+        Hop(question_on(subject, relation) or f"{subject} {RELATION} {relation}", value,
+            by_title.get(subject))
+        for subject, relation, value in triples
+    )  # fmt: skip
+    return hops, tuple(by_title.values())
