@@ -12,11 +12,12 @@ import argparse
 import logging
 import os
 import random
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -24,6 +25,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
+from service.training.batches import Batches
+from service.training.clock import Clock
 from service.training.copying import Example, copying_examples
 from service.training.corpora import load_passages, tokenizer_texts
 from service.training.mixture import task_examples
@@ -35,36 +38,35 @@ logger = logging.getLogger(__name__)
 
 MATRIX_RATE = 0.015
 TABLE_RATE = 2e-3
-WARM_UP_S = 60.0
 STEP_TOKENS = 8192
 # Share and weight of prompt ids in the loss: little, but it keeps the language itself learning.
 PROMPT_SHARE = 0.2
 PROMPT_WEIGHT = 0.02
 LEAST_WEIGHT, MOST_WEIGHT = 2.0, 5.0
-ROW_TOKENS = 2048
 # The weights that are measured and exported are a running mean over about 70 steps.
 AVERAGED = 0.985
-POOL = 512
+LOG_EVERY = 10
 
 
-@dataclass
-class Clock:
-    """Training time in seconds, continued over resumed runs; the schedule hangs on it."""
+@dataclass(frozen=True)
+class Plan:
+    """What a run does. `clock` tells how long; `copying`, `save_every` and `measure_every` are in
+    its unit (seconds or updates), and 0 does not measure. `shares`: of the roles, else the
+    mixture's own. `point` is where the state to resume from is kept."""
 
-    limit_s: float
-    before_s: float = 0.0
-    scale: float = 1.0
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def elapsed_s(self) -> float:
-        return self.before_s + time.monotonic() - self.started
-
-    def rate(self) -> float:
-        """Factor on the learning rates: up in a minute, flat, then a line down, all by `scale`."""
-        share = min(1.0, self.elapsed_s / self.limit_s)
-        warm = min(1.0, (self.elapsed_s + 1.0) / WARM_UP_S)
-        return self.scale * warm * max(0.01, min(1.0, 1.6 * (1 - share)))
+    data: Path
+    out: Path
+    point: Path
+    clock: Clock
+    copying: float
+    save_every: float
+    measure_every: float
+    seed: int = 0
+    vocabulary: int = VOCABULARY
+    layers: int = 5
+    width: int = 256
+    step_tokens: int = STEP_TOKENS
+    shares: Mapping[str, float] | None = None
 
 
 class Optimiser:
@@ -101,21 +103,6 @@ class Optimiser:
             optimiser.load_state_dict(state)
 
 
-def batches(examples: Iterator[Example], rng: random.Random) -> Iterator[list[Example]]:
-    """Groups of examples of similar length, at most ROW_TOKENS ids each with their padding."""
-    while True:
-        pool = sorted((next(examples) for _ in range(POOL)), key=lambda e: len(e.ids))
-        groups: list[list[Example]] = [[]]
-        for example in pool:
-            if len(example.ids) > CONTEXT:
-                continue
-            if groups[-1] and (len(groups[-1]) + 1) * len(example.ids) > ROW_TOKENS:
-                groups.append([])
-            groups[-1].append(example)
-        rng.shuffle(groups)
-        yield from groups
-
-
 def batch_loss(
     model: LlamaForCausalLM, batch: list[Example], prompt_weight: float = 0.0
 ) -> tuple[Tensor, float]:
@@ -146,11 +133,15 @@ def batch_loss(
 
 
 def train_step(
-    model: LlamaForCausalLM, optimiser: Optimiser, source: Iterator[list[Example]], factor: float
+    model: LlamaForCausalLM,
+    optimiser: Optimiser,
+    source: Iterator[list[Example]],
+    factor: float,
+    tokens: int = STEP_TOKENS,
 ) -> tuple[float, int]:
-    """One update over about STEP_TOKENS ids; returns the mean loss and the ids seen."""
+    """One update over about `tokens` ids; returns the mean loss and the ids seen."""
     total, weight, seen = 0.0, 0.0, 0
-    while seen < STEP_TOKENS:
+    while seen < tokens:
         batch = next(source)
         loss, share = batch_loss(model, batch, PROMPT_WEIGHT)
         (loss / 100.0).backward()  # type: ignore[no-untyped-call]
@@ -184,95 +175,134 @@ def save_checkpoint(path: Path, state: dict[str, object]) -> None:
 
 
 class Trainer:
-    """The loop: copying first, then the tasks, with checkpoints and small evaluations."""
+    """The loop: copying first, then the tasks, with saved states and small evaluations.
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.out: Path = options.out
-        self.out.mkdir(parents=True, exist_ok=True)
-        self.rng = random.Random(options.seed)
-        torch.manual_seed(options.seed)
-        self.passages = load_passages(options.data)
+    On an `UpdateClock` a run that was cut and resumed gives the weights of one that was not, bit
+    for bit.
+    """
+
+    def __init__(
+        self, plan: Plan, *, resume: bool = False, say: Callable[[str], None] = logger.info
+    ) -> None:
+        self.plan, self.clock, self.say = plan, plan.clock, say
+        plan.out.mkdir(parents=True, exist_ok=True)
+        self.rng = random.Random(plan.seed)
+        torch.manual_seed(plan.seed)
+        self.passages = load_passages(plan.data)
         self.tokenizer = self._tokenizer()
-        self.model = build_model(model_config(self.tokenizer.get_vocab_size()))
+        size = self.tokenizer.get_vocab_size()
+        self.model = build_model(model_config(size, plan.layers, plan.width))
         self.optimiser = Optimiser(self.model)
         self.average = RunningMean(self.model)
-        self.clock = Clock(options.minutes * 60.0, scale=options.scale)
         self.step, self.tokens = 0, 0
-        if options.resume:
+        self.losses: list[tuple[int, float]] = []
+        self.batches = Batches(self._source(), self.rng, self.clock)
+        if resume:
             self._resume()
 
     def _tokenizer(self) -> Tokenizer:
-        if not (self.out / "tokenizer.json").exists():
-            texts = tokenizer_texts(self.options.data, self.passages)
-            save_tokenizer(train_tokenizer(texts, VOCABULARY), self.out, CONTEXT)
-        return load_tokenizer(self.out)
+        if not (self.plan.out / "tokenizer.json").exists():
+            texts = tokenizer_texts(self.plan.data, self.passages)
+            save_tokenizer(train_tokenizer(texts, self.plan.vocabulary), self.plan.out, CONTEXT)
+        return load_tokenizer(self.plan.out)
 
     def _resume(self) -> None:
-        state = torch.load(self.out / "checkpoint.pt", weights_only=True)
+        state = torch.load(self.plan.point, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.average.model.load_state_dict(state["average"])
         self.optimiser.load(state["optimiser"])
         progress = state["progress"]
-        self.clock = replace(self.clock, before_s=progress["elapsed_s"])
         self.step, self.tokens = int(progress["step"]), int(progress["tokens"])
-        self.rng.seed(self.options.seed + self.step)
+        if "stream" in state:
+            self._draw_again(state["stream"])
+        else:  # written before the stream was kept: other examples from here on
+            self.rng.seed(self.plan.seed + self.step)
+        self.clock.set(progress["elapsed_s"])
 
-    def _save(self) -> None:
-        progress = {
-            "elapsed_s": self.clock.elapsed_s,
-            "step": float(self.step),
-            "tokens": float(self.tokens),
-        }
+    def _draw_again(self, stream: dict[str, Any]) -> None:
+        version, words, gauss = stream["before"]
+        self.rng.setstate((version, tuple(words), gauss))
+        self.clock.set(stream["drawn_at"])
+        if stream["taken"]:
+            self.batches.skip(stream["taken"])
+        self.losses = [(int(step), loss) for step, loss in stream["losses"]]
+        torch.set_rng_state(stream["torch"])
+
+    def save(self) -> None:
+        """Keep the state to resume from, and export the model as it stands."""
         state: dict[str, object] = {
             "model": self.model.state_dict(),
             "average": self.average.model.state_dict(),
             "optimiser": self.optimiser.state(),
-            "progress": progress,
-        }
-        save_checkpoint(self.out / "checkpoint.pt", state)
-        export_model(self.average.model, self.out)
+            "progress": {
+                "elapsed_s": self.clock.now, "step": float(self.step), "tokens": float(self.tokens)
+            },
+            "stream": {
+                "before": self.batches.before, "drawn_at": self.batches.drawn_at,
+                "taken": self.batches.taken, "torch": torch.get_rng_state(),
+                "losses": self.losses,
+            },
+        }  # fmt: skip
+        save_checkpoint(self.plan.point, state)
+        export_model(self.average.model, self.plan.out)
 
     def _source(self) -> Iterator[Example]:
-        """Copying until its minutes are over, then the mixture of tasks."""
+        """Copying until its time is over, then the mixture of tasks."""
         copying = copying_examples(self.tokenizer, self.passages, self.rng)
-        while self.clock.elapsed_s < self.options.copying_minutes * 60:
+        while self.clock.now < self.plan.copying:
             yield next(copying)
-        yield from task_examples(self.tokenizer, self.options.data, self.rng, self.clock_share)
-
-    def clock_share(self) -> float:
-        """How much of the training time is over, from 0 to 1."""
-        return self.clock.elapsed_s / self.clock.limit_s
+        yield from task_examples(
+            self.tokenizer, self.plan.data, self.rng, self.clock.share, self.plan.shares
+        )
 
     def run(self) -> None:
-        """Train until the minutes are over; the last checkpoint is the result."""
-        source = batches(self._source(), self.rng)
-        saved = measured = self.clock.elapsed_s
+        """Train until the time is over; the last saved state is the result."""
+        saved = measured = self.clock.now
+        recent: list[float] = []
         self.model.train()
-        while self.clock.elapsed_s < self.clock.limit_s:
-            loss, seen = train_step(self.model, self.optimiser, source, self.clock.rate())
+        while self.clock.share() < 1:
+            loss, seen = train_step(
+                self.model, self.optimiser, self.batches, self.clock.rate(), self.plan.step_tokens
+            )
             self.average.update(self.model)
+            self.clock.tick()
             self.step, self.tokens = self.step + 1, self.tokens + seen
-            if self.step % 10 == 0:
-                self._log(loss)
-            if self.clock.elapsed_s - saved > self.options.save_s:
-                self._save()
-                saved = self.clock.elapsed_s
-            if self.clock.elapsed_s - measured > self.options.measure_s:
-                self._measure()
-                measured = self.clock.elapsed_s
-        self._save()
-        self._measure()
+            recent.append(loss)
+            if self.step % LOG_EVERY == 0:
+                self._log(recent)
+            if self.clock.now - saved >= self.plan.save_every:
+                self.save()
+                saved = self.clock.now
+            if 0 < self.plan.measure_every <= self.clock.now - measured:
+                self.measure()
+                measured = self.clock.now
+        self.save()
 
-    def _log(self, loss: float) -> None:
-        logger.info(
-            "step %d  %.0f s  %.2f M tokens  loss %.3f",
-            self.step, self.clock.elapsed_s, self.tokens / 1e6, loss,
-        )  # fmt: skip
+    def _log(self, recent: list[float]) -> None:
+        self.losses.append((self.step, fmean(recent)))
+        self.say(
+            f"step {self.step}  {self.clock.share():.0%}  {self.tokens / 1e6:.2f} M tokens  "
+            f"loss {self.losses[-1][1]:.3f}"
+        )
+        recent.clear()
 
-    def _measure(self) -> None:
-        scores = quick_scores(self.average.model, self.tokenizer, self.options.data)
-        logger.info("scores %s", " ".join(f"{k}={v:.3f}" for k, v in scores.items()))
+    def measure(self) -> None:
+        scores = quick_scores(self.average.model, self.tokenizer, self.plan.data)
+        self.say("scores " + " ".join(f"{k}={v:.3f}" for k, v in scores.items()))
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """The plan of the command line: by the wall clock."""
+    return Plan(
+        data=options.data,
+        out=options.out,
+        point=options.out / "checkpoint.pt",
+        clock=Clock(options.minutes * 60.0, scale=options.scale),
+        copying=options.copying_minutes * 60.0,
+        save_every=options.save_s,
+        measure_every=options.measure_s,
+        seed=options.seed,
+    )
 
 
 def main() -> None:
@@ -291,7 +321,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    Trainer(options).run()
+    trainer = Trainer(plan_of(options), resume=options.resume)
+    trainer.run()
+    trainer.measure()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -300,14 +300,21 @@ class Tasks:
 
 
 def task_examples(
-    tokenizer: Tokenizer, data: Path, rng: random.Random, share: Callable[[], float]
+    tokenizer: Tokenizer,
+    data: Path,
+    rng: random.Random,
+    share: Callable[[], float],
+    fixed: Mapping[str, float] | None = None,
 ) -> Iterator[Example]:
-    """An endless stream over all roles; `share` says how much of the training is over."""
+    """An endless stream over all roles; `share` says how much of the training is over.
+
+    `fixed` shares replace the curriculum's.
+    """
     tasks = Tasks(data, rng)
     tasks.share = share
     copying = copying_examples(tokenizer, tasks.passages, rng)
     while True:
-        shares = EARLY_SHARES if share() < EARLY else SHARES
+        shares = fixed or (EARLY_SHARES if share() < EARLY else SHARES)
         role = rng.choices(list(shares), list(shares.values()))[0]
         if role == "copying":
             example = next(copying)

@@ -12,18 +12,17 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from service.training.batches import ROW_TOKENS, Batches
+from service.training.clock import Clock, UpdateClock
 from service.training.copying import Example, copying_examples, lookup, repeated_ids
 from service.training.corpora import Passage
 from service.training.embedded import (
     AVERAGED,
     LEAST_WEIGHT,
     MOST_WEIGHT,
-    ROW_TOKENS,
-    Clock,
     Optimiser,
     RunningMean,
     batch_loss,
-    batches,
 )
 from service.training.network import build_model, export_model, model_config, plain_attention
 from service.training.scoring import Scorer, macro_f1, squeezed
@@ -49,7 +48,7 @@ def test_attention_with_a_cache_equals_the_whole() -> None:
 
 def test_batches_keep_every_counted_id() -> None:
     rng = random.Random(0)
-    source = batches(iter(lambda: repeated_ids(500, rng), None), rng)
+    source = Batches(iter(lambda: repeated_ids(500, rng), None), rng, UpdateClock(10))
     for _ in range(20):
         batch = next(source)
         assert len(batch) * max(len(example.ids) for example in batch) <= ROW_TOKENS
@@ -81,10 +80,34 @@ def test_a_few_steps_learn_one_example() -> None:
 
 
 def test_schedule_follows_the_clock() -> None:
-    assert Clock(600, before_s=599).rate() < 0.05 < Clock(600, before_s=300).rate()
+    assert Clock(600, before=599).rate() < 0.05 < Clock(600, before=300).rate()
     assert Clock(600).rate() < 0.1
-    half = Clock(600, before_s=500, scale=0.5)
-    assert half.rate() == pytest.approx(Clock(600, before_s=500).rate() / 2, rel=1e-3)
+    half = Clock(600, before=500, scale=0.5)
+    assert half.rate() == pytest.approx(Clock(600, before=500).rate() / 2, rel=1e-3)
+
+
+def test_updates_can_be_the_clock() -> None:
+    clock = UpdateClock(4)
+    rates = []
+    while clock.share() < 1:
+        rates.append(clock.rate())
+        clock.tick()
+    assert len(rates) == 4
+    assert rates == pytest.approx([0.05, 0.1, 0.12, 0.08])
+
+
+def test_batches_can_be_drawn_again() -> None:
+    def begin() -> Batches:
+        rng = random.Random(0)
+        return Batches(iter(lambda: repeated_ids(500, rng), None), rng, UpdateClock(10))
+
+    first = begin()
+    for _ in range(70):
+        next(first)
+    again = begin()
+    again.rng.setstate(first.before)
+    again.skip(first.taken)
+    assert [next(again) for _ in range(90)] == [next(first) for _ in range(90)]
 
 
 def test_a_label_is_not_drowned_by_a_text() -> None:
