@@ -37,6 +37,7 @@ from service.events import (
 )
 from service.generation.base import Completion, Delta, GenerationRequest, Generator, TokenUsage
 from service.generation.thinking import ThinkFilter, strip_thinking
+from service.labelling.base import Labelling
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
 from service.settings import Settings
@@ -76,9 +77,12 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
+    """`labelling` is for loops whose judge and rewriter are encoders."""
+
     revelator: Role
     reader: Role
     judge: Role
+    labelling: Labelling | None = None
 
     def __getitem__(self, name: RoleName) -> Role:
         role: Role = getattr(self, name)

@@ -18,6 +18,7 @@ from service.generation.base import Generator
 from service.generation.factory import open_generator
 from service.generation.pool.report import Pool
 from service.inquiry import Inquiry, QuestionRequest, Role, Roles
+from service.labelling.opening import open_labelling
 from service.loops import check_loop
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
@@ -147,6 +148,7 @@ class Runtime:
         """What is configured, whether it can be reached, what is missing."""
         results = [await _check(f"engine {name}", engine) for name, engine in self.engines.items()]
         results += [check for role in self.roles if (check := _check_role(role))]
+        results += _check_labelling(self.roles, self.settings)
         return [*results, await self._check_retrieval(), *await self._check_collections()]
 
     async def _check_collections(self) -> list[Check]:
@@ -210,6 +212,7 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
         revelator=_role("revelator", named.revelator, engines, pooled),
         reader=_role("reader", named.reader, engines, pooled),
         judge=_role("judge", named.judge or named.revelator, engines, pooled),
+        labelling=open_labelling(settings.efficientrag),
     )
 
 
@@ -246,6 +249,15 @@ def _check_role(role: Role) -> Check | None:
         return None
     wrong = f"no worker of {role.generator.name} serves {role.model!r} but {', '.join(served)}"
     return Check(f"role {role.name}", False, f"{wrong}; set roles.{role.name}.model or .adapter")
+
+
+def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:
+    """Of the checkpoints that the settings name: the shipped ones are right where they can run."""
+    named, opened = settings.efficientrag, roles.labelling
+    if opened is None or not (named.labeler or named.filter):
+        return []
+    problem = opened.labeler.problem() or opened.filter.problem()
+    return [Check("loop efficientrag", problem is None, problem or "can run", needed=False)]
 
 
 async def _check(name: str, engine: Generator) -> Check:

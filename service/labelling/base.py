@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Tag(IntEnum):
@@ -32,16 +32,14 @@ class Labeler(Protocol):
 
     `tags` is 2 or 3. A passage is given as `service.labelling.encoding.passage_text` makes it.
     `problem` says why it cannot work here and what to do, None where nothing is known against it,
-    and loads nothing. `load` makes it ready now, not at the first use. All but `problem` raise
-    `LoopUnavailable` with the same words, `EngineFailure` where a model fails.
+    and loads nothing. What is found out later is said then too; `label` and `filter` raise it as
+    `LoopUnavailable`, and `EngineFailure` where a model fails.
     """
 
     @property
     def tags(self) -> int: ...
 
     def problem(self) -> str | None: ...
-
-    async def load(self) -> None: ...
 
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
         """A label per passage, in their order."""
@@ -51,12 +49,17 @@ class QueryFilter(Protocol):
     """FILTER: the words of a query and of the infos that make the next query.
 
     It takes the query and the infos apart, not the sentence made of them: where that is too long
-    the infos are shortened, never the query (methods §6 #27). `problem` and `load` are a labeler's.
+    the infos are shortened, never the query (methods §6 #27). `problem` is a labeler's.
     """
 
     def problem(self) -> str | None: ...
 
-    async def load(self) -> None: ...
-
     async def filter(self, query: str, infos: Sequence[str]) -> str:
         """The words kept, in the order of the sentence; "" where none is."""
+
+
+class Labelling(NamedTuple):
+    """The pair that one loop needs."""
+
+    labeler: Labeler
+    filter: QueryFilter

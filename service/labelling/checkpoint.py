@@ -62,7 +62,7 @@ def read_card(folder: Path, kind: Kind) -> CheckpointCard:
 
 def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
     if card.kind != kind:
-        return f"it is a {card.kind}, a {kind} is wanted; correct loops.efficientrag.{kind}"
+        return f"it is a {card.kind}, a {kind} is wanted; correct efficientrag.{kind}"
     if kind == "labeler" and card.tags is None:
         return "a labeler's card says how many tags it has, 2 or 3"
     if card.words != WORD_RULE:

@@ -39,10 +39,6 @@ class OnnxModel:
         except ConfigurationError as error:
             self.problem = error.detail
 
-    async def load(self) -> None:
-        """Raises LoopUnavailable."""
-        await self._turns.run(lambda gone: self._loaded())
-
     async def run(self, work: Callable[[Session, Event], T]) -> T:
         """Raises LoopUnavailable where it cannot be loaded, EngineFailure where it fails."""
 
@@ -79,9 +75,6 @@ class OnnxLabeler:
     def problem(self) -> str | None:
         return self._model.problem
 
-    async def load(self) -> None:
-        await self._model.load()
-
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
         return await self._batcher.ask((query, passages))
 
@@ -98,9 +91,6 @@ class OnnxFilter:
 
     def problem(self) -> str | None:
         return self._model.problem
-
-    async def load(self) -> None:
-        await self._model.load()
 
     async def filter(self, query: str, infos: Sequence[str]) -> str:
         return await self._batcher.ask((query, infos))

@@ -9,9 +9,12 @@ from service.loops.anrag import Anrag
 from service.loops.autorag import Autorag
 from service.loops.base import Demanding, Loop
 from service.loops.dragin import Dragin
+from service.loops.efficientrag import EfficientRag
 from service.settings import Settings
 
-LOOPS: dict[str, Loop] = {loop.name: loop for loop in (Anrag(), Autorag(), Dragin())}
+LOOPS: dict[str, Loop] = {
+    loop.name: loop for loop in (Anrag(), Autorag(), Dragin(), EfficientRag())
+}
 
 
 def get_loop(name: LoopName) -> Loop:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from service.settings.engines import EngineSettings, PoolSettings, RoleSettings, RolesSettings
 from service.settings.loading import Settings, load_settings
-from service.settings.loops import AutoragSettings, DraginSettings, HanragSettings, RoutesSettings
+from service.settings.loops import (
+    AutoragSettings,
+    DraginSettings,
+    EfficientragSettings,
+    HanragSettings,
+    RoutesSettings,
+)
 from service.settings.retrieval import EmbeddingSettings, RerankerSettings, RetrievalSettings
 from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
 
@@ -12,6 +18,7 @@ __all__ = [
     "AnswerSettings",
     "AutoragSettings",
     "DraginSettings",
+    "EfficientragSettings",
     "EmbeddingSettings",
     "EngineSettings",
     "HanragSettings",

@@ -21,7 +21,13 @@ from pydantic_settings import (
 from service.errors import ConfigurationError
 from service.settings.base import Section
 from service.settings.engines import EngineSettings, RolesSettings
-from service.settings.loops import AutoragSettings, DraginSettings, HanragSettings, RoutesSettings
+from service.settings.loops import (
+    AutoragSettings,
+    DraginSettings,
+    EfficientragSettings,
+    HanragSettings,
+    RoutesSettings,
+)
 from service.settings.retrieval import RetrievalSettings
 from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
 
@@ -44,6 +50,7 @@ class Settings(Section):
     hanrag: HanragSettings = HanragSettings()
     autorag: AutoragSettings = AutoragSettings()
     dragin: DraginSettings = DraginSettings()
+    efficientrag: EfficientragSettings = EfficientragSettings()
     limits: LimitSettings = LimitSettings()
     answers: AnswerSettings = AnswerSettings()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -39,6 +40,28 @@ class AutoragSettings(Section):
     max_retrievals: int = Field(5, ge=1, le=20, description="T")
     max_parametric: int = Field(5, ge=0, le=20, description="T^PK, at most max_steps")
     context_tokens: int = Field(8192, ge=512, description="Oldest documents go when it is full.")
+
+
+class EfficientragSettings(Section):
+    """EfficientRAG (methods §4). What is absent follows the profile."""
+
+    profile: Literal["official", "service"] = "service"
+    labeler: Path | None = Field(None, description="A checkpoint's folder; absent: the shipped one")
+    filter: Path | None = Field(None, description="A checkpoint's folder; absent: the shipped one")
+    labels: Literal[2, 3] | None = Field(
+        None, description="2: a passage that ends the search has it continue, as the paper's do."
+    )
+    filter_base: Literal["current", "original"] = Field(
+        "current", description="The next query is made of this hop's query, or of the question."
+    )
+    deduplicate: bool | None = Field(None, description="A passage found twice is read once.")
+    reader_passages: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="The reader sees so many; absent: what its model reads well, or all.",
+    )
+    threads: int | None = Field(None, ge=1, description="Of a forward pass; half of the machine's.")
 
 
 Weight = Literal["entropy", "attn_prob"]

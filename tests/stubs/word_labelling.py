@@ -30,9 +30,6 @@ class WordLabeler:
     def problem(self) -> str | None:
         return self.lacking
 
-    async def load(self) -> None:
-        return None
-
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
         self.asked.append((query, list(passages)))
         return [self._label(passage) for passage in passages]
@@ -54,9 +51,6 @@ class WordFilter:
 
     def problem(self) -> str | None:
         return self.lacking
-
-    async def load(self) -> None:
-        return None
 
     async def filter(self, query: str, infos: Sequence[str]) -> str:
         self.asked.append((query, list(infos)))

@@ -12,6 +12,7 @@ from service.events import AnswerReady, BaseEvent, Failed
 from service.generation.base import Generator
 from service.generation.scripted import ScriptedGenerator, ScriptStep
 from service.inquiry import Inquiry, QuestionRequest, Role, Roles
+from service.labelling.base import Labelling
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
 from service.settings import Settings
@@ -56,9 +57,11 @@ def inquiry(
     question: str,
     settings: Settings | None = None,
     limits: Limits | None = None,
+    labelling: Labelling | None = None,
+    prompts: str = "compact",
     **request: Any,
 ) -> Inquiry:
-    templates = TemplateSet("compact")
+    templates = TemplateSet(prompts)
     return Inquiry(
         id="a1",
         request=QuestionRequest(question, **request),
@@ -67,6 +70,7 @@ def inquiry(
             revelator=Role("revelator", engine, None, templates),
             reader=Role("reader", engine, None, templates),
             judge=Role("judge", engine, None, templates),
+            labelling=labelling,
         ),
         retriever=retriever,
         settings=settings or Settings(),

@@ -1,0 +1,22 @@
+"""From the settings to the labeler and the filter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from service.labelling.base import Labelling
+from service.labelling.onnx import OnnxFilter, OnnxLabeler
+from service.retrieval.embedding.opening import default_threads
+from service.settings.loops import EfficientragSettings
+
+SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"
+
+
+def open_labelling(settings: EfficientragSettings) -> Labelling:
+    """Loads no model yet. What is wrong with a checkpoint, its `problem` says."""
+    threads = settings.threads or default_threads()
+    return Labelling(
+        OnnxLabeler(settings.labeler or SHIPPED / "labeler", threads),
+        OnnxFilter(settings.filter or SHIPPED / "filter", threads),
+    )
