@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
@@ -119,7 +119,7 @@ def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
 
 
 def _absent_packages(kind: Kind) -> str | None:
-    absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    absent = [name for name in _NEEDED if find_spec(name) is None]
     if not absent:
         return None
     return f"the {kind} needs {', '.join(absent)}; run: pip install 'revelator[local]'"

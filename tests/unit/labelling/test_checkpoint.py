@@ -103,3 +103,13 @@ async def test_inputs_are_cut_to_what_the_card_says(tmp_path: Path) -> None:
     long, short = "so " * 30 + "opera", "so opera"
     labels = await opened.label("who?", [long, short])
     assert [label.tag for label in labels] == [Tag.TERMINATE, Tag.CONTINUE]
+
+
+def test_packages_that_are_not_installed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.labelling.onnx.find_spec", lambda name: None)
+    problem = OnnxLabeler(labeler(tmp_path), 1).problem()
+    assert problem is not None
+    assert "onnxruntime" in problem
+    assert "pip install 'revelator[local]'" in problem
