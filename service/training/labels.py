@@ -11,8 +11,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from service.labelling.encoding import markable_words
 from service.labelling.words import words
-from service.prompting.quoting import quote
 from service.training.rows import Sourced
 
 TagName = Literal["continue", "terminate", "finish"]
@@ -20,7 +20,7 @@ TagName = Literal["continue", "terminate", "finish"]
 
 def sentence_words(query: str, infos: Sequence[str]) -> list[str]:
     """The words that the filter may keep: those of the query, then those of each info."""
-    return [word.text for text in (query, *infos) for word in words(quote(text))]
+    return [word for text in (query, *infos) for word in markable_words(text)]
 
 
 class _Marked(Sourced):

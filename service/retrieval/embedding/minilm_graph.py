@@ -1,14 +1,14 @@
-"""MiniLM as an ONNX graph with int8 weights, built from its safetensors file without torch.
+"""MiniLM, or any BERT, as an ONNX graph with int8 weights, built from its tensors without torch.
 
 The matrices of attention and of the first half of each feed-forward block have one scale per output
 channel, and their inputs one per batch. Among the inputs of the second half are outliers: there,
-weights and inputs have a scale per block of 256. The word embeddings are kept as half floats.
-Operators of `com.microsoft` are ONNX Runtime's own.
+weights and inputs have a scale per block of 256. The word embeddings are kept as half floats, or
+as int8 with a scale per word. Operators of `com.microsoft` are ONNX Runtime's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +21,57 @@ OPSET = 20
 ORT = "com.microsoft"
 
 
-def build_model(weights: Path, *, quantised: bool = True) -> bytes:
+def build_model(weights: Path, *, quantised: bool = True, layers: int = LAYERS) -> bytes:
     """The serialised model: `ids` and `mask`, int64 of (texts, tokens), to `vectors`, float of
-    (texts, 384), the means over the tokens, of length 1."""
+    (texts, 384), the means over the tokens, of length 1, after the first `layers` layers."""
     from onnx import TensorProto, helper  # noqa: PLC0415
     from safetensors.numpy import load_file  # noqa: PLC0415
 
-    graph = _Graph(load_file(weights), quantised)
-    hidden = graph.embeddings()
-    padding = graph.add("Cast", "mask", to=TensorProto.INT32)
-    for layer in range(LAYERS):
-        hidden = graph.layer(f"encoder.layer.{layer}", hidden, padding)
-    graph.pool(hidden)
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"])
-        for name in ("ids", "mask")
-    ]
+    graph = BertGraph(load_file(weights), quantised=quantised)
+    graph.pool(graph.encode("ids", "mask", layers=layers, heads=HEADS))
     outputs = [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["texts", "size"])]
-    made = helper.make_graph(graph.nodes, "minilm", inputs, outputs, graph.constants)
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ORT, 1)]
-    model = helper.make_model(made, opset_imports=opsets, ir_version=10)
-    serialised: bytes = model.SerializeToString()
-    return serialised
+    return graph.serialised(("ids", "mask"), outputs)
 
 
-class _Graph:
+class BertGraph:
     """Nodes and constants so far; each method adds some and gives the name of their output."""
 
-    def __init__(self, weights: Mapping[str, Any], quantised: bool) -> None:
+    def __init__(
+        self, weights: Mapping[str, Any], *, quantised: bool = True, small_words: bool = False
+    ) -> None:
+        """`weights`: the tensors of a BERT, under the names that transformers gives them.
+        `small_words`: the word embeddings too are int8, where `quantised`."""
         self._weights = weights
         self._quantised = quantised
+        self._small_words = small_words and quantised
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
+
+    def serialised(self, inputs: Sequence[str], outputs: Sequence[Any]) -> bytes:
+        """The model, with int64 inputs of (texts, tokens)."""
+        from onnx import TensorProto, helper  # noqa: PLC0415
+
+        taken = [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"])
+            for name in inputs
+        ]
+        made = helper.make_graph(self.nodes, "minilm", taken, outputs, self.constants)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ORT, 1)]
+        model = helper.make_model(made, opset_imports=opsets, ir_version=10)
+        content: bytes = model.SerializeToString()
+        return content
+
+    def encode(
+        self, ids: str, mask: str, types: str | None = None, *, layers: int, heads: int
+    ) -> str:
+        """The hidden states of the last layer, (texts, tokens, width)."""
+        from onnx import TensorProto  # noqa: PLC0415
+
+        hidden = self.embeddings(ids, types)
+        padding = self.add("Cast", mask, to=TensorProto.INT32)
+        for layer in range(layers):
+            hidden = self.layer(f"encoder.layer.{layer}", hidden, padding, heads)
+        return hidden
 
     def add(
         self,
@@ -77,39 +96,51 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
-    def embeddings(self) -> str:
-        """Word, position and (always the first) type, summed and normalised."""
+    def embeddings(self, ids: str, types: str | None) -> str:
+        """Word, position and type (without `types` always the first), summed and normalised."""
         import numpy as np  # noqa: PLC0415
-        from onnx import TensorProto  # noqa: PLC0415
 
-        table = self._weights["embeddings.word_embeddings.weight"].astype(np.float16)
-        words = self.add(
-            "Cast", self.add("Gather", self.constant(table), "ids"), to=TensorProto.FLOAT
-        )
-        places = (
-            self._weights["embeddings.position_embeddings.weight"]
-            + self._weights["embeddings.token_type_embeddings.weight"][0]
-        )
-        length = self.add("Shape", "ids", start=1, end=2)
+        places = self._weights["embeddings.position_embeddings.weight"]
+        kinds = self._weights["embeddings.token_type_embeddings.weight"]
+        words = self._words(ids)
+        if types is None:
+            places = places + kinds[0]
+        else:
+            words = self.add("Add", words, self.add("Gather", self.constant(kinds), types))
+        length = self.add("Shape", ids, start=1, end=2)
         zero = self.constant(np.zeros(1, np.int64))
         used = self.add("Slice", self.constant(places), zero, length, zero)
         return self._normalised("embeddings.LayerNorm", self.add("Add", words, used))
 
-    def layer(self, name: str, hidden: str, padding: str) -> str:
+    def _words(self, ids: str) -> str:
+        """Rows of the word table: half floats, or int8 with a scale a word, half as large."""
+        import numpy as np  # noqa: PLC0415
+        from onnx import TensorProto  # noqa: PLC0415
+
+        table = self._weights["embeddings.word_embeddings.weight"]
+        if not self._small_words:
+            half = self.add("Gather", self.constant(table.astype(np.float16)), ids)
+            return str(self.add("Cast", half, to=TensorProto.FLOAT))
+        scale = np.abs(table).max(axis=1, keepdims=True).clip(1e-9) / 127  # (words, 1)
+        whole = self.constant(np.rint(table / scale).astype(np.int8))
+        rows = self.add("Cast", self.add("Gather", whole, ids), to=TensorProto.FLOAT)
+        return str(self.add("Mul", rows, self.add("Gather", self.constant(scale), ids)))
+
+    def layer(self, name: str, hidden: str, padding: str, heads: int) -> str:
         """One encoder layer; `padding` is 1 where there is a token, int32 of (texts, tokens)."""
         import numpy as np  # noqa: PLC0415
 
         own = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
         matrix = np.concatenate([self._weights[f"{part}.weight"] for part in own])
         bias = np.concatenate([self._weights[f"{part}.bias"] for part in own])
-        joint = self._linear(hidden, matrix, bias)
+        joint = self.linear(hidden, matrix, bias)
         query, key, value = self.add("Split", joint, outputs=3, axis=-1, num_outputs=3)
         mixed = self.add(
-            "MultiHeadAttention", query, key, value, "", padding, domain=ORT, num_heads=HEADS
+            "MultiHeadAttention", query, key, value, "", padding, domain=ORT, num_heads=heads
         )
-        mixed = self._linear(mixed, *self._parameters(f"{name}.attention.output.dense"))
+        mixed = self.linear(mixed, *self._parameters(f"{name}.attention.output.dense"))
         attended = self._normalised(f"{name}.attention.output.LayerNorm", mixed, hidden)
-        grown = self._linear(attended, *self._parameters(f"{name}.intermediate.dense"))
+        grown = self.linear(attended, *self._parameters(f"{name}.intermediate.dense"))
         shrunk = self._blockwise(self.add("Gelu", grown), *self._parameters(f"{name}.output.dense"))
         return self._normalised(f"{name}.output.LayerNorm", shrunk, attended)
 
@@ -142,11 +173,12 @@ class _Graph:
             )
         )
 
-    def _linear(self, value: str, matrix: Any, bias: Any) -> str:
+    def linear(self, value: str, matrix: Any, bias: Any) -> str:
+        """A layer of `matrix` (output, input) and `bias` (output,)."""
         import numpy as np  # noqa: PLC0415
 
         if not self._quantised:
-            return self._float(value, matrix, bias)
+            return self.exact(value, matrix, bias)
         scale = np.abs(matrix).max(axis=1) / 127  # (output,)
         whole = np.rint(matrix / scale[:, None]).astype(np.int8)
         return str(
@@ -160,7 +192,7 @@ class _Graph:
         import numpy as np  # noqa: PLC0415
 
         if not self._quantised:
-            return self._float(value, matrix, bias)
+            return self.exact(value, matrix, bias)
         size, width = matrix.shape
         blocks = matrix.reshape(size, width // BLOCK, BLOCK)
         scale = np.abs(blocks).max(axis=2) / 127  # (output, blocks)
@@ -171,6 +203,7 @@ class _Graph:
         )  # fmt: skip
         return str(self.add("Add", product, self.constant(bias)))
 
-    def _float(self, value: str, matrix: Any, bias: Any) -> str:
+    def exact(self, value: str, matrix: Any, bias: Any) -> str:
+        """As `linear`, in float: for small layers at the end, that decide."""
         product = self.add("MatMul", value, self.constant(matrix.T))
         return str(self.add("Add", product, self.constant(bias)))

