@@ -24,7 +24,7 @@ from service.errors import ConfigurationError, StoreError
 from service.retrieval.base import Retriever, SearchRequest
 from service.runtime import Runtime, open_runtime
 from service.settings import Settings
-from service.synthesis.contract import Item, Reading, Search
+from service.synthesis.contract import Item, Pipeline, Reading, Search
 from service.synthesis.driver import WRONG_SIDE, Finder, Run, key_of, work_off
 from service.synthesis.journal import Journal, open_journal
 from service.synthesis.pipelines import PipelineName, pipeline_of
@@ -83,9 +83,7 @@ async def synthesize_file(
     pipeline = pipeline_of(name)
     if pipeline.searches and options.collection is None:
         raise ConfigurationError(f"{name} searches: name a collection with --collection")
-    lines, bad = read_lines(options.input)
-    reading = pipeline.read(lines, Random(options.seed))
-    reading = Reading(reading.items[: options.limit], sorted(bad + reading.bad))
+    reading = read_input(pipeline, options)
     async with open_runtime(settings) as runtime:
         run = Run(
             pipeline,
@@ -98,6 +96,13 @@ async def synthesize_file(
         report = await run_all(run, reading, options, screen)
     screen.print(table(report))
     return report
+
+
+def read_input(pipeline: Pipeline[Any], options: Options) -> Reading[Any]:
+    """The items that are to be worked off, and all lines that are none."""
+    lines, bad = read_lines(options.input)
+    reading = pipeline.read(lines, Random(options.seed))
+    return Reading(reading.items[: options.limit], sorted(bad + reading.bad))
 
 
 def teacher_of(runtime: Runtime, options: Options) -> Teacher:
