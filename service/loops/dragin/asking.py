@@ -30,8 +30,8 @@ async def make_query(run: Run, draft: Draft, hit: Hit) -> str:
         query = plain_query(options.formulation, question, text, hit, run.splitter)
     if options.formulation == "last_n_tokens":
         query = last_tokens(query, await token_spans(run.step, query), options.query_words)
-    if not query:
-        return ""
+    if len(query.encode()) < QUERY_TOKENS:  # a token has a byte at least
+        return query
     return last_tokens(query, await token_spans(run.step, query), QUERY_TOKENS)
 
 

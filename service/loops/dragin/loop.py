@@ -16,13 +16,14 @@ from typing import Final
 import anyio.to_thread
 import structlog
 
+from service.calling import Roles
 from service.concurrency import closing
 from service.domain import LoopName
 from service.drafting import gives_signals, writing
 from service.errors import DeadlineExceeded
 from service.events import BaseEvent, Stop, ThoughtWritten, Token, TokenRole, Trigger, Withdraw
 from service.generation.base import GenerationRequest
-from service.inquiry import OpenStep, Roles, Scope
+from service.inquiry import OpenStep, Scope
 from service.loops.dragin.answers import (
     ANSWER_TOKENS,
     CONCLUSION,

@@ -41,8 +41,12 @@ class Layout:
     written: str = ""
     passages: tuple[str, ...] = ()
 
+    def shots(self) -> str:
+        """What every prompt begins with."""
+        return "".join(f"{demonstration}\n" for demonstration in self.demonstrations)
+
     def prompt(self) -> Prompt:
-        before = "".join(f"{demonstration}\n" for demonstration in self.demonstrations)
+        before = self.shots()
         if self.passages:
             lines = [f"[{n}] {passage}\n" for n, passage in enumerate(self.passages, 1)]
             before += self.templates.render("dragin_context", passages="".join(lines)) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -36,6 +36,7 @@ class Run:
     seen: bool = False
     ended: bool = False
     stopped_by: StoppedBy = "answer"
+    _counted: dict[str, int] = field(default_factory=dict)  # demonstrations, in tokens
 
     @property
     def inquiry(self) -> Inquiry:
@@ -76,9 +77,20 @@ class Run:
             return layout
         room = context - self.options.limit - SLACK
         for candidate in chain([layout], layout.shorter()):
-            prompt = candidate.prompt().text
-            if len(prompt.encode()) <= room or await self.count(prompt) <= room:
+            if await self._fits(candidate, room):
                 break
         if candidate != layout:
             self.step.flag("shortened")
         return candidate
+
+    async def _fits(self, layout: Layout, room: int) -> bool:
+        """Asks the engine for a count only where bytes, of which a token has one at least, do not
+        tell; the demonstrations, most of a prompt and always the same, are counted once."""
+        shots = layout.shots()
+        rest = layout.prompt().text[len(shots) :]
+        if len(shots.encode()) + len(rest.encode()) <= room:
+            return True
+        if shots not in self._counted:
+            self._counted[shots] = await self.count(shots)
+        room -= self._counted[shots] + SLACK
+        return len(rest.encode()) <= room or await self.count(rest) <= room
