@@ -45,7 +45,6 @@ PROMPT_WEIGHT = 0.02
 LEAST_WEIGHT, MOST_WEIGHT = 2.0, 5.0
 # The weights that are measured and exported are a running mean over about 70 steps.
 AVERAGED = 0.985
-LOG_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class Plan:
     copying: float
     save_every: float
     measure_every: float
+    log_every: int = 10
     seed: int = 0
     vocabulary: int = VOCABULARY
     layers: int = 5
@@ -268,7 +268,7 @@ class Trainer:
             self.clock.tick()
             self.step, self.tokens = self.step + 1, self.tokens + seen
             recent.append(loss)
-            if self.step % LOG_EVERY == 0:
+            if self.step % self.plan.log_every == 0:
                 self._log(recent)
             if self.clock.now - saved >= self.plan.save_every:
                 self.save()

@@ -50,7 +50,7 @@ def _person(name: str, people: list[str], towns: list[str], rng: random.Random) 
     return (
         f"{name} (born {random_date('1 May 1900', rng)} in {rng.choice(towns)}) was a "
         f"{rng.choice(NATIONS)} {rng.choice(JOBS)}. {name.split(maxsplit=1)[0]} {relation} "
-        f"{_other(name, people, rng)}."
+        f"{_other(name, people, rng)}, and died on {random_date('1 May 1900', rng)}."
     )
 
 
