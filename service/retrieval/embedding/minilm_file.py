@@ -15,16 +15,19 @@ from service.retrieval.embedding import minilm_graph
 _log = structlog.get_logger(__name__)
 
 
-def model_file(weights: Path, cache: Path | None = None) -> Path | bytes:
-    """The file for these weights; the model itself where the cache cannot be written.
+def model_file(
+    weights: Path, cache: Path | None = None, *, layers: int = minilm_graph.LAYERS
+) -> Path | bytes:
+    """The file for these weights, cut after `layers`; the model itself where the cache cannot be
+    written.
 
     Several processes may make it at once: each writes its own and renames it into place.
     """
     folder = cache or Path(platformdirs.user_cache_dir("revelator"))
-    path = folder / f"minilm-{_version(weights)}.onnx"
+    path = folder / f"minilm-{layers}-{_version(weights)}.onnx"
     if path.is_file():
         return path
-    model = minilm_graph.build_model(weights)
+    model = minilm_graph.build_model(weights, layers=layers)
     try:
         _write(path, model)
     except OSError as error:
