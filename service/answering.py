@@ -125,7 +125,8 @@ async def _end(stop: Stop, fold: Fold, inquiry: Inquiry) -> AsyncIterator[BaseEv
 
 
 async def _route(inquiry: Inquiry, scope: Scope) -> AsyncIterator[BaseEvent]:
-    """The `route` event, by the request or by the Revelator's ROUTE call (methods §1.2)."""
+    """The `route` event, by the request, a classifier or the Revelator's ROUTE call (methods
+    §1.2)."""
     request = inquiry.request
     if request.route != "auto":
         yield _allowed(inquiry, RouteChosen(route=request.route, loop="none", by="request"))
@@ -135,9 +136,17 @@ async def _route(inquiry: Inquiry, scope: Scope) -> AsyncIterator[BaseEvent]:
         return
     step = scope.step("route", request.question)
     yield step.start()
-    route, confidence = await choose_route(step)
-    chosen = RouteChosen(step=step.id, route=route, loop="none", by="model", confidence=confidence)
-    yield _allowed(inquiry, chosen)
+    choice = await choose_route(step)
+    yield _allowed(
+        inquiry,
+        RouteChosen(
+            step=step.id,
+            route=choice.route,
+            loop="none",
+            by=choice.by,
+            confidence=choice.confidence,
+        ),
+    )
     yield step.end()
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
+from service.calling import EngineCall, Role
 from service.concurrency import closing, deadline
 from service.generation.base import GenerationRequest, Generator, TokenUsage
 from service.generation.signals import (
@@ -22,7 +22,7 @@ from service.generation.signals import (
     SignalRequest,
     Span,
 )
-from service.inquiry import EngineCall, OpenStep, Role
+from service.inquiry import OpenStep
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ async def drafting(step: OpenStep, request: SignalRequest) -> AsyncIterator[Draf
     generator = signals_of(role)
     counted = step.begin(role)
     try:
-        async with generator.signals(replace(request, **_addressed(step, role))) as call:
+        async with generator.signals(step.addressed(role, request)) as call:
             draft = DraftCall(call, step, counted)
             yield draft
         if counted.usage is None:
@@ -75,9 +75,8 @@ async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
     role = step.inquiry.roles.reader
     counted = step.begin(role)
     try:
-        scoring = await _timed(
-            step, lambda: signals_of(role).score(replace(request, **_addressed(step, role)))
-        )
+        addressed = step.addressed(role, request)
+        scoring = await _timed(step, lambda: signals_of(role).score(addressed))
         counted.see_tokens(0, scoring.usage)
         return scoring
     finally:
@@ -120,12 +119,6 @@ def signals_of(role: Role) -> SignalGenerator:
     if not gives_signals(role.generator):
         raise ValueError(f"the engine {role.generator.name!r} gives no token signals")
     return role.generator
-
-
-def _addressed(step: OpenStep, role: Role) -> dict[str, Any]:
-    """The role's model, and whose call it is."""
-    inquiry = step.inquiry
-    return {"model": role.model, "question": inquiry.id, "turn": inquiry.budget.llm_calls}
 
 
 async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int) -> None:

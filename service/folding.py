@@ -55,6 +55,8 @@ class _StepState:
     usage: CallUsage = field(default_factory=CallUsage)
     ms: float = 0.0
     answer_tokens: list[str] = field(default_factory=list)
+    ended: bool = False
+    withdrawn: bool = False
 
     def shown(self) -> list[RetrievedPassage]:
         """Passages a reader was shown."""
@@ -127,9 +129,12 @@ class Fold:
                 step.trigger = event.detail
             case Token(role="answer"):
                 step.answer_tokens.append(event.text)
+                step.withdrawn = False
             case Withdraw(role="answer"):
                 step.answer_tokens.clear()
+                step.withdrawn = step.ended
             case StepEnd():
+                step.ended = True
                 step.answer, step.flags, step.usage = event.answer, event.flags, event.usage
                 step.ms = round(event.ms - step.opened_ms, 3)
 
@@ -157,7 +162,8 @@ class Fold:
     def citations(self) -> list[Citation]:
         """Of every passage shown in a step whose answer reached the final one (design, Answer).
 
-        A loop that fell back to answering directly (`fallback_direct`) used none of its passages.
+        A loop that fell back to answering directly (`fallback_direct`) used none of its passages;
+        nor does an answer that was withdrawn as a whole, after its step, count.
         """
         steps = self._steps.values()
         fell_back = {_parent(step.id) for step in steps if "fallback_direct" in step.flags}
@@ -166,6 +172,7 @@ class Fold:
             Evidence(step.id, step.answer or self.answer_text, step.question or "", step.shown())
             for step in steps
             if step.kind == "retrieve"
+            and not step.withdrawn
             and _parent(step.id) not in fell_back
             and (step.answer or reads_later)
         ]

@@ -6,13 +6,14 @@ events it gives back; so usage, time and limits are counted in one place.
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+import math
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from service.budget import Budget, Stopwatch
+from service.calling import EngineCall, Role, Roles
 from service.concurrency import closing, deadline
 from service.domain import (
     CallUsage,
@@ -35,12 +36,13 @@ from service.events import (
     TokenRole,
     Withdraw,
 )
-from service.generation.base import Completion, Delta, GenerationRequest, Generator, TokenUsage
+from service.generation.base import Completion, Delta, GenerationRequest, TokenUsage
+from service.generation.signals import ScoreRequest, SignalRequest
 from service.generation.thinking import ThinkFilter, strip_thinking
-from service.labelling.base import Labelling
-from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
 from service.settings import Settings
+
+Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
 
 RESTARTS = 2  # of a call whose worker was lost in mid-output
 SEARCH_SHARE = 0.8  # of the step's time: a backend that hangs is out while there is time to answer
@@ -59,37 +61,6 @@ class QuestionRequest:
     top_k: int | None = None
     max_steps: int | None = None
     timeout_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """Who plays a role: an engine, the model or adapter to name there, and its prompts.
-
-    A `pooled` engine tells the metrics of its workers by itself.
-    """
-
-    name: RoleName
-    generator: Generator
-    model: str | None
-    templates: TemplateSet
-    pooled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """`labelling` is for loops whose judge and rewriter are encoders."""
-
-    revelator: Role
-    reader: Role
-    judge: Role
-    labelling: Labelling | None = None
-
-    def __getitem__(self, name: RoleName) -> Role:
-        role: Role = getattr(self, name)
-        return role
-
-    def __iter__(self) -> Iterator[Role]:
-        yield from (self.revelator, self.reader, self.judge)
 
 
 class Observer(Protocol):
@@ -152,36 +123,13 @@ class Scope:
         return [Scope(self.inquiry, f"{group}.{n}") for n in range(1, count + 1)]
 
 
-class EngineCall:
-    """What one engine call has come to so far (seconds)."""
-
-    __slots__ = ("first", "pieces", "role", "started", "usage", "worker")
-
-    def __init__(self, role: Role) -> None:
-        self.role = role
-        self.started = time.monotonic()
-        self.first = 0.0
-        self.pieces = 0
-        self.usage: TokenUsage | None = None
-        self.worker: str | None = None
-
-    def see(self, delta: Delta) -> None:
-        self.see_tokens(1, delta.usage)
-        self.worker = self.worker or delta.worker
-
-    def see_tokens(self, count: int, usage: TokenUsage | None) -> None:
-        self.first = self.first or self.seconds
-        self.pieces += count
-        self.usage = usage or self.usage
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-
 @dataclass(slots=True)
 class OpenStep:
-    """A step under way: calls made through it are counted to it."""
+    """A step under way: calls made through it are counted to it.
+
+    Where `weighed`, what is written comes with `probability`: the geometric mean over the newest
+    call's tokens, None where the engine does not tell.
+    """
 
     inquiry: Inquiry
     id: str
@@ -193,6 +141,8 @@ class OpenStep:
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    weighed: bool = False
+    probability: float | None = None
 
     @property
     def usage(self) -> CallUsage:
@@ -250,7 +200,7 @@ class OpenStep:
         finally:
             self.count(call)
         text = strip_thinking("".join(pieces))
-        return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), end.logprob)
+        return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), call.logprob)
 
     async def write(
         self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False
@@ -299,9 +249,10 @@ class OpenStep:
     ) -> AsyncIterator[Delta]:
         """Stream one call under the question's clock; count it whatever its end."""
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
+        request = replace(self.addressed(role, request), logprobs=self.weighed)
         call = self.begin(role)
         try:
-            async with closing(role.generator.stream(self.addressed(role, request))) as deltas:
+            async with closing(role.generator.stream(request)) as deltas:
                 while True:
                     left = budget.remaining_s if final else budget.step_remaining_s
                     with self.inquiry.generation_time, deadline(left):
@@ -313,7 +264,7 @@ class OpenStep:
         finally:
             self.count(call)
 
-    def addressed(self, role: Role, request: GenerationRequest) -> GenerationRequest:
+    def addressed(self, role: Role, request: Request) -> Request:
         """The request, naming the role's model and the question that it is for."""
         inquiry = self.inquiry
         return replace(
@@ -331,6 +282,8 @@ class OpenStep:
     def count(self, call: EngineCall) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds
         spent = usage or TokenUsage(0, call.pieces)
+        if call.logprob is not None:
+            self.probability = math.exp(call.logprob / max(1, spent.completion_tokens))
         self.llm_calls += 1
         self.prompt_tokens += spent.prompt_tokens
         self.completion_tokens += spent.completion_tokens

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from service.answering import answer_stream, resolve_loop
 from service.budget import Budget, Limits
+from service.calling import Role, Roles
 from service.concurrency import closing
 from service.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
 from service.errors import ConfigurationError, InvalidRequest, RevelatorError
@@ -17,12 +18,13 @@ from service.events import BaseEvent
 from service.generation.base import Generator
 from service.generation.factory import open_generator
 from service.generation.pool.report import Pool
-from service.inquiry import Inquiry, QuestionRequest, Role, Roles
+from service.inquiry import Inquiry, QuestionRequest
 from service.labelling.opening import open_labelling
 from service.loops import check_loop
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
 from service.retrieval.holding import HeldRetriever
+from service.routing.opening import open_classifier
 from service.settings import RoleSettings, Settings
 from service.telemetry.metrics import Metrics
 
@@ -213,6 +215,7 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
         reader=_role("reader", named.reader, engines, pooled),
         judge=_role("judge", named.judge or named.revelator, engines, pooled),
         labelling=open_labelling(settings.efficientrag),
+        classifier=open_classifier(settings.router),
     )
 
 

@@ -9,6 +9,7 @@ from service.events import BaseEvent
 from service.handlers.complex import handle_complex
 from service.handlers.compound import handle_compound
 from service.handlers.direct import handle_direct
+from service.handlers.single import handle_single
 from service.inquiry import Scope
 from service.loops import get_loop
 
@@ -22,4 +23,6 @@ def handle(scope: Scope, route: RouteName, loop: LoopName) -> AsyncIterator[Base
         return handle_compound(scope, question, get_loop(loop))
     if route == "complex" and loop == "anrag":
         return handle_complex(scope, question)
+    if route == "single" and loop == "anrag":
+        return handle_single(scope, question)
     return get_loop(loop).run(scope, question, "answer")

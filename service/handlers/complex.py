@@ -21,11 +21,11 @@ MAX_STEPS: Final = 5
 class _Progress:
     """What the loop knows between steps: the pairs, the questions asked, and how it ends."""
 
-    def __init__(self, max_steps: int) -> None:
+    def __init__(self, max_steps: int, cycles: int) -> None:
         self.max_steps = max_steps
         self.pairs: list[Pair] = []
         self.asked: set[str] = set()
-        self.cycles = 0
+        self.cycles = cycles
         self.done = False
         self.flag: Flag | None = None
         self.stopped_by: StoppedBy = "answer"
@@ -48,11 +48,13 @@ class _Progress:
         self.cycles += 1
 
 
-async def handle_complex(scope: Scope, question: str) -> AsyncIterator[BaseEvent]:
+async def handle_complex(scope: Scope, question: str, cycles: int = 0) -> AsyncIterator[BaseEvent]:
+    """`cycles`: retrievals that another route has made already; they count, and the question is
+    no longer asked whether it needs any."""
     inquiry = scope.inquiry
-    progress = _Progress(inquiry.request.max_steps or MAX_STEPS)
+    progress = _Progress(inquiry.request.max_steps or MAX_STEPS, cycles)
     try:
-        if inquiry.settings.hanrag.ending:
+        if inquiry.settings.hanrag.ending and not cycles:
             async with closing(_ask_before(scope, question, progress)) as events:
                 async for event in events:
                     yield event

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from service.calling import Roles
 from service.domain import LoopName
 from service.errors import LoopUnavailable
-from service.inquiry import Roles
 from service.loops.anrag import Anrag
 from service.loops.autorag import Autorag
 from service.loops.base import Demanding, Loop

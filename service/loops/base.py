@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
 
+from service.calling import Roles
 from service.domain import LoopName
 from service.events import BaseEvent, TokenRole
-from service.inquiry import Roles, Scope
+from service.inquiry import Scope
 from service.settings import Settings
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from service.concurrency import gather
 from service.domain import Passage, RouteName
@@ -53,19 +53,37 @@ class Decomposition(NamedTuple):
     questions: tuple[str, ...]
 
 
-async def choose_route(step: OpenStep) -> tuple[RouteName, float | None]:
-    """ROUTE: the route, and its probability where the engine gives one.
+class RouteChoice(NamedTuple):
+    """A route, who chose it, and its probability where that is known."""
+
+    route: RouteName
+    by: Literal["classifier", "model"]
+    confidence: float | None
+
+
+async def choose_route(step: OpenStep) -> RouteChoice:
+    """The classifier's route where it is sure enough, else that of the ROUTE call.
 
     Unreadable text becomes `single`, flagged `route_parse_failed` (methods §1.2).
     """
+    classifier = step.inquiry.roles.classifier
+    if classifier is not None:
+        route, probability = await classifier.classify(step.inquiry.question)
+        if probability >= step.inquiry.settings.router.confidence:
+            return RouteChoice(route, "classifier", round(probability, 4))
+    return await _ask_for_route(step)
+
+
+async def _ask_for_route(step: OpenStep) -> RouteChoice:
+    """ROUTE."""
     templates = step.inquiry.roles.revelator.templates
     request = _label(templates.route(step.inquiry.question), ROUTE_LABELS, logprobs=True)
     completion = await step.ask("revelator", request)
-    route = parse_route(completion.text)
-    if route is None:
+    read = parse_route(completion.text)
+    if read is None:
         step.flag("route_parse_failed")
-        return "single", None
-    return route, _probability(completion)
+        return RouteChoice("single", "model", None)
+    return RouteChoice(read, "model", _probability(completion))
 
 
 async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposition:

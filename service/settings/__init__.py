@@ -12,6 +12,7 @@ from service.settings.loops import (
     RoutesSettings,
 )
 from service.settings.retrieval import EmbeddingSettings, RerankerSettings, RetrievalSettings
+from service.settings.routing import EscalationSettings, RouterSettings
 from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "EfficientragSettings",
     "EmbeddingSettings",
     "EngineSettings",
+    "EscalationSettings",
     "HanragSettings",
     "LimitSettings",
     "PoolSettings",
@@ -28,6 +30,7 @@ __all__ = [
     "RetrievalSettings",
     "RoleSettings",
     "RolesSettings",
+    "RouterSettings",
     "RoutesSettings",
     "ServerSettings",
     "Settings",

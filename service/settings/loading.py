@@ -29,6 +29,7 @@ from service.settings.loops import (
     RoutesSettings,
 )
 from service.settings.retrieval import RetrievalSettings
+from service.settings.routing import EscalationSettings, RouterSettings
 from service.settings.server import AnswerSettings, LimitSettings, ServerSettings
 
 PREFIX = "REVELATOR_"
@@ -47,6 +48,8 @@ class Settings(Section):
     engines: dict[str, EngineSettings] = {"default": EngineSettings()}
     roles: RolesSettings = RolesSettings()
     routes: RoutesSettings = RoutesSettings()
+    router: RouterSettings = RouterSettings()
+    escalation: EscalationSettings = EscalationSettings()
     hanrag: HanragSettings = HanragSettings()
     autorag: AutoragSettings = AutoragSettings()
     dragin: DraginSettings = DraginSettings()

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from service.budget import Limits
+from service.calling import Roles
 from service.events import BaseEvent, StepEnd, Stop, Token, Withdraw
 from service.generation.base import GenerationRequest
 from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.inquiry import Inquiry, Roles, Scope
+from service.inquiry import Inquiry, Scope
 from service.loops.autorag import Autorag
 from service.prompting.templates import TemplateSet
 from service.settings import AutoragSettings, Settings

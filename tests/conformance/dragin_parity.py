@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from service.budget import Budget, Limits
+from service.calling import Role, Roles
 from service.domain import Passage, ScoredPassage
 from service.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
 from service.generation.base import Generator
-from service.inquiry import Inquiry, Observer, QuestionRequest, Role, Roles, Scope
+from service.inquiry import Inquiry, Observer, QuestionRequest, Scope
 from service.loops.dragin import Dragin
 from service.loops.dragin.prompts import opening_layout, shown
 from service.loops.dragin.words import join

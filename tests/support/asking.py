@@ -7,11 +7,12 @@ from typing import Any
 
 from service.answering import answer_stream
 from service.budget import Budget, Limits
+from service.calling import Role, Roles
 from service.domain import Answer, Passage, ScoredPassage
 from service.events import AnswerReady, BaseEvent, Failed
 from service.generation.base import Generator
 from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.inquiry import Inquiry, QuestionRequest, Role, Roles
+from service.inquiry import Inquiry, QuestionRequest
 from service.labelling.base import Labelling
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult

@@ -17,8 +17,8 @@ SERVICE = ROOT / "service"
 LAYERS = (
     ("errors", "concurrency", "text", "domain", "offline"),
     ("events", "budget", "settings", "locking"),
-    ("prompting", "generation", "retrieval", "tagging", "labelling"),
-    ("citing", "folding", "inquiry", "drafting", "telemetry"),
+    ("prompting", "generation", "retrieval", "tagging", "labelling", "routing"),
+    ("calling", "citing", "folding", "inquiry", "drafting", "telemetry"),
     ("revelator",),
     ("loops",),
     ("handlers",),

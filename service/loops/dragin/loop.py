@@ -19,7 +19,7 @@ import structlog
 from service.calling import Roles
 from service.concurrency import closing
 from service.domain import LoopName
-from service.drafting import gives_signals, writing
+from service.drafting import gives_signals
 from service.errors import DeadlineExceeded
 from service.events import BaseEvent, Stop, ThoughtWritten, Token, TokenRole, Trigger, Withdraw
 from service.generation.base import GenerationRequest
@@ -32,10 +32,10 @@ from service.loops.dragin.answers import (
     read_answer,
 )
 from service.loops.dragin.asking import make_query
-from service.loops.dragin.first_sentence import FirstSentence
 from service.loops.dragin.options import resolve
 from service.loops.dragin.prompts import ROLES, Layout, opening_layout, shown
 from service.loops.dragin.reading import Draft, open_draft, read_draft
+from service.loops.dragin.rewriting import rewrite
 from service.loops.dragin.rind import Hit
 from service.loops.dragin.run import SLACK, Run
 from service.loops.dragin.words import join
@@ -161,7 +161,7 @@ async def _retrieve(run: Run, draft: Draft, hit: Hit) -> AsyncIterator[BaseEvent
         layout = await _with_passages(run, layout, result)
         yield _passages(run, result, layout)
     run.layout = layout
-    async with closing(_rewrite(run, hit)) as tokens:
+    async with closing(rewrite(run, hit)) as tokens:
         async for token in tokens:
             yield token
 
@@ -195,29 +195,6 @@ def _passages(run: Run, result: SearchResult, layout: Layout) -> BaseEvent:
         room -= has_line
     reasons = [None if keep else "not shown" for keep in kept]
     return run.step.passages_event(result, kept, reasons)
-
-
-async def _rewrite(run: Run, hit: Hit) -> AsyncIterator[Token]:
-    """Lines 10 and 11: the sentence is written anew from the passages, and the call ended as soon
-    as it is certain. Without any it stands as drafted: the same prompt would write it again."""
-    step = run.step
-    if not run.layout.passages:
-        step.flag("no_evidence")
-        rest = hit.words[hit.first :] if run.options.truncate_at_token else ()
-        sentence = join(*(word.word.text for word in rest)) or hit.sentence
-    else:
-        first = FirstSentence(run.splitter)
-        prompt = run.layout.prompt().text
-        request = GenerationRequest(prompt=prompt, max_tokens=run.options.limit, stop=run.stops)
-        async with closing(writing(step, request, lambda: first.done)) as pieces:
-            async for piece in pieces:
-                if text := first.feed(piece):
-                    yield Token(step=step.id, role="draft", text=text)
-        if not first.done and (text := first.finish()):
-            yield Token(step=step.id, role="draft", text=text)
-        sentence = first.sentence
-    run.write(sentence)
-    step.answer = sentence or None
 
 
 async def _conclude(run: Run) -> AsyncIterator[BaseEvent]:

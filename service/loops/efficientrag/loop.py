@@ -12,10 +12,11 @@ from dataclasses import asdict
 
 import structlog
 
+from service.calling import Roles
 from service.concurrency import closing
 from service.domain import LoopName, StoppedBy
 from service.events import BaseEvent, Judgement, Stop, TokenRole
-from service.inquiry import Roles, Scope
+from service.inquiry import Scope
 from service.labelling.base import Labelling
 from service.loops.efficientrag.decisions import Read
 from service.loops.efficientrag.hop import hop

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+from service.calling import Role
 from service.concurrency import closing
 from service.domain import Passage
 from service.errors import DeadlineExceeded
 from service.events import BaseEvent, Token, TokenRole, Withdraw
 from service.generation.base import GenerationRequest, Message
-from service.inquiry import OpenStep, Role
+from service.inquiry import OpenStep
 from service.loops.efficientrag.answer_field import SCHEMA, AnswerField, read_answer
 from service.prompting.quoting import quote
 from service.prompting.templates import PassageText, TemplateSet, passage_line

@@ -1,0 +1,76 @@
+"""Who plays which role, and what one call has come to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from service.domain import RoleName
+from service.generation.base import Delta, Generator, TokenUsage
+from service.labelling.base import Labelling
+from service.prompting.templates import TemplateSet
+from service.routing.base import Classifier
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Who plays a role: an engine, the model or adapter to name there, and its prompts.
+
+    A `pooled` engine tells the metrics of its workers by itself.
+    """
+
+    name: RoleName
+    generator: Generator
+    model: str | None
+    templates: TemplateSet
+    pooled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """`labelling` is for loops whose judge and rewriter are encoders; a `classifier` routes in the
+    Revelator's place."""
+
+    revelator: Role
+    reader: Role
+    judge: Role
+    labelling: Labelling | None = None
+    classifier: Classifier | None = None
+
+    def __getitem__(self, name: RoleName) -> Role:
+        role: Role = getattr(self, name)
+        return role
+
+    def __iter__(self) -> Iterator[Role]:
+        yield from (self.revelator, self.reader, self.judge)
+
+
+class EngineCall:
+    """What one engine call has come to so far (seconds; `logprob` summed, where asked for)."""
+
+    __slots__ = ("first", "logprob", "pieces", "role", "started", "usage", "worker")
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.started = time.monotonic()
+        self.first = 0.0
+        self.pieces = 0
+        self.logprob: float | None = None
+        self.usage: TokenUsage | None = None
+        self.worker: str | None = None
+
+    def see(self, delta: Delta) -> None:
+        self.see_tokens(1, delta.usage)
+        self.worker = self.worker or delta.worker
+        if delta.logprob is not None:
+            self.logprob = (self.logprob or 0.0) + delta.logprob
+
+    def see_tokens(self, count: int, usage: TokenUsage | None) -> None:
+        self.first = self.first or self.seconds
+        self.pieces += count
+        self.usage = usage or self.usage
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started

@@ -1,0 +1,78 @@
+"""Route `single`: one ANRAG cycle (methods §1.2, line 3), and `complex` after it where it failed.
+
+Escalation is ours: the question goes on as a complex one within the same budget, and the answer
+that was shown is withdrawn. It comes back where the longer way finds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from service.concurrency import closing
+from service.domain import Flag, RouteName
+from service.events import BaseEvent, RouteChosen, Stop, Token, Withdraw
+from service.handlers.complex import MAX_STEPS, handle_complex
+from service.inquiry import Inquiry, OpenStep, Scope
+from service.loops.anrag import retrieve_and_answer
+from service.settings import EscalationSettings
+
+AFTER: RouteName = "complex"
+
+
+async def handle_single(scope: Scope, question: str) -> AsyncIterator[BaseEvent]:
+    inquiry = scope.inquiry
+    escalates = may_escalate(inquiry)
+    step = scope.step("retrieve", question)
+    step.weighed = escalates and inquiry.settings.escalation.below > 0
+    yield step.start()
+    async with closing(retrieve_and_answer(step, question, "answer")) as events:
+        async for event in events:
+            yield event
+    yield step.end()
+    failed = fails_check(step.flags, step.probability, inquiry.settings.escalation)
+    if not (escalates and failed) or inquiry.budget.exhausted():
+        yield Stop(step=step.id, stopped_by=step.stopped_by, answered=step.answer is not None)
+        return
+    async with closing(_escalate(scope, step, question)) as events:
+        async for event in events:
+            yield event
+
+
+def may_escalate(inquiry: Inquiry) -> bool:
+    """Whether the settings and the request leave room for another route and another step, which
+    must not ask the same again."""
+    settings, request = inquiry.settings, inquiry.request
+    wanted = {"never": (), "auto": ("auto",), "always": ("auto", "single")}
+    return (
+        request.route in wanted[settings.escalation.when]
+        and AFTER in settings.routes.allowed
+        and settings.hanrag.refine
+        and (request.max_steps or MAX_STEPS) > 1
+    )
+
+
+def fails_check(
+    flags: Sequence[Flag], probability: float | None, settings: EscalationSettings
+) -> bool:
+    """Whether one cycle was not enough: nothing relevant was found, or the reader doubts its
+    answer. An engine that tells no probability is believed."""
+    if settings.no_evidence and "no_evidence" in flags:
+        return True
+    return probability is not None and probability < settings.below
+
+
+async def _escalate(scope: Scope, first: OpenStep, question: str) -> AsyncIterator[BaseEvent]:
+    if first.answer:
+        yield Withdraw(step=first.id, role="answer", reason="restart")
+    step = scope.step("route", question)
+    step.flag("escalated")
+    yield step.start()
+    yield RouteChosen(step=step.id, route=AFTER, loop="anrag", by="escalation")
+    yield step.end()
+    async with closing(handle_complex(scope, question, cycles=1)) as events:
+        async for event in events:
+            if isinstance(event, Stop) and not event.answered and first.answer:
+                yield Token(step=first.id, role="answer", text=first.answer)
+                yield event.model_copy(update={"answered": True})
+            else:
+                yield event
