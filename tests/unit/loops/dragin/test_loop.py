@@ -327,6 +327,22 @@ async def test_a_lost_worker_s_draft_is_begun_again() -> None:
         await run(SignalEngine([always] * 3))
 
 
+async def test_a_lost_worker_s_rewriting_is_begun_again() -> None:
+    lost = ScriptStep(["Bellini ", "was a ", EngineInterrupted("gone")])
+    engine = SignalEngine([FIRST, LAST], [lost, ScriptStep(REWRITTEN)])
+    events = await run(engine)
+    assert [(e.step, e.reason) for e in of(events, Withdraw)] == [
+        ("1", "trigger"), ("2", "restart"),
+    ]  # fmt: skip
+    shown = kinds([e for e in events if getattr(e, "step", "") == "2"])
+    assert shown[-4:] == ["token draft", "withdraw", "token draft", "step_end"]
+    assert of(events, StepEnd)[1].answer == "Bellini was born in Catania."
+    assert of(events, StepEnd)[1].usage.llm_calls == 3  # QFS, and both writings
+    always = ScriptStep(EngineInterrupted("gone"), times=3)
+    with pytest.raises(EngineInterrupted):
+        await run(SignalEngine([FIRST, LAST], [always]))
+
+
 async def test_out_of_time_the_text_so_far_is_answered_from() -> None:
     limits = Limits(timeout_s=1e-6)
     stuck = SignalEngine([], [ScriptStep("too late", gate=asyncio.Event())])

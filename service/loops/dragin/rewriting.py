@@ -1,0 +1,54 @@
+"""The sentence of a hit, written anew from the passages (methods §3.2, lines 10 and 11)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from service.concurrency import closing
+from service.drafting import writing
+from service.errors import EngineInterrupted
+from service.events import Token, Withdraw
+from service.generation.base import GenerationRequest
+from service.inquiry import RESTARTS
+from service.loops.dragin.first_sentence import FirstSentence
+from service.loops.dragin.rind import Hit
+from service.loops.dragin.run import Run
+from service.loops.dragin.words import join
+
+
+async def rewrite(run: Run, hit: Hit) -> AsyncIterator[Token | Withdraw]:
+    """The call ends as soon as its first sentence is certain, and is begun again where a pool's
+    worker is lost. Without passages the sentence stands as drafted: the same prompt would write it
+    again."""
+    first = FirstSentence(run.splitter)
+    if not run.layout.passages:
+        run.step.flag("no_evidence")
+        rest = hit.words[hit.first :] if run.options.truncate_at_token else ()
+        sentence = join(*(word.word.text for word in rest)) or hit.sentence
+    else:
+        for restarts in range(RESTARTS, -1, -1):
+            try:
+                async with closing(_write(run, first)) as tokens:
+                    async for token in tokens:
+                        yield token
+                break
+            except EngineInterrupted:
+                if not restarts:
+                    raise
+            if first.sentence:
+                yield Withdraw(step=run.step.id, role="draft", reason="restart")
+            first = FirstSentence(run.splitter)
+        sentence = first.sentence
+    run.write(sentence)
+    run.step.answer = sentence or None
+
+
+async def _write(run: Run, first: FirstSentence) -> AsyncIterator[Token]:
+    step, prompt = run.step, run.layout.prompt().text
+    request = GenerationRequest(prompt=prompt, max_tokens=run.options.limit, stop=run.stops)
+    async with closing(writing(step, request, lambda: first.done)) as pieces:
+        async for piece in pieces:
+            if text := first.feed(piece):
+                yield Token(step=step.id, role="draft", text=text)
+    if not first.done and (text := first.finish()):
+        yield Token(step=step.id, role="draft", text=text)
