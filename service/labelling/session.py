@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple
 from service.errors import ConfigurationError
 from service.labelling.checkpoint import MODEL_FILE, TOKENIZER_FILE, CheckpointCard
 from service.labelling.encoding import Encoded
+from service.labelling.packing import packs
 from service.labelling.tokenizing import file_tokenizer, shipped_tokenizer
 from service.labelling.turns import Gone
-from service.retrieval.embedding.minilm import open_session, packs
+from service.retrieval.embedding.minilm import open_session
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 TOKENS: Final = "token_logits"
