@@ -35,7 +35,8 @@ Line = Mapping[str, Any]
 
 def asked(request: GenerationRequest) -> str:
     """What a prompt asks, without its rules and shots."""
-    return request.messages[-1].content.rpartition("\n\n")[2]
+    prompt = request.messages[-1].content
+    return prompt.rpartition("\n###\n" if "\n###\n" in prompt else "\n\n")[2]
 
 
 class Clock:
@@ -56,9 +57,9 @@ class Clock:
 
 @dataclass
 class Recorder:
-    """A generator that answers by `good`, and in a third of the rounds badly, each way in turn."""
+    """A generator that answers well, and in a third of the rounds badly, each way in turn."""
 
-    good: Callable[[str], str]
+    world: World
     seed: int
     rounds: list[dict[str, Any]] = field(default_factory=list)
     name: str = "recorder"
@@ -66,15 +67,16 @@ class Recorder:
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         question, number = asked(request), len(self.rounds)
-        good = self.good(question)
+        good = self.world.good(question)
         kind = self._kind(number)
         reply = {
             "": good,
-            "garbage": "I am sorry, as a model I ) ( {{ cannot say.",
+            "garbage": self.world.garbage,
             "truncated": good[: len(good) // 2],
             "limited": "",
             "wrong JSON": '{"surprise": ["no", "such", "key"]}',
             "wrong count": '{"decomposed_questions": {"1": {"sub_question": "Q?"}}}',
+            "contradiction": self.world.contradict(good),
         }[kind]
         finish = "length" if kind == "truncated" else "stop"
         self.rounds.append({"asked": question, "kind": kind, "reply": reply, "finish": finish})
@@ -84,7 +86,8 @@ class Recorder:
 
     def _kind(self, number: int) -> str:
         bad = sorted(random.Random(self.seed).sample(range(ROUNDS), ROUNDS // 3))
-        return BAD[bad.index(number) % len(BAD)] if number in bad else ""
+        kinds = self.world.kinds
+        return kinds[bad.index(number) % len(kinds)] if number in bad else ""
 
     async def check(self) -> None: ...
 
@@ -118,12 +121,19 @@ def limited(seconds: int) -> EngineLimited:
 
 @dataclass(frozen=True)
 class World:
-    """Input for a pipeline, and what a good teacher says to what it is asked about it."""
+    """Input for a pipeline, and what a good teacher says to what it is asked about it.
+
+    `kinds` of bad rounds, in turn; `contradict` makes one of a good reply that reads well and says
+    otherwise, which shows in what comes of the item only.
+    """
 
     name: PipelineName
     lines: Sequence[Line]
     good: Callable[[str], str]
     find: Finder
+    kinds: Sequence[str] = BAD
+    garbage: str = "I am sorry, as a model I ) ( {{ cannot say."
+    contradict: Callable[[str], str] = str
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ def load(name: PipelineName) -> Recording:
 async def record(world: World, folder: Path) -> None:
     """Find a schedule of bad rounds by which some items ask for exactly `ROUNDS`; keep those."""
     for seed in range(100):
-        recorder = Recorder(world.good, seed)
+        recorder = Recorder(world, seed)
         lines = list(enumerate(world.lines, 1))
         count = await _items_asking(world, lines, recorder, folder / f"{seed}.journal")
         if count:

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from service.generation.base import Message
 from service.synthesis.command import Options, read_input, run_all
 from service.synthesis.contract import Reading
 from service.synthesis.driver import Run
 from service.synthesis.pipelines import PipelineName, pipeline_of
+from service.synthesis.pipelines.autorag.trajectory import decisions
 from service.synthesis.report import Report, files_of
+from service.training.rows import read_rows
 from tests.unit.synthesis.recording import ROUNDS, Clock, Recording, World, load, replayed
+from tests.unit.synthesis.towns import TOWNS
 from tests.unit.synthesis.worlds import WORLDS
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +53,8 @@ async def test_all_that_is_dropped_is_counted(world: World, tmp_path: Path) -> N
     recording = load(world.name)
     kinds = Counter(line["kind"] for line in recording.rounds)
     assert (len(recording.rounds), len(recording.rounds) - kinds[""]) == (ROUNDS, ROUNDS // 3)
-    assert min(kinds.values()) >= 6  # garbage, truncated, limited, wrong JSON, wrong count
+    assert kinds.keys() == {"", *world.kinds}
+    assert min(kinds.values()) >= 6
 
     report = await replay(world, recording, tmp_path / "out.jsonl")
     assert report.input == len(recording.lines) + 3
@@ -61,7 +66,7 @@ async def test_all_that_is_dropped_is_counted(world: World, tmp_path: Path) -> N
     assert [number for number, _ in report.bad_lines] == [report.input - 2 + n for n in range(3)]
 
     assert report.calls == ROUNDS
-    assert sum(report.bad_rounds.values()) == ROUNDS // 3
+    assert sum(report.bad_rounds.values()) == ROUNDS // 3 - kinds["contradiction"]
     limited = sum(n for reason, n in report.bad_rounds.items() if "rate-limited" in reason)
     truncated = sum(n for reason, n in report.bad_rounds.items() if "truncated" in reason)
     assert (limited, truncated) == (kinds["limited"], kinds["truncated"])
@@ -112,3 +117,29 @@ async def test_nothing_held_out_trains(world: World, tmp_path: Path) -> None:
     assert not any(map(is_held_out, titles))
     written = [row["question"] for row in rows if row["provenance"]["written"]]
     assert not any(map(is_held_out, written))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("autorag", "answer: not the gold one"),
+        ("hanrag", "relevance: contradicts the gold passage"),
+    ],
+)
+async def test_what_contradicts_the_gold_is_left_out(
+    name: PipelineName, shown: str, tmp_path: Path
+) -> None:
+    report = await replay(BY_NAME[name], load(name), tmp_path / "out.jsonl")
+    assert {**report.dropped, **report.lost}[shown] > 0
+    assert list(read_rows(tmp_path / "out.jsonl"))
+
+
+async def test_the_loop_goes_the_way_of_every_dialogue(tmp_path: Path) -> None:
+    await replay(BY_NAME["autorag"], load("autorag"), tmp_path / "out.jsonl")
+    for row in read_rows(tmp_path / "out.jsonl"):
+        said = [Message(message.role, message.content) for message in row.messages]
+        *queries, answer = decisions(row.question, said)
+        assert queries
+        assert None not in queries
+        assert answer in TOWNS
+        assert said[-1].content.endswith(f"Final Answer: {answer}")
