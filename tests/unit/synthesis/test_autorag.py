@@ -23,7 +23,7 @@ from service.synthesis.pipelines.autorag.replies import (
     read_note,
     read_query,
 )
-from service.synthesis.pipelines.autorag.trajectory import decisions
+from service.synthesis.pipelines.autorag.trajectory import Trajectory, decisions
 from service.synthesis.pipelines.questions import Asked, Hop
 from service.training.rows import Row
 from tests.unit.synthesis.stepping import run_by_hand
@@ -238,3 +238,16 @@ def test_the_choice_of_a_query_is_no_matter_of_the_global_random() -> None:
     state = random.getstate()
     run(GOOD)
     assert random.getstate() == state
+
+
+@given(note=HOSTILE, query=HOSTILE, answer=HOSTILE)
+def test_a_turn_is_three_lines_whatever_is_said_in_it(note: str, query: str, answer: str) -> None:
+    talk = Trajectory.begin(TemplateSet("full"), QUESTION)
+    talk.note = note
+    talk.ask(query, [])
+    talk.conclude(answer)
+    turns = [m.content.split("\n") for m in talk.dialogue.messages if m.role == "assistant"]
+    beginnings = [[line.partition(": ")[0] for line in turn] for turn in turns]
+    assert beginnings == [
+        ["Analysis", "", "Initial Query"], ["Intermediate Answer_1", "", "Final Answer"],
+    ]  # fmt: skip

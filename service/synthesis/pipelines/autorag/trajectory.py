@@ -10,6 +10,7 @@ from service.domain import Passage
 from service.generation.base import Message
 from service.loops.autorag.decisions import Conclude, Plan, Search
 from service.loops.autorag.dialogue import Dialogue, document_text, opening
+from service.prompting.quoting import quote
 from service.prompting.templates import TemplateSet
 
 UNLIMITED: Final = 1_000  # retrievals and documents of its own that a replay allows
@@ -45,14 +46,16 @@ class Trajectory:
 
     def ask(self, query: str, passages: Sequence[Passage]) -> None:
         """The model's turn with `query`, and the retriever's with what is new to it."""
-        self.dialogue.reply(f"{self.note_label}{self.note}\n\n{self.query_label}{query}")
+        query = quote(query)
+        self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\n{self.query_label}{query}")
         self.decided.append(query)
         self.seen |= {passage.passage_id: passage for passage in passages}
         text = document_text(passage.text for passage in passages)
         self.dialogue.document(self.searches, text)
 
     def conclude(self, answer: str) -> None:
-        self.dialogue.reply(f"{self.note_label}{self.note}\n\nFinal Answer: {answer}")
+        answer = quote(answer)
+        self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\nFinal Answer: {answer}")
         self.decided.append(answer)
 
     def fresh(self, passages: Sequence[Passage], most: int) -> list[Passage]:
