@@ -61,10 +61,11 @@ def _named(graph: BertGraph, value: str, name: str) -> None:
 
 def _pooled(graph: BertGraph, hidden: str, pool: str) -> str:
     """(texts, tokens, width) to (texts, width)."""
+    along = graph.constant(np.array([1], np.int64))
     if pool == "cls":
-        return str(graph.add("Gather", hidden, graph.constant(np.int64(0)), axis=1))
+        first = graph.add("Gather", hidden, graph.constant(np.array([0], np.int64)), axis=1)
+        return str(graph.add("Squeeze", first, along))
     mask = graph.add("Cast", INPUTS[1], to=TensorProto.FLOAT)
     weights = graph.add("Unsqueeze", mask, graph.constant(np.array([2], np.int64)))
-    along = graph.constant(np.array([1], np.int64))
     total = graph.add("ReduceSum", graph.add("Mul", hidden, weights), along, keepdims=0)
     return str(graph.add("Div", total, graph.add("ReduceSum", weights, along, keepdims=0)))
