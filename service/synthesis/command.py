@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+import anyio.to_thread
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -33,6 +36,7 @@ from service.synthesis.report import (
     Account,
     Prices,
     Report,
+    Result,
     files_of,
     report_of,
     settle,
@@ -40,6 +44,7 @@ from service.synthesis.report import (
     write_report,
     write_rows,
 )
+from service.synthesis.rules.running import TEACHER, draw_all, read_corpus
 from service.synthesis.teacher import Spent, Teacher
 from service.training.splits import Side, is_held_out
 
@@ -48,7 +53,8 @@ SPARE: Final = 4  # times as many are fetched where what is held out is left out
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. `teacher` is the name of an engine, `model` of a model there."""
+    """What the command line says. `teacher` is the name of an engine, `model` of a model there, or
+    `rules`. `date` is today's where it is not given."""
 
     input: Path
     output: Path
@@ -61,6 +67,10 @@ class Options:
     seed: int = 0
     prices: Prices = field(default_factory=Prices)
     date: str = ""
+
+    @property
+    def day(self) -> str:
+        return self.date or datetime.now(UTC).date().isoformat()
 
     @property
     def journal(self) -> Path:
@@ -76,11 +86,15 @@ async def synthesize_file(
 ) -> Report:
     """Run a pipeline, or go on with a run that ended early; show and write the report.
 
-    Raises InvalidRequest for an input that cannot be read, ConfigurationError for a teacher that
-    cannot be used, EngineFailure when it is out (what is done is kept), StoreError.
+    Raises InvalidRequest for an input that cannot be read or used, ConfigurationError for a
+    teacher that cannot be used, EngineFailure when it is out (what is done is kept), StoreError.
     """
     screen = console or Console()
     pipeline = pipeline_of(name)
+    if options.teacher == TEACHER:
+        report = await anyio.to_thread.run_sync(by_rules, name, pipeline, options)
+        screen.print(table(report))
+        return report
     if pipeline.searches and options.collection is None:
         raise ConfigurationError(f"{name} searches: name a collection with --collection")
     reading = read_input(pipeline, options)
@@ -125,20 +139,44 @@ async def run_all(run: Run, reading: Reading[Any], options: Options, screen: Con
     """Work off what is not done, then settle: write the output and the report."""
     items = [item for item in reading.items if item.source.side == run.side]
     refused = Counter({WRONG_SIDE[run.side]: len(reading.items) - len(items)})
+    with _writing(options), open_journal(options.journal, header_of(run, options)) as journal:
+        await _work_off(items, run, journal, options, screen)
+        records = {item.id: journal.done[key_of(item)] for item in items}
+        account = Account(items, records, refused, reading.bad)
+        result = settle(account, run.pipeline, run.seed)
+        report = report_of(result, account, journal.header, journal.spent, options.prices)
+        _write(run.pipeline, result, report, options)
+    return report
+
+
+def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: Options) -> Report:
+    """Draw items from passages by rules, without a teacher."""
+    lines, bad = read_lines(options.input)
+    corpus = read_corpus(lines, bad, options.side, options.seed)
+    account = draw_all(name, corpus, options.limit)
+    header = {
+        "pipeline": name, "version": pipeline.version, "teacher": TEACHER, "seed": options.seed,
+        "side": options.side, "date": options.day,
+    }  # fmt: skip
+    result = settle(account, pipeline, options.seed)
+    report = report_of(result, account, header)
+    with _writing(options):
+        _write(pipeline, result, report, options)
+    return report
+
+
+@contextmanager
+def _writing(options: Options) -> Iterator[None]:
     try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        with open_journal(options.journal, header_of(run, options)) as journal:
-            await _work_off(items, run, journal, options, screen)
-            records = {item.id: journal.done[key_of(item)] for item in items}
-            account = Account(items, records, refused, reading.bad)
-            result = settle(account, run.pipeline, run.seed)
-            report = report_of(result, account, journal, options.prices)
-            files = files_of(options.output, run.pipeline.kinds)
-            write_rows(files, result.rows, journal.header)
-            write_report(options.report, report)
+        yield
     except OSError as error:
         raise StoreError(f"{error.filename}: cannot be written: {error.strerror}") from None
-    return report
+
+
+def _write(pipeline: Pipeline[Any], result: Result, report: Report, options: Options) -> None:
+    write_rows(files_of(options.output, pipeline.kinds), result.rows, report.run)
+    write_report(options.report, report)
 
 
 def header_of(run: Run, options: Options) -> dict[str, Any]:
@@ -151,7 +189,7 @@ def header_of(run: Run, options: Options) -> dict[str, Any]:
         "engine": run.teacher.engine.name,
         "seed": run.seed,
         "side": run.side,
-        "date": options.date or datetime.now(UTC).date().isoformat(),
+        "date": options.day,
     }
 
 

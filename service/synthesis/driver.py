@@ -85,7 +85,7 @@ async def _work(
     for item in todo:
         spent = Spent()
         try:
-            record, out = _kept(item, await _perform(item, run, spent), run.side, spent), None
+            record, out = kept(item, await _perform(item, run, spent), run.side, spent), None
         except Dropped as drop:
             record, out = Record(key_of(item), dropped=drop.reason, spent=spent), None
         except TeacherOut as error:
@@ -95,7 +95,7 @@ async def _work(
         yield item, record, out
 
 
-def _kept(item: Item[Any], outcome: Outcome, side: Side, spent: Spent) -> Record:
+def kept(item: Item[Any], outcome: Outcome, side: Side, spent: Spent) -> Record:
     """The outcome as a record, without rows of the other side of the split."""
     rows = tuple(row for row in outcome.rows if row.source.side == side)
     lost = Counter(outcome.lost)

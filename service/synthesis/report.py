@@ -14,7 +14,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from service.synthesis.contract import Item, Pipeline, Row, Selection
-from service.synthesis.journal import Journal, Record
+from service.synthesis.journal import Record
 from service.synthesis.teacher import Spent
 
 PER: Final = 1_000_000  # tokens that a price is for
@@ -39,6 +39,7 @@ class Report:
     """`input` = `written` + all of `dropped`, in items; a bad line counts as one.
 
     `rows`: in the output. `lost`: parts that written items lack, by reason. `run`: what was run.
+    `corpus`: how much there was to draw from, where items are drawn.
     """
 
     run: Mapping[str, Any]
@@ -53,6 +54,7 @@ class Report:
     completion_tokens: int = 0
     cost: float = 0.0
     bad_lines: Sequence[tuple[int, str]] = ()
+    corpus: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.input != self.written + sum(self.dropped.values()):
@@ -68,6 +70,7 @@ class Account:
     records: Mapping[str, Record]  # by the item's id
     refused: Mapping[str, int]
     bad: Sequence[tuple[int, str]]
+    corpus: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +105,28 @@ def settle(account: Account, pipeline: Pipeline[Any], seed: int) -> Result:
     return Result(kept, len(written), dict((+dropped).most_common()), dict(lost.most_common()))
 
 
-def report_of(result: Result, account: Account, journal: Journal, prices: Prices) -> Report:
-    spent = journal.spent
+def report_of(
+    result: Result,
+    account: Account,
+    run: Mapping[str, Any],
+    spent: Spent | None = None,
+    prices: Prices | None = None,
+) -> Report:
+    cost = spent or Spent()
     return Report(
-        run=journal.header,
+        run=run,
         input=len(account.items) + sum(account.refused.values()) + len(account.bad),
         written=result.written,
         dropped=result.dropped,
         rows=len(result.rows),
         lost=result.lost,
-        calls=spent.calls,
-        bad_rounds=dict(spent.bad.most_common()),
-        prompt_tokens=spent.prompt_tokens,
-        completion_tokens=spent.completion_tokens,
-        cost=prices.of(spent),
+        calls=cost.calls,
+        bad_rounds=dict(cost.bad.most_common()),
+        prompt_tokens=cost.prompt_tokens,
+        completion_tokens=cost.completion_tokens,
+        cost=(prices or Prices()).of(cost),
         bad_lines=list(account.bad[:SHOWN_BAD_LINES]),
+        corpus=account.corpus,
     )
 
 
@@ -170,6 +180,10 @@ def table(report: Report) -> Table:
     shown = Table(title=f"{report.run['pipeline']}, taught by {report.run['teacher']}")
     shown.add_column("")
     shown.add_column("count", justify="right")
+    for name, count in report.corpus.items():
+        shown.add_row(name, f"{count:,}")
+    if report.corpus:
+        shown.add_section()
     shown.add_row("input", f"{report.input:,}")
     shown.add_row("written", f"{report.written:,}")
     for reason, count in report.dropped.items():
@@ -178,6 +192,12 @@ def table(report: Report) -> Table:
     shown.add_row("rows", f"{report.rows:,}")
     for reason, count in report.lost.items():
         shown.add_row(f"  left out of items: {reason}", f"{count:,}")
+    if report.calls:
+        _add_cost(shown, report)
+    return shown
+
+
+def _add_cost(shown: Table, report: Report) -> None:
     shown.add_section()
     shown.add_row("calls", f"{report.calls:,}")
     for reason, count in report.bad_rounds.items():
@@ -186,4 +206,3 @@ def table(report: Report) -> Table:
     shown.add_row("completion tokens", f"{report.completion_tokens:,}")
     if report.cost:
         shown.add_row("cost", f"{report.cost:,.2f}")
-    return shown

@@ -81,7 +81,8 @@ def steps(item: Item[Entity], rng: random.Random) -> Steps[Outcome]:
         except Dropped as drop:
             lost[drop.reason] += 1
         else:
-            rows.append(_row(item, question, chosen, len(rows)))
+            name = f"{item.id}#{len(rows)}"
+            rows.append(row_of(name, entity.name, question, chosen, split_of(entity)))
     return Outcome(tuple(rows), lost)
 
 
@@ -150,30 +151,34 @@ def _combine(parts: Sequence[Part]) -> Ask:
     return Ask("combine", PROMPTS.messages("combine", questions="".join(lines)), max_tokens=160)
 
 
-def _row(item: Item[Entity], question: str, parts: Sequence[Part], number: int) -> Row:
+def row_of(name: str, entity: str, question: str, parts: Sequence[Part], split: str) -> Row:
+    """A compound question; all its documents answer it."""
     documents = [part.document for part in parts]
     titles = tuple(dict.fromkeys(document.title for document in documents))
     ids = tuple(dict.fromkeys(document.passage_id for document in documents))
     fields = {
-        "id": f"{item.id}#{number}",
+        "id": name,
         "question": question,
         "answer": JOINT.join(part.answer for part in parts),
         "parts": [[part.answer] for part in parts],
         "sub_questions": [part.question for part in parts],
-        "entity": item.content.name,
+        "entity": entity,
         "supporting_passage_ids": list(ids),
         "route": "compound",
-        "split": split_of(item.content),
+        "split": split,
     }
     return Row(fields, Source(ids, titles, titles))
 
 
 def split_of(entity: Entity) -> str:
-    """`test` of what is held out, else `train` or `dev` by a hash of the name."""
-    if entity.held_out:
-        return "test"
+    """`test` of what is held out, else as `trained_split`."""
+    return "test" if entity.held_out else trained_split(entity.name)
+
+
+def trained_split(name: str) -> str:
+    """`train` or `dev`, by a hash of the entity's name."""
     share = SPLITS["dev"] / (SPLITS["train"] + SPLITS["dev"])
-    draw = int.from_bytes(hashlib.sha256(f"dev {normalise(entity.name)}".encode()).digest()[:4])
+    draw = int.from_bytes(hashlib.sha256(f"dev {normalise(name)}".encode()).digest()[:4])
     return "dev" if draw / 2**32 < share else "train"
 
 
