@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.errors import RevelatorError
+from service.errors import ConfigurationError, RevelatorError
 
 RecipeName = Literal["sft", "router", "labeler", "filter", "embedded"]
 
@@ -41,7 +41,11 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
 
     try:
         if smoke:
-            raise typer.Exit(smoke_recipe(recipe, out))
+            if data or held_out or settings or preset or assignments:
+                raise ConfigurationError(
+                    "--smoke has data and settings of its own: --out, --resume"
+                )
+            raise typer.Exit(smoke_recipe(recipe, out, resume=resume))
         train_recipe(
             recipe, out=out, resume=resume, preset=preset, file=settings,
             flags={"data": data, "held_out": held_out}, assignments=assignments or [],

@@ -36,7 +36,7 @@ def train_recipe(
         recipe.settings, recipe.presets, preset=preset, file=file,
         flags=given | parse_assignments(assignments),
     )  # fmt: skip
-    run = Run(out, resume, main=os.environ.get("RANK", "0") == "0", say=typer.echo)
+    run = Run(out, resume, main=is_main_process(), say=typer.echo)
     record = run_recipe(recipe, settings, run)
     if run.main:
         typer.echo(f"{out}: {record['steps']} updates, loss {record['loss']['last']:.4f}")
@@ -44,11 +44,19 @@ def train_recipe(
             typer.echo(line)
 
 
-def smoke_recipe(name: str, out: Path | None) -> int:
+def is_main_process() -> bool:
+    """False in all but one of the processes of `accelerate launch` or `torchrun`."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
     """Run the recipe on its tiny data in `out`, or a folder that is removed; the exit code."""
+    if resume and out is None:
+        raise ConfigurationError("--resume needs --out FOLDER, where the run was begun")
     recipe = load_recipe(name)
     with tempfile.TemporaryDirectory() as temporary:
-        run = Run(out or Path(temporary) / "run", say=typer.echo)
+        folder = out or Path(temporary) / "run"
+        run = Run(folder, resume, main=is_main_process(), say=typer.echo)
         problems = run_smoke(recipe, run)
     for problem in problems:
         typer.secho(f"train {name} --smoke: {problem}", err=True, fg="red")
