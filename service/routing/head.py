@@ -99,8 +99,10 @@ def load_head(folder: Path) -> Head:
 
 
 def save_head(head: Head, folder: Path) -> None:
-    from safetensors.numpy import save_file  # noqa: PLC0415
+    """Both files."""
+    from safetensors.numpy import save  # noqa: PLC0415
 
-    save_file(dict(zip(Head._fields[1:], head[1:], strict=True)), folder / WEIGHTS_FILE)
+    weights = save(dict(zip(Head._fields[1:], head[1:], strict=True)))
+    (folder / WEIGHTS_FILE).write_bytes(weights)
     card = json.dumps(head.card.model_dump(mode="json"), indent=2)
     (folder / CARD_FILE).write_text(f"{card}\n", encoding="utf-8")

@@ -16,6 +16,7 @@ from service.inquiry import Inquiry, QuestionRequest
 from service.labelling.base import Labelling
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.routing.base import Classifier
 from service.settings import Settings
 
 
@@ -59,6 +60,7 @@ def inquiry(
     settings: Settings | None = None,
     limits: Limits | None = None,
     labelling: Labelling | None = None,
+    classifier: Classifier | None = None,
     prompts: str = "compact",
     **request: Any,
 ) -> Inquiry:
@@ -72,6 +74,7 @@ def inquiry(
             reader=Role("reader", engine, None, templates),
             judge=Role("judge", engine, None, templates),
             labelling=labelling,
+            classifier=classifier,
         ),
         retriever=retriever,
         settings=settings or Settings(),

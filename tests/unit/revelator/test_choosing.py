@@ -1,0 +1,55 @@
+"""Who chooses the route: the classifier where it is sure, else the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.events import RouteChosen
+from service.generation.scripted import ScriptStep
+from service.settings import Settings
+from tests.stubs.fake_classifier import FakeClassifier
+from tests.support.asking import body_of, events_of
+
+pytestmark = pytest.mark.anyio
+
+CLOSED = ScriptStep(match="Task: closed", reply="in a bank")
+QUESTION = "Where do you keep money?"
+
+
+def settings(confidence: float, **sections: object) -> Settings:
+    return Settings.model_validate({"router": {"confidence": confidence}, **sections})
+
+
+async def test_a_sure_classifier_saves_the_call() -> None:
+    classifier = FakeClassifier("direct", 0.81234567)
+    events = await events_of([CLOSED], {}, QUESTION, settings=settings(0.8), classifier=classifier)
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert (chosen.route, chosen.by, chosen.confidence) == ("direct", "classifier", 0.8123)
+    assert classifier.asked == [QUESTION]
+    assert chosen.step == "1"
+
+
+async def test_below_its_confidence_it_abstains_and_the_model_is_asked() -> None:
+    classifier = FakeClassifier("compound", 0.79)
+    routed = ScriptStep(match="Task: route", reply="straightforward question", logprob=-0.1)
+    events = await events_of(
+        [routed, CLOSED], {}, QUESTION, settings=settings(0.8), classifier=classifier
+    )
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert (chosen.route, chosen.by) == ("direct", "model")
+    assert chosen.confidence != 0.79
+
+
+async def test_a_route_that_is_named_or_alone_allowed_asks_nobody() -> None:
+    classifier = FakeClassifier("compound", 1.0)
+    body = await body_of([CLOSED], {}, QUESTION, route="direct", classifier=classifier)
+    assert (body.route, classifier.asked) == ("direct", [])
+
+
+async def test_a_route_that_is_not_allowed_falls_to_single() -> None:
+    classifier = FakeClassifier("direct", 1.0)
+    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
+    events = await events_of(said, {}, QUESTION, settings=only, classifier=classifier)
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert (chosen.route, chosen.by) == ("single", "settings")
