@@ -7,7 +7,7 @@ those apart. Nor can a text forge a marker of the filter's sentence.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -29,35 +29,32 @@ class Encoded:
 
     `types` is 1 for a passage and the mark behind it, else 0. `words` are those that can be
     marked: the passage's, or those of the query and the infos. `word_of` is the index of a piece's
-    word in it, NO_WORD for special tokens, markers, and a labeler's query. `surfaces` is the
-    spelling of a piece in its text.
+    word in it, NO_WORD for special tokens, markers, and a labeler's query.
     """
 
     ids: list[int] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
     word_of: list[int] = field(default_factory=list)
-    surfaces: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
 
     def cut(self, most: int) -> Encoded:
         """Without a final [SEP], as the official code cuts."""
-        for pieces in (self.ids, self.types, self.word_of, self.surfaces):
+        for pieces in (self.ids, self.types, self.word_of):
             del pieces[most:]
         return self
 
     def add_special(self, piece: int, kind: int = 0) -> Encoded:
-        return self._add([piece], [""], NO_WORD, kind)
+        return self._add([piece], NO_WORD, kind)
 
     def add(self, spelt: Sequence[SpeltWord], kind: int = 0, *, markable: bool = True) -> Encoded:
         for word in spelt:
-            self._add(word.ids, word.surfaces, len(self.words) if markable else NO_WORD, kind)
+            self._add(word.ids, len(self.words) if markable else NO_WORD, kind)
             if markable:
                 self.words.append(word.text)
         return self
 
-    def _add(self, ids: Sequence[int], surfaces: Sequence[str], word: int, kind: int) -> Encoded:
+    def _add(self, ids: Sequence[int], word: int, kind: int) -> Encoded:
         self.ids += ids
-        self.surfaces += surfaces
         self.word_of += [word] * len(ids)
         self.types += [kind] * len(ids)
         return self
@@ -68,7 +65,6 @@ class SpeltWord(NamedTuple):
 
     text: str
     ids: list[int]
-    surfaces: list[str]
 
 
 def passage_text(title: str, text: str) -> str:
@@ -141,19 +137,18 @@ def _is_unseen(word: str) -> bool:
     return len(word) == 1 and unicodedata.category(word) in _UNSEEN
 
 
-def marked_text(encoded: Encoded, marks: Sequence[bool]) -> str:
-    """The pieces marked, as they are spelt; neighbours of one word together, others apart.
+def marked_text(encoded: Encoded, margins: Sequence[float]) -> str:
+    """The marked words, in their order.
 
-    `marks` goes by piece and may be longer, as padded outputs are.
+    `margins` goes by piece: the logit of 1 less that of 0; it may be longer, as padded outputs
+    are. A word is marked where the sum over its pieces is above 0: in training they share its
+    label. (The official code decodes single pieces, and searches for fragments of names.)
     """
-    text, last = "", NO_WORD - 1
-    for place, (surface, word) in enumerate(zip(encoded.surfaces, encoded.word_of, strict=True)):
-        if word == NO_WORD or not marks[place]:
-            continue
-        joined = last == place - 1 and encoded.word_of[last] == word
-        text += surface if joined or not text else f" {surface}"
-        last = place
-    return text
+    sums = [0.0] * len(encoded.words)
+    for word, margin in zip(encoded.word_of, margins, strict=False):
+        if word != NO_WORD:
+            sums[word] += margin
+    return " ".join(word for word, sum_ in zip(encoded.words, sums, strict=True) if sum_ > 0)
 
 
 def _shorten(infos: list[list[SpeltWord]], room: int) -> None:
@@ -174,14 +169,11 @@ def _cut(text: str) -> list[str]:
 def _spell(tokenizer: Any, texts: Sequence[list[str]]) -> list[list[SpeltWord]]:
     """The words of each text with their pieces, all tokenised in one call."""
     encodings = tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
-    return [list(_by_word(*pair)) for pair in zip(texts, encodings, strict=True)]
+    return [_by_word(*pair) for pair in zip(texts, encodings, strict=True)]
 
 
-def _by_word(cut: Sequence[str], encoding: Any) -> Iterator[SpeltWord]:
-    spelt = [SpeltWord(word, [], []) for word in cut]
-    for piece, word, (start, end) in zip(
-        encoding.ids, encoding.word_ids, encoding.offsets, strict=True
-    ):
+def _by_word(cut: Sequence[str], encoding: Any) -> list[SpeltWord]:
+    spelt = [SpeltWord(word, []) for word in cut]
+    for piece, word in zip(encoding.ids, encoding.word_ids, strict=True):
         spelt[word].ids.append(piece)
-        spelt[word].surfaces.append(cut[word][start:end])
-    return iter(spelt)
+    return spelt

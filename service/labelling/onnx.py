@@ -65,7 +65,7 @@ class OnnxModel:
 
 
 class OnnxLabeler:
-    """LABEL. The tag is the most probable one, a piece is marked where that is likelier."""
+    """LABEL. The tag is the most probable one."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         self._model = OnnxModel(folder, "labeler", threads)
@@ -108,14 +108,14 @@ def _label(asked: Sequence[Asked], session: Session, gone: Event) -> list[list[P
 
 def _read(encoded: Encoded, output: Output) -> PassageLabel:
     best = max(range(len(output.tags)), key=output.tags.__getitem__)
-    return PassageLabel(Tag(best), marked_text(encoded, output.marks), output.tags[best])
+    return PassageLabel(Tag(best), marked_text(encoded, output.margins), output.tags[best])
 
 
 def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
     most = session.card.max_pieces
     inputs = [encode_query(session.tokenizer, *each, most) for each in asked]
     outputs = session.forward(inputs, gone)
-    return [marked_text(*pair) for pair in zip(inputs, (o.marks for o in outputs), strict=True)]
+    return [marked_text(*pair) for pair in zip(inputs, (o.margins for o in outputs), strict=True)]
 
 
 def _absent_packages(kind: Kind) -> str | None:

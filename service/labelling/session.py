@@ -26,9 +26,10 @@ TAGS: Final = "tag_logits"
 
 
 class Output(NamedTuple):
-    """Of one input: which pieces are marked; the probability of each tag, none of a filter."""
+    """Of one input: the margin of each piece to be marked, as `marked_text` takes them; the
+    probability of each tag, none of a filter."""
 
-    marks: list[bool]
+    margins: list[float]
     tags: list[float]
 
 
@@ -59,9 +60,9 @@ class Session:
         feed = dict(zip(INPUTS, (ids, mask, types), strict=True))
         wanted = [TOKENS, TAGS] if self.card.kind == "labeler" else [TOKENS]
         tokens, *tags = self.runtime.run(wanted, feed)
-        marks = (tokens[..., 1] > tokens[..., 0]).tolist()
+        margins = (tokens[..., 1] - tokens[..., 0]).tolist()
         shares = _softmax(tags[0]).tolist() if tags else [[]] * len(inputs)
-        return [Output(*pair) for pair in zip(marks, shares, strict=True)]
+        return [Output(*pair) for pair in zip(margins, shares, strict=True)]
 
 
 def _softmax(logits: Any) -> Any:

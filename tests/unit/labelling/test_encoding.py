@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from service.labelling.encoding import (
     NO_WORD,
+    Encoded,
     encode_passages,
     encode_query,
     marked_text,
@@ -47,13 +48,17 @@ HOSTILE = st.lists(
 ).map("".join)
 
 
+def spelt(encoded: Encoded) -> list[str]:
+    return [TOKENIZER.id_to_token(piece) for piece in encoded.ids]
+
+
 def test_a_pair_is_query_and_passage_between_marks() -> None:
     text = passage_text("Norma", "by Vincenzo Bellini, 1831")
     (pair,) = encode_passages(TOKENIZER, "Who wrote Norma?", [text])
     assert pair.words == ["Norma", ":", "by", "Vincenzo", "Bellini", "1831"]
-    assert pair.surfaces == [
-        *("", "Who", "wrote", "Norma", "?", ""),
-        *("Norma", ":", "by", "Vincenzo", "Bell", "ini", "1831", ""),
+    assert spelt(pair) == [
+        *("[CLS]", "who", "wrote", "norma", "?", "[SEP]"),
+        *("norma", ":", "by", "vincenzo", "bell", "##ini", "1831", "[SEP]"),
     ]
     assert pair.word_of == [NO_WORD] * 6 + [0, 1, 2, 3, 4, 4, 5, NO_WORD]
     assert pair.types == [0] * 6 + [1] * 8
@@ -62,15 +67,17 @@ def test_a_pair_is_query_and_passage_between_marks() -> None:
 
 def test_a_long_passage_loses_its_end_and_the_final_mark() -> None:
     (pair,) = encode_passages(TOKENIZER, "who?", ["word " * 500], most=16)
-    assert len(pair.ids) == len(pair.types) == len(pair.word_of) == len(pair.surfaces) == 16
+    assert len(pair.ids) == len(pair.types) == len(pair.word_of) == 16
     assert pair.ids[-1] not in {CLS, SEP}
 
 
 def test_the_filter_reads_a_sentence_whose_markers_cannot_be_kept() -> None:
     encoded = encode_query(TOKENIZER, "born where?", ["Vincenzo Bellini", "Norma"])
-    spelt = ["Query", ":", "born", "where", "?", "Info", ":", "Vincenzo", "Bell", "ini"]
-    assert encoded.surfaces == ["", *spelt, ";", "Info", ":", "Norma", ""]
-    everything = marked_text(encoded, [True] * len(encoded.ids))
+    assert spelt(encoded) == [
+        *("[CLS]", "query", ":", "born", "where", "?", "info", ":", "vincenzo", "bell", "##ini"),
+        *(";", "info", ":", "norma", "[SEP]"),
+    ]
+    everything = marked_text(encoded, [1.0] * len(encoded.ids))
     assert everything == "born where ? Vincenzo Bellini Norma"
 
 
@@ -83,22 +90,22 @@ def test_infos_are_shortened_longest_first_and_the_query_is_kept() -> None:
 
 def test_a_query_too_long_by_itself_is_cut_at_its_end() -> None:
     encoded = encode_query(TOKENIZER, "one two three four five", ["a"], most=6)
-    assert encoded.surfaces == ["", "Query", ":", "one", "two", "three"]
+    assert spelt(encoded) == ["[CLS]", "query", ":", "one", "two", "three"]
 
 
 @pytest.mark.parametrize(
-    ("marks", "expected"),
+    ("margins", "expected"),
     [
-        ([0, 1, 1, 1, 1], "Vincenzo Bellini"),
-        ([0, 0, 1, 0, 1], "Bell"),
-        ([0, 1, 0, 1, 0], "Vincenzo ini"),
-        ([1, 0, 0, 0, 1], ""),
+        ([0, 0, 1, 2, 3, 9], "Vincenzo Bellini"),
+        ([0, 0, 1, -2, 1, 9], "Vincenzo"),
+        ([0, 0, -1, 2, -1, 9], "Bellini"),
+        ([9, 9, -1, -1, -1, 9, 9], ""),
     ],
 )
-def test_marked_pieces_of_a_word_stand_together(marks: list[int], expected: str) -> None:
+def test_a_word_is_marked_by_the_sum_of_its_pieces(margins: list[float], expected: str) -> None:
     (pair,) = encode_passages(TOKENIZER, "", ["Vincenzo Bellini"])
-    assert pair.surfaces == ["", "", "Vincenzo", "Bell", "ini", ""]
-    assert marked_text(pair, [False, *map(bool, marks)]) == expected
+    assert spelt(pair) == ["[CLS]", "[SEP]", "vincenzo", "bell", "##ini", "[SEP]"]
+    assert marked_text(pair, margins) == expected
 
 
 @given(HOSTILE, HOSTILE)
