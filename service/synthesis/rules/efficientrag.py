@@ -7,7 +7,7 @@ from service.synthesis.rules.known import Draw, Known
 from service.training.labelling.items import filter_rows, labeler_rows
 from service.training.labelling.making import HELD_OUT_FORMS, negatives_of
 from service.training.labelling.negatives import Search
-from service.training.labelling.rules import FIRST, FORMS, SECOND, Rules
+from service.training.labelling.rules import FIRST, FORMS, KIN, SECOND, Rules
 
 
 def begin(known: Known) -> Draw:
@@ -50,5 +50,6 @@ def _possible(form: str, known: Known) -> bool:
     if known.share == 0.0:
         return form == "bridge" and bool(known.maker.links)
     if form == "directed":
-        return "director" in kinds and {"birth_date", "death_date"} <= kinds
-    return bool(kinds & set(FIRST)) and bool(kinds & set(SECOND))
+        return "director" in kinds and bool(kinds & {"birth_date", "death_date"})
+    between = form == "bridge" or bool(kinds & set(KIN))
+    return bool(kinds & set(FIRST)) and bool(kinds & set(SECOND)) and between
