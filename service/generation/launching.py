@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import NoReturn
 
@@ -22,6 +21,7 @@ FLAGS = (
     *("--compilation-config.cudagraph_mode", "PIECEWISE"),
 )
 ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+_AWAITED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 
 def worker_command(model: str, options: Sequence[str], environment: Mapping[str, str]) -> Launch:
@@ -93,27 +93,45 @@ def run_workers(workers: Sequence[Launch], say: Callable[[str], None]) -> int:
     The exit code is the first that is not 0. Raises ConfigurationError without a vLLM here.
     """
     _require_vllm()
-    running: dict[int, tuple[subprocess.Popen[bytes], Launch]] = {}
-    for worker in workers:
-        say(str(worker))
-        process = subprocess.Popen(worker.argv, env={**os.environ, **worker.variables})
-        running[process.pid] = (process, worker)
-
-    def relay(number: int, _: object) -> None:
-        for process, _worker in running.values():
-            process.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, relay)
-    codes = []
-    while running:
-        pid, status = os.wait()
-        if pid in running:
-            process, worker = running.pop(pid)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            codes.append(process.returncode)
-            say(f"ended with {process.returncode}: {worker}")
+    running: dict[int, Launch] = {}
+    codes: list[int] = []
+    # Blocked and waited for, not handled: none is lost, however early, and none comes in between.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        for worker in workers:
+            say(str(worker))
+            running[_start(worker, unblocked)] = worker
+        while running:
+            number = signal.sigwait(_AWAITED)
+            if number != signal.SIGCHLD:
+                _send(running, number)
+            for pid, code in _ended(running):
+                say(f"ended with {code}: {running.pop(pid)}")
+                codes.append(code)
+    finally:
+        _send(running, signal.SIGTERM)  # where one of them could not be started
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     return next((code for code in codes if code), 0)
+
+
+def _start(worker: Launch, mask: Iterable[int]) -> int:
+    """In a process group of its own: a terminal's Ctrl-C comes by us alone, and so once."""
+    variables = {**os.environ, **worker.variables}
+    return os.posix_spawn(
+        sys.executable, worker.argv, variables, setpgroup=0, setsigmask=list(mask)
+    )
+
+
+def _send(pids: Iterable[int], number: int) -> None:
+    """To processes that were not waited for yet: their pids are still theirs."""
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def _ended(pids: Iterable[int]) -> list[tuple[int, int]]:
+    """Those that have ended, and their exit codes: several may share one SIGCHLD."""
+    waited = [os.waitpid(pid, os.WNOHANG) for pid in pids]
+    return [(pid, os.waitstatus_to_exitcode(status)) for pid, status in waited if pid]
 
 
 def _require_vllm() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,12 @@ SERVES = """
 import os, signal, sys
 if "--fail" in sys.argv:
     sys.exit(3)
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-print("serves", os.environ.get("CUDA_VISIBLE_DEVICES"), *sys.argv[1:], flush=True)
-signal.sigwait({signal.SIGTERM})
-print("ends", flush=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+def say(*words):  # a line is one write, or those of two processes mix
+    os.write(1, (" ".join(words) + "\\n").encode())
+say("serves", os.environ.get("CUDA_VISIBLE_DEVICES", "-"), *sys.argv[1:])
+signal.sigwait({signal.SIGTERM, signal.SIGINT})
+say("ends")
 """
 
 
@@ -55,6 +58,38 @@ def run(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_all_start_say_what_runs_and_end_together(
+    fake_vllm: dict[str, str], number: signal.Signals
+) -> None:
+    with run(fake_vllm, "--gpus", "0,1", "--port", "9000", "--dtype", "half") as process:
+        assert process.stdout is not None
+        said: list[str] = []
+        while sum(line.startswith("serves") for line in said) < 2:
+            said.append(process.stdout.readline())
+            assert said[-1], said
+        process.send_signal(number)
+        rest = process.stdout.read()
+
+    served = sorted(line.split()[1:4:2] + line.split()[-2:] for line in said if "serves" in line)
+    assert [line[0] for line in served] == ["0", "1"]
+    assert [line[-1] for line in served] == ["9000", "9001"]
+    assert rest.count("ends\n") == 2
+    assert process.returncode == 0
+
+
+def test_a_signal_while_workers_start_ends_them_all(fake_vllm: dict[str, str]) -> None:
+    """Whether it finds the first of them started, or the last."""
+    with run(fake_vllm, "--gpus", "0,1,2,3") as process:
+        assert process.stdout is not None
+        assert "CUDA_VISIBLE_DEVICES=0" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        output = process.stdout.read()
+
+    assert output.count("ended with") == 4
+    assert process.returncode in (0, -signal.SIGTERM % 256)
 
 
 def test_one_that_fails_is_told_and_leaves_its_code(fake_vllm: dict[str, str]) -> None:
