@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from service.concurrency import closing
+from service.errors import EngineFailure
 from service.generation.base import GenerationRequest, Message, complete
 from service.generation.local import LocalGenerator
 from service.generation.local.generator import EMBEDDED
 from service.generation.openai import OpenAIGenerator
+from service.generation.signals import ScoreRequest
+from service.generation.vllm import VllmGenerator
 from service.settings import EngineSettings
 from tests.conftest import unavailable
 from tests.support.vllm import metric, vllm_server
@@ -60,6 +63,18 @@ async def test_it_is_known_as_vllm_and_answers(engine: OpenAIGenerator) -> None:
     assert 0 < completion.usage.completion_tokens <= 8
     assert completion.logprob is not None
     assert completion.logprob < 0
+
+
+async def test_without_our_plugin_there_are_no_signals(vllm_url: str) -> None:
+    if os.environ.get("VLLM_URL"):
+        unavailable("a vLLM that is known to lack our plugin", "unset VLLM_URL")
+    worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[vllm_url]))
+    await worker.check()
+
+    assert not worker.capabilities.token_signals
+    with pytest.raises(EngineFailure, match="start it by `revelator worker`"):
+        await worker.score(ScoreRequest("The river"))
+    await worker.aclose()
 
 
 async def test_raw_completion(engine: OpenAIGenerator) -> None:

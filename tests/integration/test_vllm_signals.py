@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from service.errors import EngineRefusal  # noqa: E402
+from service.errors import EngineFailure, EngineRefusal  # noqa: E402
 from service.generation.base import GenerationRequest, complete  # noqa: E402
 from service.generation.local.generator import EMBEDDED  # noqa: E402
 from service.generation.signals import ContextRows, DraftToken, ScoreRequest, SignalRequest  # noqa: E402
@@ -38,6 +38,7 @@ SHAPE = {
     "num_key_value_heads": 2,
     "head_dim": 32,
 }
+NOT_FINITE = 3  # the byte 0x00
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,15 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One token of it, which no other test reads, has an embedding that is no number."""
+    from safetensors.torch import load_file, save_file
+
     folder = tmp_path_factory.mktemp("random")
-    return save_tiny_model(folder, context=1024, shape=SHAPE, spread=0.15)
+    save_tiny_model(folder, context=1024, shape=SHAPE, spread=0.15)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][NOT_FINITE] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +228,9 @@ async def test_two_ranks_and_an_adapter(
             )
             asked = ScoreRequest(text, bos=True, row_spans=((0, 9),), model=model)
             scored[model] = await worker.score(asked)
+        with pytest.raises(EngineFailure, match="not finite"):
+            await worker.score(ScoreRequest(token_ids=(5, NOT_FINITE, 6), model="random"))
+        assert (await worker.score(ScoreRequest(token_ids=(5, 6), model="random"))).tokens
         info = await worker.plugin_info()
         assert info is not None
         assert info.ranks == 2
