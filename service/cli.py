@@ -249,6 +249,9 @@ def synthesize(
     collection: Annotated[
         str | None, typer.Option(help="What the pipeline searches, where it does.")
     ] = None,
+    templates: Annotated[
+        str | None, typer.Option(help="Prompts of the rows: compact, full or a folder.")
+    ] = None,
     heldout: Annotated[
         bool, typer.Option("--heldout", help="Rows to test with, of what is never trained on.")
     ] = False,
@@ -273,6 +276,7 @@ def synthesize(
         teacher=teacher,
         model=model,
         collection=collection,
+        templates=templates,
         side="test" if heldout else "train",
         limit=limit,
         concurrency=concurrency,

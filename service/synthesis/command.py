@@ -61,6 +61,7 @@ class Options:
     teacher: str = "default"
     model: str | None = None
     collection: str | None = None
+    templates: str | None = None
     side: Side = "train"
     limit: int | None = None
     concurrency: int = 8
@@ -87,10 +88,11 @@ async def synthesize_file(
     """Run a pipeline, or go on with a run that ended early; show and write the report.
 
     Raises InvalidRequest for an input that cannot be read or used, ConfigurationError for a
-    teacher that cannot be used, EngineFailure when it is out (what is done is kept), StoreError.
+    teacher or templates that cannot be used, EngineFailure when the teacher is out (what is done
+    is kept), StoreError.
     """
     screen = console or Console()
-    pipeline = pipeline_of(name)
+    pipeline = pipeline_of(name, options.templates)
     if options.teacher == TEACHER:
         report = await anyio.to_thread.run_sync(by_rules, name, pipeline, options)
         screen.print(table(report))
@@ -152,11 +154,11 @@ async def run_all(run: Run, reading: Reading[Any], options: Options, screen: Con
 def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: Options) -> Report:
     """Draw items from passages by rules, without a teacher."""
     lines, bad = read_lines(options.input)
-    corpus = read_corpus(lines, bad, options.side, options.seed)
+    corpus = read_corpus(lines, bad, options.side, options.seed, pipeline.templates)
     account = draw_all(name, corpus, options.limit)
     header = {
         "pipeline": name, "version": pipeline.version, "teacher": TEACHER, "seed": options.seed,
-        "side": options.side, "date": options.day,
+        "templates": pipeline.templates or None, "side": options.side, "date": options.day,
     }  # fmt: skip
     result = settle(account, pipeline, options.seed)
     report = report_of(result, account, header)
@@ -185,6 +187,7 @@ def header_of(run: Run, options: Options) -> dict[str, Any]:
         "pipeline": run.pipeline.name,
         "version": run.pipeline.version,
         "prompts": run.pipeline.prompts.digest,
+        "templates": run.pipeline.templates or None,
         "teacher": run.teacher.label,
         "engine": run.teacher.engine.name,
         "seed": run.seed,

@@ -226,6 +226,7 @@ class Pipeline(Generic[T]):
     `read`: lines of the input to items. `steps`: one item to its outcome. `select`: at the end,
     over all rows in the order of the input (sampling, balance). `searches`: it needs a collection.
     `kinds`: rows of a kind that has a name go to a file of their own, `OUTPUT.<kind>.jsonl`.
+    `templates`: the set (a name or a folder) whose prompts the rows have, if they have any.
     """
 
     name: str
@@ -236,3 +237,4 @@ class Pipeline(Generic[T]):
     select: Callable[[Sequence[Row], random.Random], Selection] = keep_all
     searches: bool = False
     kinds: tuple[str, ...] = ("",)
+    templates: str = ""

@@ -14,7 +14,6 @@ from service.training.questions import vary_surface
 from service.training.roles import as_typed
 from service.training.synthesis import Hop
 
-TEMPLATES: Final = "full"
 AGAIN: Final = 0.15  # share of hops that a document without the answer comes before
 CLOSE: Final = 10
 COUNTS: Final = {1: "one fact", 2: "two facts", 3: "three facts", 4: "four facts"}
@@ -24,7 +23,7 @@ def begin(known: Known) -> Draw:
     forms: list[Form] = [form for form in known.forms if form != "compound"]
     if not forms:
         raise Dropped("no facts that a question can be made of")
-    templates, nearest = TemplateSet(TEMPLATES), Nearest(known.passages)
+    templates, nearest = TemplateSet(known.templates), Nearest(known.passages)
 
     def draw(number: int) -> Outcome:
         made = known.question(known.rng.choice(forms))

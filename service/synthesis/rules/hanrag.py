@@ -15,7 +15,6 @@ from service.training.questions import vary_surface
 from service.training.roles import compound_parts, typed_like
 from service.training.synthesis import Hop, Synthesised
 
-TEMPLATES: Final = "compact"
 CLOSE: Final = 10  # passages among which one is found that does not answer
 
 
@@ -23,7 +22,7 @@ def begin(known: Known) -> Draw:
     forms: list[Form] = known.forms
     if not forms:
         raise Dropped("no facts that a question can be made of")
-    rows = Rows(TemplateSet(TEMPLATES))
+    rows = Rows(TemplateSet(known.templates))
     nearest = Nearest(known.passages)
 
     def draw(number: int) -> Outcome:

@@ -26,12 +26,14 @@ Draw = Callable[[int], Outcome]
 
 @dataclass(frozen=True)
 class Known:
-    """`passages` and `facts` of `side`; `others`: passages of the other side."""
+    """`passages` and `facts` of `side`; `others`: passages of the other side; `templates`: the set
+    whose prompts the rows have, if they have any."""
 
     passages: Sequence[corpora.Passage]
     others: Sequence[corpora.Passage]
     side: Side
     rng: random.Random
+    templates: str = ""
 
     @cached_property
     def facts(self) -> list[Fact]:

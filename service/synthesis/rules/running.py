@@ -42,7 +42,9 @@ class Corpus:
         }
 
 
-def read_corpus(lines: Lines, bad: Sequence[tuple[int, str]], side: Side, seed: int) -> Corpus:
+def read_corpus(
+    lines: Lines, bad: Sequence[tuple[int, str]], side: Side, seed: int, templates: str = ""
+) -> Corpus:
     """The passages (`id`, `title`, `text`) of an input; those of an earlier id are bad lines."""
     passages: dict[str, Passage] = {}
     wrong = list(bad)
@@ -56,7 +58,7 @@ def read_corpus(lines: Lines, bad: Sequence[tuple[int, str]], side: Side, seed: 
             wrong.append((number, error.reason))
     own = [p for p in passages.values() if p.held_out is (side == "test")]
     others = [p for p in passages.values() if p.held_out is not (side == "test")]
-    return Corpus(Known(own, others, side, random.Random(seed)), sorted(wrong))
+    return Corpus(Known(own, others, side, random.Random(seed), templates), sorted(wrong))
 
 
 def draw_all(name: PipelineName, corpus: Corpus, size: int | None) -> Account:

@@ -145,7 +145,9 @@ def _row(item: Item[Asked], talk: Trajectory) -> Row:
 def pipeline(templates: str = "full") -> Pipeline[Asked]:
     """`templates`: the set whose system message opens the dialogues (methods §2.3)."""
     one_item = partial(steps, templates=TemplateSet(templates))
-    return Pipeline("autorag", 1, PROMPTS, read_questions, one_item, searches=True)
+    return Pipeline(
+        "autorag", 1, PROMPTS, read_questions, one_item, searches=True, templates=templates
+    )
 
 
 PIPELINE: Final = pipeline()

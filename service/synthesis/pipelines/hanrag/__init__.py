@@ -23,6 +23,7 @@ from service.synthesis.pipelines.hanrag.relevance import label
 from service.synthesis.pipelines.hanrag.rows import Rows
 from service.synthesis.pipelines.questions import Asked, Hop, read_questions
 
+TASKS: Final = ("route", "decompose", "refine", "relevance", "ending")
 UNFINISHED: Final = 2  # proper prefixes of a chain that ENDING learns, for the whole one
 
 
@@ -83,9 +84,17 @@ def _source_of(item: Item[Asked], hop: Hop, shown: Passage | None = None) -> Sou
 
 
 def pipeline(templates: str = "compact") -> Pipeline[Asked]:
-    """`templates`: the set whose prompts the rows have, that of the model to be trained."""
-    one_item = partial(steps, templates=TemplateSet(templates))
-    return Pipeline("hanrag", 1, PROMPTS, read_questions, one_item, select, searches=True)
+    """`templates`: the set whose prompts the rows have, that of the model to be trained.
+
+    Raises ValueError where it lacks a role's prompt.
+    """
+    prompts = TemplateSet(templates)
+    if lacking := [task for task in TASKS if not prompts.has(task)]:
+        raise ValueError(f"has no {lacking[0]}.txt")
+    one_item = partial(steps, templates=prompts)
+    return Pipeline(
+        "hanrag", 1, PROMPTS, read_questions, one_item, select, searches=True, templates=templates
+    )
 
 
 PIPELINE: Final = pipeline()
