@@ -2,7 +2,8 @@
 
 python -m service.training.heldout --data DIR --n 50 FILE
 
-writes 50 questions of each kind over one corpus (JSONL for `revelator evaluate`).
+writes 50 questions of each kind over one corpus (JSONL for `revelator evaluate`); with --tune from
+passages that are not held out, for `revelator tune`.
 """
 
 from __future__ import annotations
@@ -26,22 +27,28 @@ TRIES: Final = 50  # for each question wanted
 
 
 def heldout_questions(
-    data: Path, size: int, *, kinds: Sequence[str] = KINDS, corpus: str = CORPUS, seed: int = 7
+    data: Path,
+    size: int,
+    *,
+    kinds: Sequence[str] = KINDS,
+    corpus: str = CORPUS,
+    seed: int = 7,
+    tune: bool = False,
 ) -> list[dict[str, Any]]:
     """At most `size` rows of each kind: id, kind, question, route, answer or parts, passages.
 
     The passage with the answer is held out; a bridge may lead there from one that is not (design:
-    held out, for ever). None asks what two passages answer differently.
+    held out, for ever); to `tune` with, none is. None asks what two passages answer differently.
     """
     facts = [
         fact
         for fact in all_facts(load_passages(data, held_out=None))
-        if fact.passage.source == corpus
+        if fact.passage.source == corpus and not (tune and fact.passage.held_out)
     ]
     rows: dict[str, dict[str, Any]] = {}
     for kind in kinds:
         rng = random.Random(f"{seed} {kind}")
-        draw = _drawer(kind, facts, rng)
+        draw = _drawer(kind, facts, rng, held_out=not tune)
         wanted = len(rows) + size
         for _ in range(TRIES * size):
             if len(rows) == wanted:
@@ -53,14 +60,15 @@ def heldout_questions(
 
 
 def _drawer(
-    kind: str, facts: Sequence[Fact], rng: random.Random
+    kind: str, facts: Sequence[Fact], rng: random.Random, *, held_out: bool
 ) -> Callable[[], Synthesised | None]:
+    """`held_out` answers and unseen wordings, or neither."""
     asked = _clear(facts)
-    held = [fact for fact in asked if fact.passage.held_out]
-    maker = Maker(held, Names(held), rng, unseen=True)
+    wanted = [fact for fact in asked if fact.passage.held_out is held_out]
+    maker = Maker(wanted, Names(wanted), rng, unseen=held_out)
     if kind == "bridge":
-        links = _links(asked)
-        return lambda: bridge(*rng.choice(links), rng, unseen=True) if links else None
+        links = _links(asked, wanted)
+        return lambda: bridge(*rng.choice(links), rng, unseen=held_out) if links else None
     draws: dict[str, Callable[[], Synthesised]] = {
         "single": lambda: maker.single(share=0.0),
         "compound": lambda: maker.compound(share=0.0),
@@ -77,12 +85,11 @@ def _clear(facts: Sequence[Fact]) -> list[Fact]:
     return [fact for fact in facts if len(passages[fact.subject]) == 1]
 
 
-def _links(facts: Sequence[Fact]) -> list[tuple[Fact, Fact]]:
-    """Two facts, the answer of the first the subject of the second, which is held out."""
+def _links(facts: Sequence[Fact], wanted: Sequence[Fact]) -> list[tuple[Fact, Fact]]:
+    """Two facts, the answer of the first the subject of the second, which is a wanted one."""
     held: dict[str, list[Fact]] = {}
-    for fact in facts:
-        if fact.passage.held_out:
-            held.setdefault(fact.subject, []).append(fact)
+    for fact in wanted:
+        held.setdefault(fact.subject, []).append(fact)
     return [
         (first, second)
         for first in facts if first.kind in PHRASES
@@ -113,8 +120,11 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=50, help="how many questions of each kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--corpus", choices=SOURCES, default=CORPUS)
+    parser.add_argument("--tune", action="store_true", help="of what is not held out")
     options = parser.parse_args()
-    rows = heldout_questions(options.data, options.n, kinds=options.kinds, corpus=options.corpus)
+    rows = heldout_questions(
+        options.data, options.n, kinds=options.kinds, corpus=options.corpus, tune=options.tune
+    )
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     options.file.write_text("".join(lines), encoding="utf-8")
 

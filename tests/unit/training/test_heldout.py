@@ -83,3 +83,11 @@ def test_the_same_seed_writes_the_same_file(
     asked = load_dataset(files[0])
     assert len(asked) == 3 * len(KINDS)
     assert {question.route for question in asked} == {"single", "compound", "complex"}
+
+
+def test_questions_to_tune_with_are_of_nothing_held_out(films: Path) -> None:
+    texts = passages(films)
+    rows = heldout_questions(films, 3, kinds=("single", "comparison"), tune=True)
+    asked = [texts[name] for row in rows for name in row["supporting_passage_ids"]]
+    assert asked
+    assert not any(is_held_out(title) for title, _ in asked)
