@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -119,11 +120,15 @@ def test_without_a_sub_answer_any_query_is_taken_by_the_item_s_own_chance() -> N
     assert len(queries) > 1
 
 
-def test_it_ends_after_the_most_turns_though_something_is_missing() -> None:
+@pytest.mark.parametrize(("hops", "most"), [(ITEM.content.hops, 10), ((), 5)])
+def test_it_ends_after_the_most_turns_though_something_is_missing(
+    hops: tuple[Hop, ...], most: int
+) -> None:
     turn = ["q", "q", "q", "q", "There is no information on it."]
-    outcome, asked, _ = run([GOOD[0], *turn * 5, "Catania"], {})
-    assert Counter(ask.stage for ask in asked)["query"] == 20
-    assert len(decisions(QUESTION, messages_of(outcome))) == 6
+    item = replace(ITEM, content=replace(ITEM.content, hops=hops))
+    outcome, asked, _ = run([GOOD[0], *turn * most, "Catania"], {}, item)
+    assert Counter(ask.stage for ask in asked)["query"] == 4 * most
+    assert len(decisions(QUESTION, messages_of(outcome))) == most + 1
 
 
 def test_another_answer_than_the_gold_one_drops_the_dialogue() -> None:

@@ -249,11 +249,15 @@ def test_a_prompt_counts_once_and_its_first_target() -> None:
     assert selection.lost == {"same row again": 1, "same prompt, other target": 1}
 
 
+def row_of(task: str, prompt: str, target: str) -> Row:
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": target}]
+    return Row({"task": task, "messages": messages}, Source())
+
+
 def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
-    make = Rows(COMPACT)
     size = SIZES["route", LABELS["direct"]]
-    rows = [make.route(f"{n}?", "direct", Source()) for n in range(size + 5)]
-    rows += [make.ending(f"{n}?", [], False, Source()) for n in range(MOST + 7)]
+    rows = [row_of("route", f"{n}?", LABELS["direct"]) for n in range(size + 5)]
+    rows += [row_of("ending", f"done {n}?", "no") for n in range(MOST + 7)]
     selection = select(rows, random.Random(0))
     assert Counter(row.fields["task"] for row in selection.rows) == {"route": size, "ending": MOST}
     assert selection.lost == {"over the size of the task": 12}
