@@ -28,11 +28,11 @@ class StubServer:
 
     `token_delay`: seconds before each word; `first_delay`: before the first. `slots`: calls served
     at once (others wait), None for all. `failure`, for `failures` calls (None: for all): an HTTP
-    status, or `drop` (the connection closes without an answer), `cut` (it closes after
-    `cut_after` words), `garbage`, `html`, `silent` (headers, then nothing), `no_choices`,
-    `error_event`. `owned_by`, `models`: what `/models` says; `version` and `health` (a status):
-    what `/version` and `/health` say. `rejects`: fields of a body that are answered by 400.
-    `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body.
+    status (with `retry_after` as header), or `drop` (the connection closes without an answer),
+    `cut` (it closes after `cut_after` words), `garbage`, `html`, `silent` (headers, then nothing),
+    `no_choices`, `error_event`. `owned_by`, `models`: what `/models` says; `version` and `health`
+    (a status): what `/version` and `/health` say. `rejects`: fields of a body that are answered by
+    400. `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body.
     """
 
     reply: str | Callable[[dict[str, Any]], str] = "It is Paris ."
@@ -42,6 +42,7 @@ class StubServer:
     failure: int | Failure | None = None
     failures: int | None = None
     cut_after: int = 2
+    retry_after: str | None = None
     error_body: str = '{"error": {"message": "the stub was told to fail"}}'
     owned_by: str = "stub"
     models: tuple[str, ...] = ("stub-model",)
@@ -129,8 +130,12 @@ class StubServer:
         if refused := [name for name in self.rejects if name in body]:
             return web.json_response({"error": {"message": f"no field {refused[0]}"}}, status=400)
         if isinstance(failure, int):
+            headers = {"Retry-After": self.retry_after} if self.retry_after else {}
             return web.Response(
-                text=self.error_body, status=failure, content_type="application/json"
+                text=self.error_body,
+                status=failure,
+                headers=headers,
+                content_type="application/json",
             )
         if failure == "drop":
             assert request.transport is not None

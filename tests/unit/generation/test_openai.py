@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from service.concurrency import closing
-from service.errors import EngineFailure, EngineTimeout
+from service.errors import EngineFailure, EngineLimited, EngineTimeout
 from service.generation.base import Delta, GenerationRequest, Message, TokenUsage, complete
 from service.generation.openai import OpenAIGenerator
 from service.settings import EngineSettings
@@ -193,6 +193,21 @@ async def test_a_server_that_does_not_stream_is_read_too() -> None:
         completion = await complete(generator, ask())
 
     assert (completion.text, completion.usage) == ("It is Paris", TokenUsage(7, 3))
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("17", 17), ("Sun, 06 Nov 1994 08:49:37 GMT", 0), ("soon", 5), (None, 5)],
+)
+async def test_a_server_that_limits_says_for_how_long(header: str | None, seconds: int) -> None:
+    async with (
+        StubServer(failure=429, retry_after=header) as server,
+        closing_engine(engine(server, model="m")) as generator,
+    ):
+        with pytest.raises(EngineLimited) as raised:
+            await complete(generator, ask())
+
+    assert raised.value.retry_after == seconds
 
 
 FAILURES = [
