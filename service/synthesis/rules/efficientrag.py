@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Final
+
 from service.synthesis.contract import Dropped, Outcome, Row, Source
 from service.synthesis.rules.known import Draw, Known
-from service.training.labelling.items import filter_rows, labeler_rows
+from service.training.labelling.items import Item, Negative, filter_rows, labeler_rows
 from service.training.labelling.making import HELD_OUT_FORMS, negatives_of
 from service.training.labelling.negatives import Search
 from service.training.labelling.rules import FIRST, FORMS, KIN, SECOND, Rules
+
+BLOCK: Final = 64  # items whose queries are embedded together
 
 
 def begin(known: Known) -> Draw:
     """Training items are searched among what may train, held-out ones among all passages."""
     test = known.side == "test"
-    rules = Rules(known.maker, known.titles, known.rng, made=known.share)
+    rules = Rules(known.maker, known.titles, known.rng, made=known.share, links=known.links)
     forms = [form for form in (HELD_OUT_FORMS if test else FORMS) if _possible(form, known)]
     if not forms:
         raise Dropped("no facts that a question can be made of")
     search = Search([*known.passages, *(known.others if test else ())])
+    items = _with_negatives(rules, forms, search)
 
     def draw(number: int) -> Outcome:
-        item = rules.item(known.rng.choice(forms))
+        item, negatives = next(items)
         if item is None:
             raise Dropped("facts that do not fit")
-        queries = list(dict.fromkeys(part.query for part in item.parts))
-        found = dict(zip(queries, search.top(queries), strict=True))
-        negatives = list(negatives_of(item, found, known.rng))
-        ids = [part.passage.id for part in item.parts]
-        made: list[Row] = []
-        for kind, rows in (
-            ("labeler", labeler_rows(item, negatives)),
-            ("filter", filter_rows(item)),
-        ):
-            for row in rows:
-                titles = tuple(row.provenance.titles)
-                source = Source(tuple(dict.fromkeys(ids)), titles, (item.answer_title,))
-                made.append(Row(row.model_dump(exclude={"provenance"}), source, kind))
-        return Outcome(tuple(made))
+        return Outcome(tuple(_rows(item, negatives)))
 
     return draw
+
+
+def _with_negatives(
+    rules: Rules, forms: Sequence[str], search: Search
+) -> Iterator[tuple[Item | None, list[Negative]]]:
+    """Items without end; None for what was drawn and makes none."""
+    while True:
+        block = [rules.item(rules.rng.choice(forms)) for _ in range(BLOCK)]
+        queries = sorted({part.query for item in block if item for part in item.parts})
+        found = dict(zip(queries, search.top(queries), strict=True))
+        for item in block:
+            yield item, list(negatives_of(item, found, rules.rng)) if item else []
+
+
+def _rows(item: Item, negatives: Sequence[Negative]) -> Iterator[Row]:
+    ids = tuple(dict.fromkeys(part.passage.id for part in item.parts))
+    made = [("labeler", row) for row in labeler_rows(item, negatives)]
+    for kind, row in [*made, *(("filter", row) for row in filter_rows(item))]:
+        source = Source(ids, tuple(row.provenance.titles), (item.answer_title,))
+        yield Row(row.model_dump(exclude={"provenance"}), source, kind)
 
 
 def _possible(form: str, known: Known) -> bool:
@@ -48,7 +61,7 @@ def _possible(form: str, known: Known) -> bool:
     if form == "comparison":
         return bool(known.comparable)
     if known.share == 0.0:
-        return form == "bridge" and bool(known.maker.links)
+        return form == "bridge" and bool(known.links)
     if form == "directed":
         return "director" in kinds and bool(kinds & {"birth_date", "death_date"})
     between = form == "bridge" or bool(kinds & set(KIN))

@@ -48,6 +48,15 @@ class Known:
         return {passage.id: passage.title for passage in (*self.passages, *self.others)}
 
     @cached_property
+    def links(self) -> list[tuple[Fact, Fact]]:
+        """Facts of which the first one's answer is the subject of the second. In tests the first
+        may be of the other side: what is asked for is held out (design, Held out)."""
+        if self.side == "train":
+            return self.maker.links
+        every = Maker([*self.facts, *all_facts(self.others)], self.maker.names, self.rng)
+        return [pair for pair in every.links if pair[1].passage.held_out]
+
+    @cached_property
     def share(self) -> float:
         """Nothing is renamed in tests, nor where there are no names to rename with."""
         names = self.maker.names
@@ -66,7 +75,7 @@ class Known:
         enough = {
             "single": bool(self.facts),
             "compound": bool(self.maker.rich),
-            "bridge": bool(self.maker.links),
+            "bridge": bool(self.links),
             "comparison": bool(self.comparable),
         }
         return [form for form in FORMS if enough[form]]
@@ -81,7 +90,7 @@ class Known:
             case "compound":
                 made = compound(self.about_one(), self.rng, unseen=self.unseen)
             case "bridge":
-                made = bridge(*self.rng.choice(self.maker.links), self.rng, unseen=self.unseen)
+                made = bridge(*self.rng.choice(self.links), self.rng, unseen=self.unseen)
             case "comparison":
                 made = self._comparison()
         if made is None:
