@@ -3,15 +3,15 @@
 A line a question, as `revelator evaluate` reads it (`question`, `answer` or `answers`, …), with its
 chain of sub-questions in one of these shapes:
 
-- `hops`, each `question`, `answer`, and a `passage` (`id`, `title`, `text`) or a `passage_id`;
+- `hops`, each `question`, `answer`, and a `passage` (`id`, `title`, `text`) or a `passage_id`,
+  which names one of the line's `passages` or a line that is a passage;
 - MuSiQue's own `question_decomposition` and `paragraphs`;
 - 2WikiMultihopQA's own `evidences`, `context` and `supporting_facts`;
 - `sub_questions` and `parts`, as `synthesize compound` writes them.
 
-A line may also be a passage (`id`, `title`, `text`): those are what `passage_id` names. `#k` in a
-sub-question stands for the answer of hop k. What `synthesize` made has `provenance`; all other
-questions count as written by people. Without `route`, choices make a question `direct`, parts
-`compound`, a chain or a `decomposition` `complex`, else it is `single` (methods §1.5).
+`#k` in a sub-question stands for the answer of hop k. What `synthesize` made has `provenance`; all
+other questions count as written by people. Without `route`, choices make a question `direct`,
+parts `compound`, a chain or a `decomposition` `complex`, else it is `single` (methods §1.5).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Final
 from service.domain import Passage, RouteName
 from service.evaluation.datasets import GoldQuestion, read_question
 from service.synthesis.contract import BadLine, Item, Lines, Reading, Source
+from service.synthesis.pipelines.published import musique_hops, supporting_passages
 from service.synthesis.pipelines.relations import question_on
 from service.synthesis.reading import list_of, passage_of, text_of
 
@@ -128,9 +129,12 @@ def _chain(
 ) -> tuple[tuple[Hop, ...], tuple[Passage, ...]]:
     """The hops and the supporting passages."""
     if "question_decomposition" in line:
-        return _musique(line), ()
+        return _musique(line, gold.id), ()
     if "evidences" in line:
-        return _wiki2(line)
+        return _wiki2(line, gold.id)
+    if "passages" in line:
+        own = (passage_of(passage) for passage in list_of(line, "passages"))
+        passages = {**passages, **{passage.passage_id: passage for passage in own}}
     named = sorted(gold.supporting)
     if "sub_questions" in line:
         return _parts(line, gold), tuple(passages[n] for n in named if n in passages)
@@ -164,33 +168,23 @@ def _parts(line: Mapping[str, Any], gold: GoldQuestion) -> tuple[Hop, ...]:
     return tuple(Hop(str(q), part[0]) for q, part in zip(questions, gold.parts, strict=True))
 
 
-def _musique(line: Mapping[str, Any]) -> tuple[Hop, ...]:
-    paragraphs = {p.get("idx"): p for p in list_of(line, "paragraphs") if isinstance(p, dict)}
-    hops = []
-    for step in list_of(line, "question_decomposition"):
-        paragraph = paragraphs.get(step.get("paragraph_support_idx"))
-        if paragraph is None:
-            raise BadLine("a hop without its paragraph")
-        title, text = text_of(paragraph, "title"), text_of(paragraph, "paragraph_text")
-        passage = Passage(f"{line.get('id')}-{paragraph['idx']}", title, text)
-        hops.append(Hop(text_of(step, "question"), text_of(step, "answer"), passage))
-    return tuple(hops)
+def _musique(line: Mapping[str, Any], default_id: str) -> tuple[Hop, ...]:
+    return tuple(
+        Hop(text_of(hop, "question"), text_of(hop, "answer"), passage)
+        for hop, passage in musique_hops(line, default_id)
+    )
 
 
-def _wiki2(line: Mapping[str, Any]) -> tuple[tuple[Hop, ...], tuple[Passage, ...]]:
+def _wiki2(line: Mapping[str, Any], default_id: str) -> tuple[tuple[Hop, ...], tuple[Passage, ...]]:
     """Evidence is a triple; its passage is the one named like its subject, where there is one."""
+    passages = {passage.title: passage for passage in supporting_passages(line, default_id)}
     try:
-        texts = {str(title): " ".join(sentences) for title, sentences in list_of(line, "context")}
-        gold = list(dict.fromkeys(str(title) for title, _ in list_of(line, "supporting_facts")))
         triples = [(str(s), str(r), str(o)) for s, r, o in list_of(line, "evidences")]
-        by_title = {title: Passage(title, title, texts[title]) for title in gold}
-    except (ValueError, TypeError, KeyError):
-        raise BadLine(
-            "`context`, `supporting_facts` or `evidences` are not 2WikiMultihopQA's"
-        ) from None
+    except (TypeError, ValueError):
+        raise BadLine("`evidences` are no triples") from None
     hops = tuple(
         Hop(question_on(subject, relation) or f"{subject} {RELATION} {relation}", value,
-            by_title.get(subject))
+            passages.get(subject))
         for subject, relation, value in triples
     )  # fmt: skip
-    return hops, tuple(by_title.values())
+    return hops, tuple(passages.values())

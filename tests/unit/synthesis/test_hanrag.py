@@ -21,10 +21,11 @@ from service.revelator.parsing import (
 )
 from service.synthesis.contract import Ask, BadReply, Dropped, Item, Outcome, Reply, Row, Source
 from service.synthesis.pipelines.hanrag import PIPELINE, pipeline
-from service.synthesis.pipelines.hanrag.chains import filled, read_words, write_out
+from service.synthesis.pipelines.hanrag.chains import read_words, write_out
 from service.synthesis.pipelines.hanrag.mixing import MOST, SIZES, select
 from service.synthesis.pipelines.hanrag.relevance import CANDIDATES, read_verdict, with_gold
 from service.synthesis.pipelines.hanrag.rows import LABELS, Rows, prompt_of, target_of
+from service.synthesis.pipelines.published import filled
 from service.synthesis.pipelines.questions import Asked, Hop
 from service.training import rows as training
 from tests.unit.synthesis.stepping import run_by_hand
@@ -177,7 +178,7 @@ def test_a_label_that_cannot_be_read_is_asked_for_again() -> None:
 
 
 def test_placeholders_stand_for_earlier_answers_only() -> None:
-    assert filled("Who led #1 in #2 ?", ["Rome", "1831"]) == "Who led Rome in 1831?"
+    assert filled("Who led #1 in #2 ?", ["Rome", "1831"]) == "Who led Rome in 1831 ?"
     assert filled("Who led #2?", ["Rome"]) == "Who led #2?"
     assert filled("Who led #12?", ["Rome"]) == "Who led #12?"
 

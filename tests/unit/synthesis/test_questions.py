@@ -44,6 +44,11 @@ def test_hops_name_passages_that_are_other_lines() -> None:
     assert item.source.question == asked.question
 
 
+def test_hops_name_passages_of_their_line() -> None:
+    item = one({**NORMA_QUESTION, "passages": [NORMA, BELLINI]})
+    assert item.source.titles == ("Norma (opera)", "Vincenzo Bellini")
+
+
 def test_a_passage_that_is_not_there_makes_no_item_since_it_might_be_held_out() -> None:
     reading = read(NORMA_QUESTION, NORMA)
     assert not reading.items
@@ -67,7 +72,7 @@ def test_musique_s_own_lines() -> None:
         ],
     })  # fmt: skip
     assert [hop.answer for hop in item.content.hops] == ["Vincenzo Bellini", "Catania"]
-    assert item.source.ids == ("2hop__1_2-1", "2hop__1_2-2")
+    assert item.source.ids == ("2hop__1_2-01", "2hop__1_2-02")
 
 
 def test_2wiki_s_own_lines_are_asked_by_their_relations() -> None:
@@ -122,9 +127,11 @@ def test_routes_follow_from_the_shape(line: dict[str, Any], route: str) -> None:
         ({"question": "what", "answer": "x", "hops": ["a"]}, "a hop is no object"),
         ({"question": "what", "answer": "x", "hops": [{"question": "a"}]}, "no `answer`"),
         ({"question": "w", "answer": "x", "parts": ["x"], "sub_questions": ["a", "b"]}, "alike"),
-        ({"question": "w", "answer": "x", "evidences": [["a", "b"]]}, "no list `context`"),
+        ({"question": "w", "answer": "x", "evidences": [["a", "b"]]}, "no list `supporting_facts`"),
+        ({"question": "w", "answer": "x", "paragraphs": [{"idx": [1]}, {"idx": "1"}, 2],
+          "question_decomposition": [{"paragraph_support_idx": [1]}]}, "without its paragraph"),
         ({"question": "w", "answer": "x", "evidences": [["a"]], "context": [["t", ["s"]]],
-          "supporting_facts": [["t", 0]]}, "not 2WikiMultihopQA's"),
+          "supporting_facts": [["t", 0]]}, "no triples"),
         ({"question": "w", "answer": "x", "provenance": 1}, "`provenance` is no object"),
         ({"title": "t", "text": "no id"}, "no `id`"),
     ],

@@ -3,8 +3,9 @@
 Input: questions with answers (`service.synthesis.pipelines.questions`); the answers of hops are
 the sub-answers, without a chain the answer itself is (methods §6 #15). The teacher plans, writes
 four queries a turn, reads what the first of them that meets a sub-answer finds, and goes on while
-it says that something is missing, at most five times, of a chain ten times. A dialogue whose answer is not the gold one
-is dropped. Output: chats for `train sft`, task `autorag`, turn by turn what the loop itself says.
+it says that something is missing, at most five times, for a chain ten times. A dialogue whose
+answer is not the gold one is dropped. Output: chats for `train sft`, task `autorag`, turn by turn
+what the loop itself says.
 """
 
 from __future__ import annotations

@@ -8,13 +8,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from service.domain import Passage
 from service.synthesis.contract import BadLine, Item, Source, one_each
+from service.synthesis.pipelines.published import (
+    filled,
+    id_of,
+    musique_hops,
+    supporting_passages,
+)
 from service.synthesis.reading import list_of, passage_of, text_of
 
 Style = Literal["musique", "2wiki", "hotpotqa"]
@@ -22,7 +27,6 @@ MUSIQUE_FORMS: Final = ("2hop", "3hop1", "3hop2", "4hop1", "4hop2", "4hop3")
 # How many facts a question of 2Wiki has: others are left out (methods §4.5).
 FACTS: Final = {"comparison": 2, "compositional": 2, "inference": 2, "bridge_comparison": 4}
 HOTPOTQA_FORMS: Final = ("comparison", "bridge")
-_ANSWER_OF = re.compile(r"#(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +59,15 @@ def read_question(row: Mapping[str, Any], default_id: str) -> Item[MultiHop]:
     ids = tuple(passage.passage_id for passage in content.passages)
     answered = tuple(dict.fromkeys(p.title for p in content.passages if content.answer in p.text))
     source = Source(ids, titles, answered or titles[-1:], content.question)
-    return Item(_id(row, default_id), content, source)
+    return Item(id_of(row, default_id), content, source)
 
 
 read_questions = one_each(read_question)
 
 
-def _id(row: Mapping[str, Any], default: str) -> str:
-    return str(row.get("id") or row.get("_id") or default)
-
-
 def _musique(row: Mapping[str, Any], default_id: str) -> MultiHop:
-    given = [paragraph for paragraph in list_of(row, "paragraphs") if isinstance(paragraph, dict)]
-    paragraphs = {paragraph.get("idx"): paragraph for paragraph in given}
-    hops, passages = [], []
-    for hop in list_of(row, "question_decomposition"):
-        if not isinstance(hop, dict):
-            raise BadLine("a hop is no object")
-        index = hop.get("paragraph_support_idx")
-        if index not in paragraphs:
-            raise BadLine("a hop without its paragraph")
-        text = paragraphs[index].get("paragraph_text")
-        name = f"{_id(row, default_id)}-{index:02d}"
-        passages.append(passage_of({**paragraphs[index], "id": name, "text": text}))
-        hops.append(hop)
-    return _of_hops(row, hops, passages)
+    hops = musique_hops(row, default_id)
+    return _of_hops(row, [hop for hop, _ in hops], [passage for _, passage in hops])
 
 
 def _hops(row: Mapping[str, Any]) -> MultiHop:
@@ -95,8 +83,8 @@ def _of_hops(
     row: Mapping[str, Any], hops: Sequence[Mapping[str, Any]], passages: Sequence[Passage]
 ) -> MultiHop:
     answers = [text_of(hop, "answer") for hop in hops]
-    asked = tuple(_resolved(text_of(hop, "question"), answers) for hop in hops)
-    form = str(row.get("form") or _id(row, "").split("__")[0])
+    asked = tuple(filled(text_of(hop, "question"), answers) for hop in hops)
+    form = str(row.get("form") or id_of(row, "").split("__")[0])
     if form not in MUSIQUE_FORMS:
         form = {2: "2hop", 3: "3hop1", 4: "4hop1"}.get(len(hops), "")
     if not form:
@@ -105,19 +93,9 @@ def _of_hops(
     return MultiHop(question, answer, "musique", form, tuple(passages), asked)
 
 
-def _resolved(question: str, answers: Sequence[str]) -> str:
-    """`#n` replaced by the answer of hop n."""
-
-    def answer(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return answers[number - 1] if 0 < number <= len(answers) else match[0]
-
-    return _ANSWER_OF.sub(answer, question)
-
-
 def _context(row: Mapping[str, Any], default_id: str) -> MultiHop:
     form, answer = text_of(row, "type"), text_of(row, "answer")
-    passages = tuple(_supporting(row, default_id))
+    passages = tuple(supporting_passages(row, default_id))
     if "evidences" not in row:
         if form not in HOTPOTQA_FORMS:
             raise BadLine("unknown `type`")
@@ -130,22 +108,3 @@ def _context(row: Mapping[str, Any], default_id: str) -> MultiHop:
     return MultiHop(
         text_of(row, "question"), answer, "2wiki", form, passages, relations=tuple(relations)
     )
-
-
-def _supporting(row: Mapping[str, Any], default_id: str) -> list[Passage]:
-    """Paragraphs that supporting facts name; an id is the sample's and the paragraph's place."""
-    try:
-        gold = {title for title, _ in list_of(row, "supporting_facts")}
-        paragraphs = [(title, list(sentences)) for title, sentences in list_of(row, "context")]
-    except (TypeError, ValueError):
-        raise BadLine("`context` or `supporting_facts` of another shape") from None
-    sample = _id(row, default_id)
-    return [
-        passage_of({"id": f"{sample}-{n:02d}", "title": title, "text": _joined(sentences)})
-        for n, (title, sentences) in enumerate(paragraphs)
-        if title in gold
-    ]
-
-
-def _joined(sentences: Sequence[object]) -> str:
-    return " ".join(str(sentence).strip() for sentence in sentences)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,12 +9,12 @@ from typing import Final
 
 from service.revelator.parsing import parse_question
 from service.synthesis.contract import Ask, BadReply, Dropped, Steps, ask
+from service.synthesis.pipelines.published import filled
 from service.synthesis.pipelines.questions import RELATION, Hop
 from service.synthesis.prompts import Prompts, field
 from service.training.splits import normalise
 
 PROMPTS: Final = Prompts("hanrag")
-_PLACEHOLDER = re.compile(r"#(\d+)")
 
 
 def write_out(hops: Sequence[Hop]) -> Steps[list[Hop]]:
@@ -24,23 +23,13 @@ def write_out(hops: Sequence[Hop]) -> Steps[list[Hop]]:
     answers = [hop.answer for hop in hops]
     written: list[Hop] = []
     for number, hop in enumerate(hops):
-        question = filled(hop.question, answers[:number])
+        question = " ".join(filled(hop.question, answers[:number]).split()).replace(" ?", "?")
         if "#" in question:
             raise Dropped("chain: a placeholder is left")
         if RELATION in question:
             question = yield from _in_words(question, hop.answer)
         written.append(replace(hop, question=question))
     return written
-
-
-def filled(question: str, answers: Sequence[str]) -> str:
-    """`#k` as the k-th answer, where there is one; MuSiQue's space before "?" closed."""
-
-    def answer(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return answers[number - 1] if 0 < number <= len(answers) else match[0]
-
-    return " ".join(_PLACEHOLDER.sub(answer, question).split()).replace(" ?", "?")
 
 
 def _in_words(question: str, answer: str) -> Steps[str]:
