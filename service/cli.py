@@ -252,6 +252,12 @@ def synthesize(
     templates: Annotated[
         str | None, typer.Option(help="Prompts of the rows: compact, full or a folder.")
     ] = None,
+    exclude: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Questions that no row may ask, JSON Lines."
+        ),
+    ] = None,
     heldout: Annotated[
         bool, typer.Option("--heldout", help="Rows to test with, of what is never trained on.")
     ] = False,
@@ -263,7 +269,10 @@ def synthesize(
     config: Config = None,
     data: Data = None,
 ) -> None:
-    """Make training data by a teacher, as a paper says; the same command goes on where it ended."""
+    """Make training data by a teacher, as a paper says; the same command goes on where it ended.
+
+    Exit code 1 where no item gave a row: the table says why.
+    """
     from service.synthesis.command import Options, synthesize_file  # noqa: PLC0415
     from service.synthesis.report import Prices  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
@@ -277,13 +286,15 @@ def synthesize(
         model=model,
         collection=collection,
         templates=templates,
+        exclude=tuple(exclude or ()),
         side="test" if heldout else "train",
         limit=limit,
         concurrency=concurrency,
         seed=seed,
         prices=Prices(price_prompt, price_completion),
     )
-    run(lambda: synthesize_file(settings, pipeline, options))
+    report = run(lambda: synthesize_file(settings, pipeline, options))
+    raise typer.Exit(0 if report.rows else 1)
 
 
 @app.command()

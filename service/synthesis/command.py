@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 import anyio.to_thread
 from rich.console import Console
@@ -22,13 +22,13 @@ from rich.progress import (
 )
 
 from service.concurrency import closing
-from service.domain import Passage
 from service.errors import ConfigurationError, StoreError
-from service.retrieval.base import Retriever, SearchRequest
 from service.runtime import Runtime, open_runtime
 from service.settings import Settings
-from service.synthesis.contract import Item, Pipeline, Reading, Search
-from service.synthesis.driver import WRONG_SIDE, Finder, Run, key_of, work_off
+from service.synthesis.contract import Item, Pipeline, Reading
+from service.synthesis.driver import WRONG_SIDE, Run, key_of, work_off
+from service.synthesis.finding import finder_of
+from service.synthesis.excluding import EXCLUDED, is_excluded, read_questions_of
 from service.synthesis.journal import Journal, open_journal
 from service.synthesis.pipelines import PipelineName, pipeline_of
 from service.synthesis.reading import read_lines
@@ -46,15 +46,14 @@ from service.synthesis.report import (
 )
 from service.synthesis.rules.running import TEACHER, draw_all, read_corpus
 from service.synthesis.teacher import Spent, Teacher
-from service.training.splits import Side, is_held_out
-
-SPARE: Final = 4  # times as many are fetched where what is held out is left out
+from service.training.splits import Side
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line says. `teacher` is the name of an engine, `model` of a model there, or
-    `rules`. `date` is today's where it is not given."""
+    `rules`; `exclude` files of questions that no row may ask. `date` is today's where it is not
+    given."""
 
     input: Path
     output: Path
@@ -62,6 +61,7 @@ class Options:
     model: str | None = None
     collection: str | None = None
     templates: str | None = None
+    exclude: tuple[Path, ...] = ()
     side: Side = "train"
     limit: int | None = None
     concurrency: int = 8
@@ -104,7 +104,7 @@ async def synthesize_file(
         run = Run(
             pipeline,
             teacher_of(runtime, options),
-            await _finder(runtime.retriever, options),
+            await finder_of(runtime.retriever, options.collection, options.side),
             options.side,
             options.seed,
             options.concurrency,
@@ -139,12 +139,15 @@ def teacher_of(runtime: Runtime, options: Options) -> Teacher:
 
 async def run_all(run: Run, reading: Reading[Any], options: Options, screen: Console) -> Report:
     """Work off what is not done, then settle: write the output and the report."""
-    items = [item for item in reading.items if item.source.side == run.side]
-    refused = Counter({WRONG_SIDE[run.side]: len(reading.items) - len(items)})
+    excluded = read_questions_of(options.exclude)
+    own = [item for item in reading.items if item.source.side == run.side]
+    items = [item for item in own if not is_excluded(item.source.question, excluded)]
+    refused = Counter({WRONG_SIDE[run.side]: len(reading.items) - len(own)})
+    refused[EXCLUDED] = len(own) - len(items)
     with _writing(options), open_journal(options.journal, header_of(run, options)) as journal:
         await _work_off(items, run, journal, options, screen)
         records = {item.id: journal.done[key_of(item)] for item in items}
-        account = Account(items, records, refused, reading.bad)
+        account = Account(items, records, refused, reading.bad, excluded=excluded)
         result = settle(account, run.pipeline, run.seed)
         report = report_of(result, account, journal.header, journal.spent, options.prices)
         _write(run.pipeline, result, report, options)
@@ -155,7 +158,8 @@ def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: Options) -> R
     """Draw items from passages by rules, without a teacher."""
     lines, bad = read_lines(options.input)
     corpus = read_corpus(lines, bad, options.side, options.seed, pipeline.templates)
-    account = draw_all(name, corpus, options.limit)
+    drawn = draw_all(name, corpus, options.limit)
+    account = replace(drawn, excluded=read_questions_of(options.exclude))
     header = {
         "pipeline": name, "version": pipeline.version, "teacher": TEACHER, "seed": options.seed,
         "templates": pipeline.templates or None, "side": options.side, "date": options.day,
@@ -216,24 +220,3 @@ def _shown(spent: Spent, prices: Prices) -> str:
     tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
     cost = prices.of(spent)
     return f"{tokens}, cost {cost:,.2f}" if cost else tokens
-
-
-async def _finder(retriever: Retriever, options: Options) -> Finder:
-    """Searches of the run's collection, without what is held out where rows are to train."""
-    if options.collection is None:
-        return _no_collection
-    collection = await retriever.check_request(options.collection, {})
-    training = options.side == "train"
-
-    async def find(search: Search) -> tuple[Passage, ...]:
-        top_k = search.top_k * SPARE if training else search.top_k
-        request = SearchRequest(search.query, top_k, collection, search.retriever)
-        found = (scored.passage for scored in (await retriever.search(request)).passages)
-        usable = [p for p in found if not (training and is_held_out(p.title))]
-        return tuple(usable[: search.top_k])
-
-    return find
-
-
-async def _no_collection(search: Search) -> tuple[Passage, ...]:
-    raise ConfigurationError("this pipeline searches: name a collection with --collection")
