@@ -14,6 +14,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from service.synthesis.contract import Item, Pipeline, Row, Selection
+from service.synthesis.excluding import EXCLUDED, Questions, is_excluded
 from service.synthesis.journal import Record
 from service.synthesis.teacher import Spent
 
@@ -64,13 +65,14 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class Account:
     """All items of a run and what became of each; `refused` were so before the teacher was asked,
-    by reason."""
+    by reason. `excluded`: questions that no row may ask."""
 
     items: Sequence[Item[Any]]
     records: Mapping[str, Record]  # by the item's id
     refused: Mapping[str, int]
     bad: Sequence[tuple[int, str]]
     corpus: Mapping[str, int] = field(default_factory=dict)
+    excluded: Questions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,19 @@ def settle(account: Account, pipeline: Pipeline[Any], seed: int) -> Result:
         if record.dropped is not None:
             dropped[record.dropped] += 1
         owner |= {id(row): item.id for row in record.rows}
-        rows += record.rows
+        allowed = [
+            row
+            for row in record.rows
+            if not is_excluded(row.fields.get("question"), account.excluded)
+        ]
+        lost[EXCLUDED] += len(record.rows) - len(allowed)
+        rows += allowed
     selection: Selection = pipeline.select(rows, random.Random(seed))
     lost.update(selection.lost)
     kept = [(owner[id(row)], row) for row in selection.rows]
     written = {item for item, _ in kept}
     dropped[UNSELECTED] += len(set(owner.values())) - len(written)
-    return Result(kept, len(written), dict((+dropped).most_common()), dict(lost.most_common()))
+    return Result(kept, len(written), dict((+dropped).most_common()), dict((+lost).most_common()))
 
 
 def report_of(
