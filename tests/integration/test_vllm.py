@@ -10,9 +10,12 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from service.concurrency import closing
 from service.errors import EngineFailure
@@ -23,8 +26,13 @@ from service.generation.openai import OpenAIGenerator
 from service.generation.signals import ScoreRequest
 from service.generation.vllm import VllmGenerator
 from service.settings import EngineSettings
+from service.synthesis.command import Options, run_all
+from service.synthesis.driver import Run
+from service.synthesis.pipelines import pipeline_of
+from service.synthesis.teacher import Teacher
 from tests.conftest import unavailable
 from tests.support.vllm import metric, vllm_server
+from tests.unit.synthesis.worlds import compound_lines, nothing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
@@ -160,3 +168,17 @@ async def test_the_engine_in_the_process_writes_the_same(engine: OpenAIGenerator
         assert here.usage == there.usage
         assert here.finish == there.finish
     await local.aclose()
+
+
+async def test_it_can_teach(engine: OpenAIGenerator, tmp_path: Path) -> None:
+    """The shipped model knows nothing of the task; its replies are JSON as asked for, and what it
+    says is accounted for."""
+    items = compound_lines()[1:2]
+    reading = pipeline_of("compound").read([(1, items[0])], Random(0))
+    run = Run(pipeline_of("compound"), Teacher(engine, "shipped"), nothing)
+    options = Options(tmp_path / "in", tmp_path / "out.jsonl")
+    report = await run_all(run, reading, options, Console(quiet=True))
+    assert report.input == 1 == report.written + sum(report.dropped.values())
+    assert report.calls >= 2
+    assert report.completion_tokens > 0
+    assert "ask: not JSON" not in report.bad_rounds
