@@ -33,12 +33,12 @@ from typing import Any
 from service.concurrency import gather
 from service.domain import RoleName
 from service.generation.base import TokenUsage
+from service.generation.factory import open_generator
 from service.generation.local.generator import EMBEDDED
-from service.generation.vllm import VllmGenerator
 from service.prompting.templates import SHIPPED, TemplateSet
 from service.settings import EngineSettings
 from service.telemetry.logs import configure_logging
-from tests.benchmarks.signals_cost import prompts, rate, without
+from tests.benchmarks.signals_cost import rate, without
 from tests.conformance import dragin_official, dragin_parity
 from tests.conformance.dragin_parity import Parameters, Trajectory, WordRetriever
 from tests.stubs.wide_model import save_wide_model
@@ -46,8 +46,7 @@ from tests.support.vllm import Vllm, metric, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
 AT_ONCE = 16
-WIDE = 26_100  # units of an MLP
-OPTIONS = (*FLAGS, "--block-size", "32", "--max-num-seqs", "32")
+OPTIONS = (*FLAGS, "--scheduling-policy", "priority", "--block-size", "32", "--max-num-seqs", "32")
 WRITTEN = 64  # tokens of a call that the rate of writing is measured by
 COUNTERS = ("prompt_tokens", "prefix_cache_hits", "generation_tokens")
 
@@ -114,7 +113,7 @@ class Bench:
         self._work = work
         self._retriever = WordRetriever(dragin_parity.load_passages())
         settings = EngineSettings(kind="vllm", urls=[server.url], timeout_s=300)
-        self.worker = VllmGenerator("worker", settings)
+        self.worker = open_generator("worker", settings)
 
     async def ask(self, questions: Sequence[str], profile: str) -> Pass:
         """One pass over questions, 16 at once."""
@@ -156,7 +155,7 @@ class Bench:
         """Tokens a second: prompts new to the cache, and plain completions of prompts in it."""
         reading, writing = [], []
         for number in range(3):
-            texts = prompts(AT_ONCE, number)
+            texts = fresh_prompts(AT_ONCE, number)
             read, _, seconds = await self._timed(texts, 1)
             reading.append(read / seconds)
             read, written, seconds = await self._timed(texts, WRITTEN)
@@ -185,6 +184,12 @@ class Bench:
 
     def _counted(self) -> list[float]:
         return [metric(self._server.url, f"vllm:{name}_total") for name in COUNTERS]
+
+
+def fresh_prompts(count: int, round_: int) -> list[str]:
+    """Each new to the prefix cache, of about 700 tokens."""
+    sentences = " ".join(f"City number {n} lies on the river." for n in range(60))
+    return [f"{round_} {n}. {sentences} City number 60" for n in range(count)]
 
 
 def run_official(checkout: Path, work: Work) -> tuple[float, list[dict[str, Any]]]:
@@ -239,7 +244,7 @@ def compare(base: float, rows: Sequence[dict[str, Any]], made: dict[str, list[Pa
 
 def make_work(folder: Path, given: argparse.Namespace) -> Work:
     wide = given.size == "wide"
-    model = save_wide_model(EMBEDDED, folder / "model", WIDE) if wide else EMBEDDED
+    model = save_wide_model(EMBEDDED, folder / "model") if wide else EMBEDDED
     templates = Path(shutil.copytree(SHIPPED / "compact", folder / "templates"))
     shots = [(SHIPPED / name / "dragin_demonstrations.txt") for name in ("full", "compact")]
     texts = [shot.read_text(encoding="utf-8").strip() for shot in shots]
