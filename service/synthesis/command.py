@@ -27,8 +27,8 @@ from service.runtime import Runtime, open_runtime
 from service.settings import Settings
 from service.synthesis.contract import Item, Pipeline, Reading
 from service.synthesis.driver import WRONG_SIDE, Run, key_of, work_off
-from service.synthesis.finding import finder_of
 from service.synthesis.excluding import EXCLUDED, is_excluded, read_questions_of
+from service.synthesis.finding import finder_of
 from service.synthesis.journal import Journal, open_journal
 from service.synthesis.pipelines import PipelineName, pipeline_of
 from service.synthesis.reading import read_lines

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from service.errors import InvalidRequest
 from service.generation.base import Message
 from service.synthesis.command import Options, read_input, run_all
 from service.synthesis.contract import Reading
 from service.synthesis.driver import Run
+from service.synthesis.excluding import read_questions_of
 from service.synthesis.pipelines import PipelineName, pipeline_of
 from service.synthesis.pipelines.autorag.trajectory import decisions
 from service.synthesis.report import Report, files_of
@@ -27,12 +29,14 @@ DATE = "2026-01-31"
 BY_NAME = {world.name: world for world in WORLDS}
 
 
-async def replay(world: World, recording: Recording, output: Path, **changed: Any) -> Report:
+async def replay(
+    world: World, recording: Recording, output: Path, *, exclude: tuple[Path, ...] = ()
+) -> Report:
     """Run over the recording; every round of it must be asked for."""
     engine, teacher = replayed(recording.rounds, Clock())
-    options = Options(output.with_suffix(".in"), output, date=DATE)
+    options = Options(output.with_suffix(".in"), output, date=DATE, exclude=exclude)
     reading = written_and_read(world.name, recording, options)
-    run = Run(pipeline_of(world.name), teacher, world.find, concurrency=1, **changed)
+    run = Run(pipeline_of(world.name), teacher, world.find, concurrency=1)
     with engine:
         return await run_all(run, reading, options, Console(quiet=True))
 
@@ -143,3 +147,30 @@ async def test_the_loop_goes_the_way_of_every_dialogue(tmp_path: Path) -> None:
         assert None not in queries
         assert answer in TOWNS
         assert said[-1].content.endswith(f"Final Answer: {answer}")
+
+
+async def test_no_row_asks_a_question_of_an_excluded_file(tmp_path: Path) -> None:
+    """A whole item is not even begun; a sub-question is left out of what its item gives."""
+    world, recording = BY_NAME["hanrag"], load("hanrag")
+    await replay(world, recording, tmp_path / "all.jsonl")
+    rows = rows_of(world, tmp_path / "all.jsonl")
+    direct = next(row for row in rows if row["messages"][-1]["content"].startswith("straight"))
+    hop = next(row for row in rows if row["question"].startswith("Who is the composer"))
+    file = tmp_path / "dev.jsonl"
+    lines = [{"question": f"{row['question']} !"} for row in (direct, hop)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+
+    report = await replay(world, recording, tmp_path / "out.jsonl", exclude=(file,))
+    assert report.dropped["in an excluded file"] == 1
+    assert report.lost["in an excluded file"] >= 2  # its route and its passages
+    left = {row["question"] for row in rows_of(world, tmp_path / "out.jsonl")}
+    assert not left & {direct["question"], hop["question"]}
+    assert report.input == report.written + sum(report.dropped.values())
+
+
+def test_an_excluded_file_must_be_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "dev.jsonl"
+    for text, problem in (('{"question": "a"}\n{}', ":2: no `question`"), ("{", ":1: not JSON")):
+        file.write_text(text)
+        with pytest.raises(InvalidRequest, match=problem):
+            read_questions_of([file])
