@@ -13,7 +13,7 @@ from service.inquiry import OpenStep, Scope
 from service.prompting.templates import PassageText
 from service.retrieval.base import SearchResult
 from service.revelator.reading import write_answer
-from service.revelator.roles import judge_relevance
+from service.revelator.relevance import judge_relevance
 
 TOP_K: Final = 3
 

@@ -1,4 +1,4 @@
-"""The Revelator's five roles (methods §1.3): typed inputs and outputs over one engine call each.
+"""The Revelator's roles (methods §1.3; REL: relevance.py), typed, one engine call each.
 
 Decoding is constrained where the engine can; the free-text readers of `parsing` read what comes
 either way. What cannot be read takes the safe choice of methods §1.2's failure table.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, Literal, NamedTuple
 
-from service.concurrency import gather
-from service.domain import Passage, RouteName
+from service.domain import RouteName
 from service.generation.base import Completion, GenerationRequest, Message
 from service.inquiry import OpenStep
-from service.prompting.templates import Pair, PassageText
+from service.prompting.templates import Pair
 from service.revelator.parsing import (
     parse_decomposition,
     parse_question,
@@ -29,7 +27,6 @@ ROUTE_LABELS: Final = (
     "compound question",
     "complex question",
 )
-RELEVANCE_LABELS: Final = ("true", "false")
 ENDING_LABELS: Final = ("yes", "no")
 LABEL_TOKENS: Final = 8
 QUESTION_TOKENS: Final = 64
@@ -77,7 +74,7 @@ async def choose_route(step: OpenStep) -> RouteChoice:
 async def _ask_for_route(step: OpenStep) -> RouteChoice:
     """ROUTE."""
     templates = step.inquiry.roles.revelator.templates
-    request = _label(templates.route(step.inquiry.question), ROUTE_LABELS, logprobs=True)
+    request = label_request(templates.route(step.inquiry.question), ROUTE_LABELS, logprobs=True)
     completion = await step.ask("revelator", request)
     read = parse_route(completion.text)
     if read is None:
@@ -124,27 +121,17 @@ async def refine(
     return question
 
 
-async def judge_relevance(
-    step: OpenStep, question: str, passages: Sequence[Passage]
-) -> list[bool | None]:
-    """REL of every passage, all at once (methods §6 #10); None where the text is no verdict."""
-    templates = step.inquiry.roles.judge.templates
-
-    async def judge(passage: Passage) -> bool | None:
-        prompt = templates.relevance(question, PassageText(passage.title, passage.text))
-        return parse_verdict((await step.ask("judge", _label(prompt, RELEVANCE_LABELS))).text)
-
-    return await gather([partial(judge, passage) for passage in passages])
-
-
 async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -> bool:
     """ENDING: whether the pairs suffice. Unreadable text means not done (methods §1.2)."""
     prompt = step.inquiry.roles.judge.templates.ending(question, history)
-    verdict = parse_verdict((await step.ask("judge", _label(prompt, ENDING_LABELS))).text)
+    verdict = parse_verdict((await step.ask("judge", label_request(prompt, ENDING_LABELS))).text)
     return verdict is True
 
 
-def _label(prompt: str, labels: tuple[str, ...], *, logprobs: bool = False) -> GenerationRequest:
+def label_request(
+    prompt: str, labels: tuple[str, ...], *, logprobs: bool = False
+) -> GenerationRequest:
+    """A call that can say nothing but one of `labels`, where the engine can be held to that."""
     return GenerationRequest(
         messages=(Message("user", prompt),),
         max_tokens=LABEL_TOKENS,

@@ -25,6 +25,12 @@ class HanragSettings(Section):
     """The paper's ablations (methods §1.6) and failure policy (§1.2)."""
 
     relevance: bool = True
+    relevance_by: Literal["model", "labeler"] | None = Field(
+        None,
+        description="Who judges it: the judge's model, as in the paper, or EfficientRAG's labeler. "
+        "Absent: the labeler for models that are known to read little (the shipped one), if it can "
+        "run, else the model.",
+    )
     ending: bool = True
     refine: bool = True
     on_no_evidence: Literal["abstain", "closed_book", "top3_unfiltered"] = "abstain"

@@ -20,7 +20,7 @@ from service.domain import Passage
 from service.generation.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.inquiry import Scope
 from service.loops.anrag import Anrag
-from service.revelator.roles import judge_relevance
+from service.revelator.relevance import judge_relevance
 from tests.support.asking import ScriptedRetriever, inquiry
 
 CALL_S = 0.05

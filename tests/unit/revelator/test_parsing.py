@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.revelator import relevance
 from service.revelator.parsing import (
     parse_answer,
     parse_decomposition,
@@ -19,7 +20,7 @@ from service.revelator.parsing import (
     parse_route,
     parse_verdict,
 )
-from service.revelator.roles import ENDING_LABELS, RELEVANCE_LABELS, ROUTE_LABELS
+from service.revelator.roles import ENDING_LABELS, ROUTE_LABELS
 
 ROWS = [
     json.loads(line)
@@ -110,7 +111,7 @@ WRAPPED = [
 ]  # fmt: skip
 LABELS = [
     *((parse_route, *pair) for pair in zip(ROUTE_LABELS, ROUTES, strict=True)),
-    *((parse_verdict, *pair) for pair in zip(RELEVANCE_LABELS, (True, False), strict=True)),
+    *((parse_verdict, *pair) for pair in zip(relevance.LABELS, (True, False), strict=True)),
     *((parse_verdict, *pair) for pair in zip(ENDING_LABELS, (True, False), strict=True)),
 ]
 

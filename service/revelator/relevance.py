@@ -1,0 +1,58 @@
+"""REL: which passages help with a question (methods §1.3), said by the judge's model or a labeler.
+
+The paper's judge is a model. EfficientRAG's labeler, which tags a passage in view of a query, can
+stand in for it: one forward pass for all passages, and of small models the better judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from service.concurrency import deadline, gather
+from service.domain import Passage
+from service.inquiry import Inquiry, OpenStep
+from service.labelling.base import Labeler, Tag
+from service.labelling.encoding import passage_text
+from service.prompting.templates import PassageText
+from service.revelator.parsing import parse_verdict
+from service.revelator.roles import label_request
+
+LABELS: Final = ("true", "false")
+
+
+async def judge_relevance(
+    step: OpenStep, question: str, passages: Sequence[Passage]
+) -> list[bool | None]:
+    """REL of every passage, all at once (methods §6 #10); None where the text is no verdict."""
+    labeler = _labeler(step.inquiry)
+    if labeler is not None:
+        return await _labelled(labeler, step, question, passages)
+    return await gather([partial(_asked, step, question, passage) for passage in passages])
+
+
+def _labeler(inquiry: Inquiry) -> Labeler | None:
+    """Where the settings do not say, it judges for a model that is known to read little."""
+    opened, named = inquiry.roles.labelling, inquiry.settings.hanrag.relevance_by
+    if opened is None or named == "model":
+        return None
+    if named == "labeler":
+        return opened.labeler
+    small = inquiry.roles.judge.generator.capabilities.passages is not None
+    return opened.labeler if small and opened.labeler.problem() is None else None
+
+
+async def _labelled(
+    labeler: Labeler, step: OpenStep, question: str, passages: Sequence[Passage]
+) -> list[bool | None]:
+    texts = [passage_text(passage.title, passage.text) for passage in passages]
+    with deadline(step.inquiry.budget.step_remaining_s):
+        labels = await labeler.label(question, texts)
+    return [label.tag is not Tag.TERMINATE for label in labels]
+
+
+async def _asked(step: OpenStep, question: str, passage: Passage) -> bool | None:
+    text = PassageText(passage.title, passage.text)
+    prompt = step.inquiry.roles.judge.templates.relevance(question, text)
+    return parse_verdict((await step.ask("judge", label_request(prompt, LABELS))).text)
