@@ -1,4 +1,7 @@
-"""Checkpoints of labeler and filter: a folder of `checkpoint.json`, `model.onnx`, a tokenizer."""
+"""Checkpoints of labeler and filter: a folder of `checkpoint.json`, a model, a tokenizer.
+
+The model is `model.onnx`, or what transformers saves: `model.safetensors` and `config.json`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from service.labelling.words import WORD_RULE
 FORMAT: Final = 1
 CARD_FILE: Final = "checkpoint.json"
 MODEL_FILE: Final = "model.onnx"
+WEIGHTS_FILE: Final = "model.safetensors"
+CONFIG_FILE: Final = "config.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 Kind = Literal["labeler", "filter"]
 
@@ -60,6 +65,11 @@ def read_card(folder: Path, kind: Kind) -> CheckpointCard:
     return card
 
 
+def is_saved(folder: Path) -> bool:
+    """Whether the model is what transformers saves, and not `model.onnx`."""
+    return (folder / WEIGHTS_FILE).is_file() and not (folder / MODEL_FILE).is_file()
+
+
 def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
     if card.kind != kind:
         return f"it is a {card.kind}, a {kind} is wanted; correct efficientrag.{kind}"
@@ -70,7 +80,8 @@ def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
             f"trained on words cut by the rule {card.words!r}, this version cuts by {WORD_RULE!r}; "
             f"train it again: revelator train {kind}"
         )
-    needed = [MODEL_FILE, *([TOKENIZER_FILE] if card.tokenizer == "file" else [])]
+    model = [WEIGHTS_FILE, CONFIG_FILE] if is_saved(folder) else [MODEL_FILE]
+    needed = [*model, *([TOKENIZER_FILE] if card.tokenizer == "file" else [])]
     if absent := [name for name in needed if not (folder / name).is_file()]:
         return f"{' and '.join(absent)} must lie beside it; copy the whole folder"
     return None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from service.labelling.base import Labelling
-from service.labelling.onnx import OnnxFilter, OnnxLabeler
+from service.labelling.encoders import EncoderFilter, EncoderLabeler
 from service.retrieval.embedding.opening import default_threads
 from service.settings.loops import EfficientragSettings
 
@@ -17,6 +17,6 @@ def open_labelling(settings: EfficientragSettings) -> Labelling:
     """Loads no model yet. What is wrong with a checkpoint, its `problem` says."""
     threads = settings.threads or default_threads()
     return Labelling(
-        OnnxLabeler(settings.labeler or SHIPPED / "labeler", threads),
-        OnnxFilter(settings.filter or SHIPPED / "filter", threads),
+        EncoderLabeler(settings.labeler or SHIPPED / "labeler", threads),
+        EncoderFilter(settings.filter or SHIPPED / "filter", threads),
     )

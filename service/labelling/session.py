@@ -1,4 +1,4 @@
-"""A checkpoint in memory: tokenizer and ONNX Runtime session, and the forward pass.
+"""A checkpoint in memory: tokenizer and model, and the forward pass.
 
 A model takes `input_ids`, `attention_mask` and `token_type_ids`, int64 of (inputs, pieces). It
 gives `token_logits`, float of (inputs, pieces, 2), and a labeler `tag_logits`, (inputs, tags).
@@ -13,10 +13,11 @@ from threading import Event
 from typing import Any, Final, NamedTuple
 
 from service.errors import ConfigurationError
-from service.labelling.checkpoint import MODEL_FILE, TOKENIZER_FILE, CheckpointCard
+from service.labelling.checkpoint import MODEL_FILE, TOKENIZER_FILE, CheckpointCard, is_saved
 from service.labelling.encoding import Encoded
 from service.labelling.packing import packs
 from service.labelling.tokenizing import file_tokenizer, shipped_tokenizer
+from service.labelling.torch_runtime import open_torch
 from service.labelling.turns import Gone
 from service.retrieval.embedding.minilm import open_session
 
@@ -84,6 +85,11 @@ def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
         raise ConfigurationError(f"{folder / TOKENIZER_FILE} is not readable: {error}") from None
     if absent := [mark for mark in ("[CLS]", "[SEP]") if tokenizer.token_to_id(mark) is None]:
         raise ConfigurationError(f"{folder / TOKENIZER_FILE} has no token {absent[0]}")
+    runtime = (open_torch if is_saved(folder) else _open_onnx)(folder, card, threads)
+    return Session(card, tokenizer, runtime)
+
+
+def _open_onnx(folder: Path, card: CheckpointCard, threads: int) -> Any:
     path = folder / MODEL_FILE
     try:
         runtime = open_session(path, threads)
@@ -94,7 +100,7 @@ def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
         ) from None
     if problem := _mismatch(runtime, card):
         raise ConfigurationError(f"{path}: {problem}; export it anew")
-    return Session(card, tokenizer, runtime)
+    return runtime
 
 
 def _mismatch(runtime: Any, card: CheckpointCard) -> str | None:

@@ -26,8 +26,8 @@ import orjson
 
 from service.concurrency import gather
 from service.labelling.checkpoint import read_card
+from service.labelling.encoders import EncoderLabeler
 from service.labelling.encoding import encode_passages, passage_text
-from service.labelling.onnx import OnnxLabeler
 from service.labelling.opening import SHIPPED
 from service.labelling.session import INPUTS, load_session
 from service.retrieval.sample import Sample
@@ -77,12 +77,12 @@ def bare(folder: Path, work: Sequence[Hop], threads: int) -> Callable[[], object
     return lambda: [session.runtime.run(None, feed) for feed in feeds]
 
 
-async def label(labeler: OnnxLabeler, work: Sequence[Hop], together: int) -> None:
+async def label(labeler: EncoderLabeler, work: Sequence[Hop], together: int) -> None:
     for start in range(0, len(work), together):
         await gather([call(labeler, hop) for hop in work[start : start + together]])
 
 
-def call(labeler: OnnxLabeler, hop: Hop) -> Callable[[], Any]:
+def call(labeler: EncoderLabeler, hop: Hop) -> Callable[[], Any]:
     return lambda: labeler.label(*hop)
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     work = hops(given.questions)
-    labeler = OnnxLabeler(given.labeler, given.threads)
+    labeler = EncoderLabeler(given.labeler, given.threads)
     if problem := labeler.problem():
         raise SystemExit(problem)
     alone = bare(given.labeler, work, given.threads)

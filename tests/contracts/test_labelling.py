@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from service.labelling.base import Labeler, PassageLabel, QueryFilter, Tag
-from service.labelling.onnx import OnnxFilter, OnnxLabeler
+from service.labelling.encoders import EncoderFilter, EncoderLabeler
 from tests.stubs.word_labelling import WordFilter, WordLabeler, write_checkpoint
 
 pytestmark = pytest.mark.anyio
@@ -26,14 +26,14 @@ MakeFilter = Callable[[], QueryFilter]
 def labeler(request: pytest.FixtureRequest, tmp_path: Path) -> Labeler:
     if request.param == "words":
         return WordLabeler(TAGGED, MARKS)
-    return OnnxLabeler(write_checkpoint(tmp_path, "labeler", MARKS, TAGGED), threads=1)
+    return EncoderLabeler(write_checkpoint(tmp_path, "labeler", MARKS, TAGGED), threads=1)
 
 
 @pytest.fixture(params=["onnx", "words"])
 def query_filter(request: pytest.FixtureRequest, tmp_path: Path) -> QueryFilter:
     if request.param == "words":
         return WordFilter(MARKS)
-    return OnnxFilter(write_checkpoint(tmp_path, "filter", MARKS), threads=1)
+    return EncoderFilter(write_checkpoint(tmp_path, "filter", MARKS), threads=1)
 
 
 async def test_every_passage_has_a_label_in_its_place(labeler: Labeler) -> None:
@@ -90,7 +90,7 @@ async def test_the_filter_may_keep_nothing(query_filter: QueryFilter) -> None:
 
 
 async def test_markers_are_never_kept(tmp_path: Path) -> None:
-    greedy = OnnxFilter(
+    greedy = EncoderFilter(
         write_checkpoint(tmp_path, "filter", {"query", "info", ":", ";", "who"}), threads=1
     )
     assert await greedy.filter("Who?", ["a", "b"]) == "Who"

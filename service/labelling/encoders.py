@@ -1,4 +1,4 @@
-"""Labeler and filter on ONNX Runtime; questions that come together share forward passes."""
+"""Labeler and filter out of checkpoints; questions that come together share forward passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from service.errors import ConfigurationError, EngineFailure, LoopUnavailable
 from service.labelling.base import PassageLabel, Tag
-from service.labelling.checkpoint import CheckpointCard, Kind, read_card
+from service.labelling.checkpoint import CheckpointCard, Kind, is_saved, read_card
 from service.labelling.encoding import Encoded, encode_passages, encode_query, marked_text
 from service.labelling.session import Output, Session, load_session
 from service.labelling.turns import Gone, Turns
@@ -21,9 +21,10 @@ QUESTIONS: Final = 8  # whose calls share forward passes
 T = TypeVar("T")
 Asked = tuple[str, Sequence[str]]
 _NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
+_NEEDED_SAVED: Final = ("torch", "transformers", "safetensors", "tokenizers")
 
 
-class OnnxModel:
+class EncoderModel:
     """A checkpoint, loaded at the first use; one turn of forward passes at a time, in a thread."""
 
     def __init__(self, folder: Path, kind: Kind, threads: int) -> None:
@@ -33,7 +34,7 @@ class OnnxModel:
         self._turns = Turns()
         self._session: Session | None = None
         self.card: CheckpointCard | None = None
-        self.problem = _absent_packages(kind)
+        self.problem = _absent_packages(folder, kind)
         try:
             self.card = read_card(folder, kind)
         except ConfigurationError as error:
@@ -64,11 +65,11 @@ class OnnxModel:
         return self._session
 
 
-class OnnxLabeler:
+class EncoderLabeler:
     """LABEL. The tag is the most probable one."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        self._model = OnnxModel(folder, "labeler", threads)
+        self._model = EncoderModel(folder, "labeler", threads)
         self._batcher = Batcher[Asked, list[PassageLabel]](self._send, QUESTIONS)
         self.tags = (self._model.card and self._model.card.tags) or 3
 
@@ -82,11 +83,11 @@ class OnnxLabeler:
         return await self._model.run(partial(_label, asked))
 
 
-class OnnxFilter:
+class EncoderFilter:
     """FILTER."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        self._model = OnnxModel(folder, "filter", threads)
+        self._model = EncoderModel(folder, "filter", threads)
         self._batcher = Batcher[Asked, str](self._send, QUESTIONS)
 
     def problem(self) -> str | None:
@@ -118,8 +119,9 @@ def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
     return [marked_text(*pair) for pair in zip(inputs, (o.margins for o in outputs), strict=True)]
 
 
-def _absent_packages(kind: Kind) -> str | None:
-    absent = [name for name in _NEEDED if find_spec(name) is None]
+def _absent_packages(folder: Path, kind: Kind) -> str | None:
+    needed = _NEEDED_SAVED if is_saved(folder) else _NEEDED
+    absent = [name for name in needed if find_spec(name) is None]
     if not absent:
         return None
     return f"the {kind} needs {', '.join(absent)}; run: pip install 'revelator[local]'"
