@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ from service.synthesis.driver import Run
 from service.synthesis.excluding import read_questions_of
 from service.synthesis.pipelines import PipelineName, pipeline_of
 from service.synthesis.pipelines.autorag.trajectory import decisions
+from service.synthesis.pipelines.hanrag.rows import target_of
+from service.synthesis.pipelines.questions import read_questions
 from service.synthesis.report import Report, files_of
 from service.training.rows import read_rows
 from tests.unit.synthesis.recording import ROUNDS, Clock, Recording, World, load, replayed
+from tests.unit.synthesis.stepping import run_by_hand
 from tests.unit.synthesis.towns import TOWNS
 from tests.unit.synthesis.worlds import WORLDS
 
@@ -174,3 +178,17 @@ def test_an_excluded_file_must_be_read_whole(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(InvalidRequest, match=problem):
             read_questions_of([file])
+
+
+async def test_what_compound_writes_teaches_the_revelator(tmp_path: Path) -> None:
+    await replay(BY_NAME["compound"], load("compound"), tmp_path / "out.jsonl")
+    rows = rows_of(BY_NAME["compound"], tmp_path / "out.jsonl")
+    reading = read_questions(enumerate(rows, 1), random.Random(0))
+    assert not reading.bad
+    assert [item.content.question for item in reading.items] == [row["question"] for row in rows]
+    for item, row in zip(reading.items, rows, strict=True):
+        outcome, asked, _ = run_by_hand(pipeline_of("hanrag"), item, [])
+        assert [made.fields["task"] for made in outcome.rows] == ["route", "decompose"]
+        assert all(part in target_of(outcome.rows[1]) for part in row["sub_questions"])
+        assert item.source.side == "train"
+        assert not asked
