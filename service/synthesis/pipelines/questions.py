@@ -103,25 +103,29 @@ def _route(line: Mapping[str, Any], gold: GoldQuestion, hops: Sequence[Hop]) -> 
 
 
 def _source(line: Mapping[str, Any], asked: Asked) -> Source:
-    """The passages behind it; the last hop's holds the answer, as far as chains tell."""
-    made = line.get("provenance", {})
-    if not isinstance(made, dict):
-        raise BadLine("`provenance` is no object")
+    """The passages behind it; where none says the answer, each may be the one that tells."""
+    made_of, answered_by = _made_of(line)
     chain = tuple(hop.passage for hop in asked.hops if hop.passage)
     behind = {passage.passage_id: passage for passage in (*chain, *asked.supporting)}
-    titles = [passage.title for passage in behind.values()] + list(made.get("titles", ()))
-    last = asked.hops[-1].passage if asked.hops else None
-    answer = [last] if last else list(behind.values())
-    answer_titles = (
-        [made["answer_title"]] if made.get("answer_title") else [p.title for p in answer]
-    )
+    titles = [passage.title for passage in behind.values()] + made_of
+    answered = [p.title for p in behind.values() if asked.answers[0] in p.text] or titles
     question = asked.question if asked.written else None
     return Source(
         tuple(behind),
         tuple(dict.fromkeys(titles)),
-        tuple(dict.fromkeys(answer_titles)),
+        tuple(dict.fromkeys(answered_by or answered)),
         question,
     )
+
+
+def _made_of(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """All titles that `provenance` names, and those of the answer."""
+    made = line.get("provenance", {})
+    titles = made.get("titles", []) if isinstance(made, dict) else None
+    if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
+        raise BadLine("`provenance` is no object with `titles`")
+    answered_by = made.get("answer_title")
+    return titles, [answered_by] if isinstance(answered_by, str) else []
 
 
 def _chain(

@@ -133,6 +133,7 @@ def test_routes_follow_from_the_shape(line: dict[str, Any], route: str) -> None:
         ({"question": "w", "answer": "x", "evidences": [["a"]], "context": [["t", ["s"]]],
           "supporting_facts": [["t", 0]]}, "no triples"),
         ({"question": "w", "answer": "x", "provenance": 1}, "`provenance` is no object"),
+        ({"question": "what", "answer": "x", "provenance": {"titles": [1]}}, "with `titles`"),
         ({"title": "t", "text": "no id"}, "no `id`"),
     ],
 )  # fmt: skip
