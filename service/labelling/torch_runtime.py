@@ -66,12 +66,13 @@ def open_torch(folder: Path, card: CheckpointCard, threads: int) -> TorchRuntime
     from transformers import AutoConfig, AutoModel  # noqa: PLC0415
     from transformers.activations import ACT2FN  # noqa: PLC0415
 
+    auto: Any = AutoModel
     path = folder / WEIGHTS_FILE
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         weights = {name: value.float() for name, value in load_file(path, device).items()}
         config: Any = AutoConfig.from_pretrained(folder)
-        encoder: Any = AutoModel.from_config(config)
+        encoder = auto.from_config(config)
     except Exception as error:  # the libraries' errors have no common base
         reason = str(error).splitlines()[0]
         raise ConfigurationError(

@@ -83,7 +83,7 @@ async def _filter(run: Run, query: str, ask: Ask) -> str | Read:
 def _take(run: Run, step: OpenStep, found: Sequence[Passage], why: str) -> list[Judgement]:
     """The best-ranked passages into the pool, without a label that says so."""
     best = found[:UNLABELLED]
-    run.pool.candidates += [Candidate(passage, step.id, 0.0) for passage in best]
+    run.pool.candidates += [Candidate(passage, step.id, Tag.CONTINUE, 0.0, why) for passage in best]
     return [_judgement(step, passage, Choice(True, why), relevant=False) for passage in best]
 
 

@@ -120,7 +120,7 @@ def _left_out(pool: Pool, shown: Sequence[Candidate]) -> list[Judgement]:
             passage_id=candidate.passage.passage_id,
             relevant=True,
             kept=False,
-            reason=f"not among the {len(shown)} most probable",
+            reason=f"{candidate.reason}, not among the first {len(shown)} of the pool",
         )
         for candidate in pool.candidates
         if candidate not in shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from service.labelling.base import PassageLabel, Tag
@@ -92,18 +94,25 @@ def test_repeats_stay_where_they_are_not_taken_out() -> None:
     assert [each.step for each in pool.to_read(None, None)] == ["1", "2"]
 
 
-def test_where_few_may_be_read_the_most_probable_come_first() -> None:
+def test_where_few_may_be_read_who_finishes_comes_first_then_the_surest() -> None:
     pool = Pool(deduplicate=True)
-    pool.add("1", [passage("a", "a"), passage("b", "b"), passage("c", "c")], [DONE, ON, ON])
+    pool.add("1", [passage("a", "a"), passage("b", "b"), passage("c", "c")], [UNMARKED, ON, DONE])
 
     def read(most: int | None, room: int | None = None) -> str:
         return "".join(each.passage.passage_id for each in pool.to_read(most, room))
 
     assert read(None) == read(3) == read(None, 10_000) == "abc"
-    assert read(2) == "bc"
-    assert read(1) == "b"
-    assert read(None, 40) == "bc"
+    assert read(2) == "cb"
+    assert read(1) == "c"
+    assert read(None, 40) == "cb"
     assert read(None, 0) == ""
+
+
+def test_nearly_equal_probabilities_leave_the_order_of_the_pool() -> None:
+    pool = Pool(deduplicate=True)
+    labels = [replace(ON, probability=share) for share in (0.62, 0.96, 0.98)]
+    pool.add("1", [passage("a", "a"), passage("b", "b"), passage("c", "c")], labels)
+    assert [each.passage.passage_id for each in pool.to_read(2, None)] == ["b", "c"]
 
 
 def test_a_profile_is_changed_by_what_is_set() -> None:

@@ -130,17 +130,17 @@ async def test_a_set_without_the_template_is_asked_as_it_knows() -> None:
     assert body.answer == "Catania"
 
 
-async def test_only_the_most_probable_are_shown_where_the_reader_takes_few() -> None:
+async def test_where_the_reader_takes_few_the_passage_that_finishes_is_read() -> None:
     engine = ScriptedGenerator([JSON], capabilities=Capabilities(passages=1))
     asked = asking(engine, ScriptedRetriever(HITS))
     events = [event async for event in answer_stream(asked)]
     (ready,) = [event for event in events if isinstance(event, AnswerReady)]
     first, second, _ = ready.body.steps
     kept = {p.passage_id: (p.kept, p.reason) for p in first.passages + second.passages}
-    assert kept["norma"] == (True, "continue (0.90)")
-    assert kept["bellini"] == (False, "not among the 1 most probable")
+    assert kept["bellini"] == (True, "finish (0.90)")
+    assert kept["norma"] == (False, "continue (0.90), not among the first 1 of the pool")
     assert ready.body.usage.passages == 1
-    assert {citation.passage_id for citation in ready.body.citations} == {"norma"}
+    assert {citation.passage_id for citation in ready.body.citations} == {"bellini"}
 
 
 async def test_what_has_no_room_in_the_context_is_left_out() -> None:
