@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from service.answering import answer_stream, resolve_loop
@@ -139,12 +140,20 @@ class Runtime:
 
     async def warm(self) -> list[Check]:
         """Load the models and open the default collection, so that no question waits for them."""
-        if self.stores is not None:
+        for name, load in self._loads().items():
             try:
-                await self.stores.retriever.warm()
+                await load()
             except RevelatorError as error:
-                return [Check("retrieval", False, error.detail)]
+                return [Check(name, False, error.detail)]
         return await self.checks()
+
+    def _loads(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        loads: dict[str, Callable[[], Awaitable[object]]] = {}
+        if self.roles.classifier is not None:
+            loads["router"] = partial(self.roles.classifier.classify, PROBE)
+        if self.stores is not None:
+            loads["retrieval"] = self.stores.retriever.warm
+        return loads
 
     async def checks(self) -> list[Check]:
         """What is configured, whether it can be reached, what is missing."""

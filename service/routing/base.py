@@ -15,13 +15,7 @@ class Routed(NamedTuple):
 
 
 class Classifier(Protocol):
-    """Routes questions. Raises ConfigurationError when it cannot be had at all, another
-    RevelatorError when it failed this time."""
+    """Routes questions. One that cannot run here cannot be opened."""
 
-    def problem(self) -> str | None:
-        """Why it cannot run, or None. Loads nothing heavy."""
-
-    async def classify(self, question: str) -> Routed: ...
-
-    async def aclose(self) -> None:
-        """A second call does nothing."""
+    async def classify(self, question: str) -> Routed:
+        """Raises RevelatorError where it failed this time."""

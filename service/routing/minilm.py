@@ -9,7 +9,7 @@ from service.retrieval.embedding.in_process import InProcessEmbedder
 from service.retrieval.embedding.minilm import load_encoder, missing_packages
 from service.retrieval.embedding.presets import MINILM
 from service.routing.base import Routed
-from service.routing.head import Head, RouterCard, load_head, normal_form, read_card
+from service.routing.head import RouterCard, load_head, normal_form
 
 
 def encoder_of(card: RouterCard, threads: int) -> InProcessEmbedder:
@@ -21,28 +21,17 @@ def encoder_of(card: RouterCard, threads: int) -> InProcessEmbedder:
 
 
 class MinilmClassifier:
-    """Reads the card at once, weights and encoder at the first question."""
+    """The head of a folder; its encoder is loaded at the first question."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        self._folder = folder
-        self._head: Head | None = None
-        self._problem: str | None = None
-        try:
-            self._encoder = encoder_of(read_card(folder), threads)
-        except ConfigurationError as error:
-            self._problem = error.detail
-
-    def problem(self) -> str | None:
-        return self._problem or self._encoder.problem()
+        """Raises ConfigurationError where a package or a file is missing or damaged."""
+        if problem := missing_packages():
+            raise ConfigurationError(problem)
+        self._head = load_head(folder)
+        self._encoder = encoder_of(self._head.card, threads)
 
     async def classify(self, question: str) -> Routed:
-        if problem := self.problem():
-            raise ConfigurationError(problem)
         vectors = await self._encoder.embed_queries([normal_form(question)])
-        self._head = self._head or load_head(self._folder)
-        chances = self._head.probabilities(vectors)[0]
+        (chances,) = self._head.probabilities(vectors)
         best = int(chances.argmax())
         return Routed(self._head.card.routes[best], float(chances[best]))
-
-    async def aclose(self) -> None:
-        """Nothing to do: the models go with the classifier."""

@@ -13,13 +13,13 @@ SHIPPED: Final = Path(__file__).parents[1] / "models" / "router"
 
 
 def open_classifier(settings: RouterSettings) -> Classifier | None:
-    """None where the Revelator's language model routes. Loads no model yet. Raises
+    """None where the Revelator's language model routes. Loads no encoder yet. Raises
     ConfigurationError saying what is missing."""
     if settings.kind == "model":
         return None
     from service.routing.minilm import MinilmClassifier  # noqa: PLC0415
 
-    classifier = MinilmClassifier(settings.location or SHIPPED, settings.threads)
-    if problem := classifier.problem():
-        raise ConfigurationError(f'router.kind is "classifier": {problem}')
-    return classifier
+    try:
+        return MinilmClassifier(settings.location or SHIPPED, settings.threads)
+    except ConfigurationError as error:
+        raise ConfigurationError(f'router.kind is "classifier": {error.detail}') from None

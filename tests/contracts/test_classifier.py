@@ -34,7 +34,6 @@ def classifier(request: pytest.FixtureRequest) -> Classifier:
     "question", ["Who directed Heat?", "?", "\u2028 \u0000", "wo " * 1300, "谁？", "[SEP] [CLS]"]
 )
 async def test_any_question_has_a_route(classifier: Classifier, question: str) -> None:
-    assert classifier.problem() is None
     route, probability = await classifier.classify(question)
     assert route in get_args(RouteName)
     assert 0 <= probability <= 1
@@ -52,8 +51,3 @@ async def test_a_caller_that_leaves_takes_nobody_along(classifier: Classifier) -
     with anyio.move_on_after(0):
         await classifier.classify("Who?")
     assert (await classifier.classify("Who directed Heat?")).probability > 0
-
-
-async def test_closing_twice_does_nothing(classifier: Classifier) -> None:
-    await classifier.aclose()
-    await classifier.aclose()

@@ -11,12 +11,6 @@ class FakeClassifier:
         self.says = Routed(route, probability)
         self.asked: list[str] = []
 
-    def problem(self) -> str | None:
-        return None
-
     async def classify(self, question: str) -> Routed:
         self.asked.append(question)
         return self.says
-
-    async def aclose(self) -> None:
-        return None
