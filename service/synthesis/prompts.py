@@ -14,7 +14,7 @@ from service.prompting.templates import PromptTemplate
 SHIPPED = Path(__file__).parent / "templates"
 _MARKER = re.compile(
     r"(?<![^\W_])(Simple Question ?\d*|Compound Question|Paragraph|Known Info|JSON_OUTPUT|Entity"
-    r"|Supporting Facts?|Relations?|Sub-questions?|Decomposed Questions?)>?\s*[:：]",
+    r"|Relations?(?: ?\d+)?)>?\s*[:：]",
     re.IGNORECASE,
 )
 _TAG = re.compile(r"<(?=/?(?:question|document|answer|thought|known info|json_output)>)", re.I)

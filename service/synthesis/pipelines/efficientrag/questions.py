@@ -58,7 +58,7 @@ def read_question(row: Mapping[str, Any], default_id: str) -> Item[MultiHop]:
     titles = tuple(dict.fromkeys(passage.title for passage in content.passages))
     ids = tuple(passage.passage_id for passage in content.passages)
     answered = tuple(dict.fromkeys(p.title for p in content.passages if content.answer in p.text))
-    source = Source(ids, titles, answered or titles[-1:], content.question)
+    source = Source(ids, titles, answered or titles, content.question)
     return Item(id_of(row, default_id), content, source)
 
 
