@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.synthesis.contract import Item, Reading
 from service.synthesis.pipelines.questions import Asked, read_questions
@@ -147,3 +149,23 @@ def test_bad_lines_say_what_is_wrong(line: dict[str, Any], reason: str) -> None:
 def test_an_id_counts_once() -> None:
     same = {"id": "q", "question": "fine?", "answer": "yes"}
     assert read(same, same).bad == [(2, "id of an earlier line")]
+
+
+KEYS = st.sampled_from([
+    "id", "_id", "question", "answer", "answers", "answer_aliases", "choices", "parts", "route",
+    "hops", "passages", "passage", "passage_id", "supporting_passage_ids", "sub_questions", "text",
+    "title", "provenance", "titles", "answer_title", "question_decomposition", "paragraphs", "idx",
+    "paragraph_support_idx", "paragraph_text", "evidences", "context", "supporting_facts",
+])  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(KEYS, JSON, max_size=8), max_size=4))
+def test_any_json_is_an_item_or_a_bad_line(lines: list[dict[str, Any]]) -> None:
+    reading = read({"question": "fine?", "answer": "yes", "hops": HOPS[1:]}, BELLINI, *lines)
+    assert all(reason for _, reason in reading.bad)
+    assert len({item.id for item in reading.items}) == len(reading.items)
