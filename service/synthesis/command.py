@@ -95,10 +95,20 @@ async def synthesize_file(
     pipeline = pipeline_of(name, options.templates)
     if options.teacher == TEACHER:
         report = await anyio.to_thread.run_sync(by_rules, name, pipeline, options)
-        screen.print(table(report))
-        return report
+    else:
+        report = await by_teacher(settings, pipeline, options, screen)
+    screen.print(table(report))
+    files = [*files_of(options.output, pipeline.kinds).values(), options.report]
+    screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
+    return report
+
+
+async def by_teacher(
+    settings: Settings, pipeline: Pipeline[Any], options: Options, screen: Console
+) -> Report:
+    """Work off the items of the input with an engine of the settings."""
     if pipeline.searches and options.collection is None:
-        raise ConfigurationError(f"{name} searches: name a collection with --collection")
+        raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
     reading = read_input(pipeline, options)
     async with open_runtime(settings) as runtime:
         run = Run(
@@ -109,9 +119,7 @@ async def synthesize_file(
             options.seed,
             options.concurrency,
         )
-        report = await run_all(run, reading, options, screen)
-    screen.print(table(report))
-    return report
+        return await run_all(run, reading, options, screen)
 
 
 def read_input(pipeline: Pipeline[Any], options: Options) -> Reading[Any]:
@@ -177,7 +185,8 @@ def _writing(options: Options) -> Iterator[None]:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise StoreError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        file = error.filename or options.output
+        raise StoreError(f"{file}: cannot be written: {error.strerror}") from None
 
 
 def _write(pipeline: Pipeline[Any], result: Result, report: Report, options: Options) -> None:
@@ -194,6 +203,7 @@ def header_of(run: Run, options: Options) -> dict[str, Any]:
         "templates": run.pipeline.templates or None,
         "teacher": run.teacher.label,
         "engine": run.teacher.engine.name,
+        "collection": options.collection,
         "seed": run.seed,
         "side": run.side,
         "date": options.day,

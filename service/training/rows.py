@@ -42,9 +42,9 @@ class RowProvenance(_Part):
 
     `titles`: of all passages behind it, `answer_title` the one that holds the answer, `sources`
     the ids. `written`: people wrote the question, it was not synthesised. `teacher`: the model, or
-    `rules`; `engine`, `prompts` (a digest of the teacher's templates), `templates` (the set of the
-    row's own), `version` (of the pipeline), `seed`, `side` and `date` tell how to make the row
-    again.
+    `rules`; `engine`, `collection`, `prompts` (a digest of the teacher's templates), `templates`
+    (the set of the row's own), `version` (of the pipeline), `seed`, `side` and `date` tell how to
+    make the row again.
     """
 
     pipeline: str = Field(min_length=1)
@@ -55,6 +55,7 @@ class RowProvenance(_Part):
     written: bool = False
     sources: list[str] = []
     engine: str | None = None
+    collection: str | None = None
     prompts: str | None = None
     templates: str | None = None
     version: int | None = None
