@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import random
@@ -79,6 +80,32 @@ def test_smoke_and_the_same_weights_after_a_kill(recipe: str, tmp_path: Path) ->
     assert not (cut / "checkpoint.json").exists()
     finished(recipe, "--smoke", "--out", str(cut), "--resume")
     assert weights(cut) == weights(whole) != {}
+
+
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    """What many GPUs do, on two processes of a CPU: rows shared, weights and losses as of one."""
+    from service.training.recipes import router
+
+    smoke = router.smoke(tmp_path)
+    rows = ["--data", str(smoke.data[0]), "--held-out", str(smoke.held_out[0])]
+    same = {"steps": 6, "batch": 32, "rows_at_once": 16, "dropout": 0, "log_every": 1}
+    options = [f"--set={name}={value}" for name, value in ({"device": "cpu"} | same).items()]
+    launched = "-m torch.distributed.run --nproc-per-node 2 --standalone -m service".split()
+    for name, start in (("one", ["-m", "service"]), ("two", launched)):
+        out = ["--out", str(tmp_path / name)]
+        ran = subprocess.run(
+            [sys.executable, *start, "train", "router", *rows, *options, *out],
+            capture_output=True, text=True, env=os.environ | ONE_THREAD, timeout=500, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.count("accuracy:") == 1
+    one, two = (losses_of(tmp_path / name) for name in ("one", "two"))
+    assert two == pytest.approx(one, rel=1e-3)
+
+
+def losses_of(folder: Path) -> list[float]:
+    with (folder / "losses.csv").open(encoding="utf-8") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
 def test_a_smoke_run_that_learns_nothing_fails(

@@ -44,6 +44,11 @@ def train_recipe(
             typer.echo(line)
 
 
+def processes() -> int:
+    """How many train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def is_main_process() -> bool:
     """False in all but one of the processes of `accelerate launch` or `torchrun`."""
     return os.environ.get("RANK", "0") == "0"
@@ -51,13 +56,14 @@ def is_main_process() -> bool:
 
 def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
     """Run the recipe on its tiny data in `out`, or a folder that is removed; the exit code."""
+    if processes() > 1:
+        raise ConfigurationError("--smoke runs in one process: leave the launcher out")
     if resume and out is None:
         raise ConfigurationError("--resume needs --out FOLDER, where the run was begun")
     recipe = load_recipe(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = out or Path(temporary) / "run"
-        run = Run(folder, resume, main=is_main_process(), say=typer.echo)
-        problems = run_smoke(recipe, run)
+        problems = run_smoke(recipe, Run(folder, resume, say=typer.echo))
     for problem in problems:
         typer.secho(f"train {name} --smoke: {problem}", err=True, fg="red")
     return 1 if problems else 0
