@@ -89,6 +89,7 @@ def fit_sft(settings: SftSettings, data: TrainingData[Row], run: Run) -> Outcome
     if settings.merge and isinstance(model, PeftModel):
         model = model.merge_and_unload()
     model.save_pretrained(run.folder)
+    (run.folder / "README.md").unlink(missing_ok=True)  # a form that nobody has filled in
     encoder.tokenizer.save_pretrained(run.folder)
     return Outcome(losses, scores)
 
