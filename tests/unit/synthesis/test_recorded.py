@@ -12,20 +12,17 @@ import pytest
 from rich.console import Console
 
 from service.errors import InvalidRequest
-from service.generation.base import Message
 from service.synthesis.command import Options, read_input, run_all
 from service.synthesis.contract import Reading
 from service.synthesis.driver import Run
 from service.synthesis.excluding import read_questions_of
 from service.synthesis.pipelines import PipelineName, pipeline_of
-from service.synthesis.pipelines.autorag.trajectory import decisions
 from service.synthesis.pipelines.hanrag.rows import target_of
 from service.synthesis.pipelines.questions import read_questions
 from service.synthesis.report import Report, files_of
 from service.training.rows import read_rows
 from tests.unit.synthesis.recording import ROUNDS, Clock, Recording, World, load, replayed
 from tests.unit.synthesis.stepping import run_by_hand
-from tests.unit.synthesis.towns import TOWNS
 from tests.unit.synthesis.worlds import WORLDS
 
 pytestmark = pytest.mark.anyio
@@ -140,17 +137,6 @@ async def test_what_contradicts_the_gold_is_left_out(
     report = await replay(BY_NAME[name], load(name), tmp_path / "out.jsonl")
     assert {**report.dropped, **report.lost}[shown] > 0
     assert list(read_rows(tmp_path / "out.jsonl"))
-
-
-async def test_the_loop_goes_the_way_of_every_dialogue(tmp_path: Path) -> None:
-    await replay(BY_NAME["autorag"], load("autorag"), tmp_path / "out.jsonl")
-    for row in read_rows(tmp_path / "out.jsonl"):
-        said = [Message(message.role, message.content) for message in row.messages]
-        *queries, answer = decisions(row.question, said)
-        assert queries
-        assert None not in queries
-        assert answer in TOWNS
-        assert said[-1].content.endswith(f"Final Answer: {answer}")
 
 
 async def test_no_row_asks_a_question_of_an_excluded_file(tmp_path: Path) -> None:
