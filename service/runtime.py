@@ -264,11 +264,12 @@ def _check_role(role: Role) -> Check | None:
 
 
 def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:
-    """Of the checkpoints that the settings name: the shipped ones are right where they can run."""
-    named, opened = settings.efficientrag, roles.labelling
-    if opened is None or not (named.labeler or named.filter):
+    """Nothing where it cannot run and nobody asked for it, as in a base install."""
+    if roles.labelling is None:
         return []
-    problem = opened.labeler.problem() or opened.filter.problem()
+    problem = roles.labelling.labeler.problem() or roles.labelling.filter.problem()
+    if problem and not (settings.efficientrag.labeler or settings.efficientrag.filter):
+        return []
     return [Check("loop efficientrag", problem is None, problem or "can run", needed=False)]
 
 
