@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.training.corpora import load_passages
-from service.training.splits import is_held_out, normalise
+from service.training.splits import Side, is_held_out, normalise, side_of
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,29 @@ def test_surface_does_not_move_a_text_across_the_split() -> None:
 def test_about_a_fifth_is_held_out() -> None:
     held = sum(is_held_out(f"text {number}") for number in range(5000))
     assert 0.18 < held / 5000 < 0.23
+
+
+KNOWN, HELD_OUT = "Canberra", "Paris"
+
+
+@pytest.mark.parametrize(
+    ("titles", "answers", "written", "side"),
+    [
+        ([KNOWN], [KNOWN], None, "train"),
+        ([], [], None, "train"),
+        ([KNOWN], [], "Canberra?", "train"),
+        ([KNOWN, HELD_OUT], [HELD_OUT], None, "test"),  # what leads there may be of either side
+        ([KNOWN, HELD_OUT], [KNOWN], None, None),
+        ([KNOWN, HELD_OUT], [KNOWN, HELD_OUT], None, None),
+        ([HELD_OUT], [], None, None),
+        ([], [], "Paris?", "test"),
+        ([KNOWN], [KNOWN], "paris", "test"),
+    ],
+)
+def test_what_may_train_and_what_may_test(
+    titles: list[str], answers: list[str], written: str | None, side: Side | None
+) -> None:
+    assert side_of(titles, answers, written) == side
 
 
 def test_counts_of_the_design(shared_data: Path) -> None:
