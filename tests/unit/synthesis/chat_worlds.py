@@ -93,7 +93,7 @@ def hanrag_teacher(asked: str) -> str:
     if entity := re.search(r"Entity: (.*)", asked):
         return f"Who is the composer of the {entity[1]}?"
     question, _, document = asked.partition("\nDoc: ")
-    name = question.split()[-1].rstrip("?")
+    name = next((word for word in re.findall(r"\w+", question) if word in TOWNS), "")
     for word, told in (
         ("founded", f"{name} was founded"),
         ("composer", f"{name} was composed"),
