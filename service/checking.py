@@ -33,6 +33,9 @@ async def check_in_terminal(settings: Settings) -> int:
         checks.append(
             Check(f"role {name}", True, f"engine {role.engine}, {model}, {role.templates} prompts")
         )
+    if settings.router.kind == "classifier":
+        sure = f"the classifier, where it is {settings.router.confidence:.0%} sure"
+        checks.append(Check("router", True, sure))
     table = Table("", "what", "state", box=None)
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[red]no[/]"

@@ -98,3 +98,17 @@ def test_a_role_whose_adapter_nobody_serves(
 
     assert code == 1
     assert "no worker of default serves 'hanrag' but stub-model" in output
+
+
+def test_who_routes_where_it_is_not_the_model(
+    workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("REVELATOR_ROUTER__KIND", "classifier")
+    code, output = check(monkeypatch, [worker.url for worker in workers])
+    assert code == 0, output
+    assert "the classifier, where it is 70% sure" in output
+    monkeypatch.setenv("REVELATOR_ROUTER__LOCATION", str(tmp_path))
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 2
+    assert "there is no router at" in result.output
