@@ -139,7 +139,8 @@ def without_sources(data: Path, train: Sequence[RoutedQuestion], vectors: Any) -
         for source in pair:
             mine = recall(asked[source], routes_of(head, asked_vectors[source]))
             other = recall(asked[source], baseline(rows, asked[source]))
-            yield f"| {' and '.join(pair)}: {source} | {mine:.3f} | {other:.3f} | {len(asked[source])} |"  # noqa: E501
+            name = f"{' and '.join(pair)}: {source}"
+            yield f"| {name} | {mine:.3f} | {other:.3f} | {len(asked[source])} |"
 
 
 def cost(head: Head, rows: Sequence[RoutedQuestion]) -> str:
