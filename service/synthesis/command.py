@@ -94,7 +94,10 @@ async def synthesize_file(
     screen = console or Console()
     pipeline = pipeline_of(name, options.templates)
     if options.teacher == TEACHER:
-        report = await anyio.to_thread.run_sync(by_rules, name, pipeline, options)
+        with screen.status("drawing by rules"):
+            report = await anyio.to_thread.run_sync(
+                by_rules, name, pipeline, options, abandon_on_cancel=True
+            )
     else:
         report = await by_teacher(settings, pipeline, options, screen)
     screen.print(table(report))
