@@ -10,7 +10,9 @@ import torch
 from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils.data import Sampler
 from transformers import Trainer, TrainingArguments
+from transformers.trainer_pt_utils import get_length_grouped_indices
 from transformers.utils import logging as transformers_logging
 
 from service.errors import ConfigurationError
@@ -67,6 +69,9 @@ def open_tokenizer(settings: LabelSettings) -> Any:
 def open_network(settings: LabelSettings) -> LabelNetwork:
     """Raises ConfigurationError where the base is not here or is no BERT."""
     folder = minilm_folder() if settings.base == MINILM else Path(settings.base)
+    logging: Any = transformers_logging
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     torch.manual_seed(settings.seed)
     network = from_base(folder, heads_of(settings))
     if settings.freeze_embeddings:
@@ -77,17 +82,42 @@ def open_network(settings: LabelSettings) -> LabelNetwork:
 def train_network(
     network: LabelNetwork, rows: Sequence[Labelled], settings: LabelSettings, run: Run
 ) -> list[LossPoint]:
-    """Batches are of rows of like length, so that little is padding."""
-    logging: Any = transformers_logging
-    logging.disable_progress_bar()
     arguments = TrainingArguments(
         **trainer_arguments(settings, run),
-        train_sampling_strategy="group_by_length",
         remove_unused_columns=False,
         label_names=["token_labels", "tags"],
     )
-    trainer = Trainer(network, arguments, data_collator=collate, train_dataset=Rows(rows))
+    trainer = _Trainer(network, arguments, data_collator=collate, train_dataset=Rows(rows))
+    trainer.order = ByLength([len(row.ids) for row in rows], settings.batch, settings.seed)
     return fit(trainer, run)
+
+
+class ByLength(Sampler[int]):
+    """Batches of rows of like length, so that little is padding; drawn anew each epoch, from seed
+    and epoch alone, so that a resumed run meets the same ones."""
+
+    def __init__(self, lengths: list[int], batch: int, seed: int) -> None:
+        self._lengths, self._batch, self._seed = lengths, batch, seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called before each epoch by what loads the data."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        drawn = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
+        group: Any = get_length_grouped_indices
+        return iter(group(self._lengths, self._batch, generator=drawn))
+
+
+class _Trainer(Trainer):
+    order: ByLength
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> ByLength:
+        return self.order
 
 
 def outputs_of(

@@ -57,7 +57,7 @@ def fit_filter(settings: LabelSettings, data: TrainingData[FilterRow], run: Run)
 def smoke(folder: Path) -> LabelSettings:
     train, held_out = write_smoke_rows(folder, "filter")
     return LabelSettings(
-        data=(train,), held_out=(held_out,), steps=120, batch=16, rows_at_once=16, longest=256,
+        data=(train,), held_out=(held_out,), steps=70, batch=16, rows_at_once=16, longest=256,
         learning_rate=3e-4, log_every=4, save_every=40, device="cpu",
     )  # fmt: skip
 

@@ -33,8 +33,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "minilm": {
         "learning_rate": 2e-4, "batch": 16, "rows_at_once": 16, "epochs": 1, "warm_up": 0.06,
-        "weight_decay": 0.01, "schedule": "linear", "longest": 384, "token_weights": [1.0, 2.0],
-        "precision": "bf16",
+        "weight_decay": 0.01, "schedule": "linear", "longest": 384, "precision": "bf16",
     },
 }  # fmt: skip
 
