@@ -61,6 +61,8 @@ class Session:
         feed = dict(zip(INPUTS, (ids, mask, types), strict=True))
         wanted = [TOKENS, TAGS] if self.card.kind == "labeler" else [TOKENS]
         tokens, *tags = self.runtime.run(wanted, feed)
+        if not (np.isfinite(tokens).all() and all(np.isfinite(each).all() for each in tags)):
+            raise ValueError("its outputs are not all numbers")
         margins = (tokens[..., 1] - tokens[..., 0]).tolist()
         shares = _softmax(tags[0]).tolist() if tags else [[]] * len(inputs)
         return [Output(*pair) for pair in zip(margins, shares, strict=True)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from service.errors import EngineFailure
 from service.labelling.base import Labeler, PassageLabel, QueryFilter, Tag
 from service.labelling.encoders import EncoderFilter, EncoderLabeler
 from tests.stubs.word_labelling import WordFilter, WordLabeler, write_checkpoint
@@ -94,3 +95,9 @@ async def test_markers_are_never_kept(tmp_path: Path) -> None:
         write_checkpoint(tmp_path, "filter", {"query", "info", ":", ";", "who"}), threads=1
     )
     assert await greedy.filter("Who?", ["a", "b"]) == "Who"
+
+
+async def test_outputs_that_are_no_numbers_are_a_failure(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, "labeler", MARKS, TAGGED, sure=float("nan"))
+    with pytest.raises(EngineFailure, match="not all numbers"):
+        await EncoderLabeler(folder, threads=1).label("who?", [NORMA])

@@ -13,8 +13,6 @@ from service.labelling.encoding import markable_words
 from service.labelling.tokenizing import shipped_tokenizer
 from service.labelling.words import words
 
-SURE = 4.0  # the logit of what a word says; of two tags the sum decides
-
 
 @dataclass
 class WordLabeler:
@@ -68,13 +66,14 @@ def write_checkpoint(
     tagged: Mapping[str, Tag] | None = None,
     tags: int = 3,
     max_pieces: int = 384,
+    sure: float = 4.0,
 ) -> Path:
-    """The same as a checkpoint. Every word must be one piece of MiniLM's vocabulary."""
+    """The same as a checkpoint. Every word must be one piece of MiniLM's vocabulary; `sure` is
+    the logit of what a word says."""
     tokenizer = shipped_tokenizer()
-    size = tokenizer.get_vocab_size()
-    outputs = {"token_logits": _table(tokenizer, size, dict.fromkeys(marks, 1), 2, -1.0)}
+    outputs = {"token_logits": _table(tokenizer, dict.fromkeys(marks, 1), 2, sure)}
     if kind == "labeler":
-        outputs["tag_logits"] = _table(tokenizer, size, tagged or {}, tags, 0.0)
+        outputs["tag_logits"] = _table(tokenizer, tagged or {}, tags, sure)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(_model(outputs))
     card = CheckpointCard(
@@ -87,18 +86,15 @@ def write_checkpoint(
     return folder
 
 
-def _table(
-    tokenizer: Any, size: int, columns: Mapping[str, int], width: int, otherwise: float
-) -> Any:
+def _table(tokenizer: Any, columns: Mapping[str, int], width: int, sure: float) -> Any:
     """(pieces of the vocabulary, width): what each piece adds to the logits."""
     import numpy as np
 
-    table = np.zeros((size, width), np.float32)
-    table[:, 1] += otherwise
+    table = np.zeros((tokenizer.get_vocab_size(), width), np.float32)
     for word, column in columns.items():
         piece = tokenizer.token_to_id(word)
         assert piece is not None, word
-        table[piece, column] += SURE
+        table[piece, column] = sure
     table[0] = 100.0 * np.eye(width, dtype=np.float32)[0]  # padding, if it is not masked
     return table
 

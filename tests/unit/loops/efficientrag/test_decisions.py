@@ -8,7 +8,7 @@ import pytest
 
 from service.labelling.base import PassageLabel, Tag
 from service.loops.efficientrag.decisions import Ask, Read, after_filter, after_labels, as_tagged
-from service.loops.efficientrag.options import OFFICIAL, SERVICE, resolve
+from service.loops.efficientrag.options import OFFICIAL, SERVICE, Options, resolve
 from service.loops.efficientrag.pool import Pool
 from service.settings.loops import EfficientragSettings
 from tests.support.asking import passage
@@ -28,7 +28,7 @@ def test_in_two_tag_mode_finish_is_continue() -> None:
 
 
 @pytest.mark.parametrize("options", [OFFICIAL, SERVICE])
-def test_the_infos_of_passages_to_go_on_from_are_asked_for(options) -> None:  # type: ignore[no-untyped-def]
+def test_the_infos_of_passages_to_go_on_from_are_asked_for(options: Options) -> None:
     assert after_labels([ON, OFF, ON], 2, 3, options) == Ask((ON.info, ON.info))
 
 
@@ -68,7 +68,7 @@ def test_a_query_like_the_one_before_ends_the_search_in_the_service_only() -> No
 
 
 @pytest.mark.parametrize("options", [OFFICIAL, SERVICE])
-def test_an_empty_query_is_never_searched(options) -> None:  # type: ignore[no-untyped-def]
+def test_an_empty_query_is_never_searched(options: Options) -> None:
     assert after_filter("Who wrote Norma?", "", options) == Read(flag="no_progress")
 
 
