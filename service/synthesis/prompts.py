@@ -26,14 +26,20 @@ def field(text: str) -> str:
 
 
 class Prompts:
-    """The templates of one pipeline. A file is one user message; `$name` fields are filled."""
+    """The templates of one pipeline. A file is one user message; `$name` fields are filled.
 
-    def __init__(self, pipeline: str, folder: Path | None = None) -> None:
+    `shared`: files from elsewhere, of prompts that also serve.
+    """
+
+    def __init__(
+        self, pipeline: str, folder: Path | None = None, shared: tuple[Path, ...] = ()
+    ) -> None:
         self.folder = folder or SHIPPED / pipeline
+        self.shared = shared
 
     @cached_property
     def _templates(self) -> dict[str, PromptTemplate]:
-        files = sorted(self.folder.glob("*.txt"))
+        files = sorted((*self.folder.glob("*.txt"), *self.shared))
         return {path.stem: PromptTemplate(_text(path)) for path in files}
 
     def messages(self, template: str, **fields: str) -> tuple[Message, ...]:

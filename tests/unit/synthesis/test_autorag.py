@@ -220,6 +220,9 @@ def test_no_text_can_change_what_the_dialogue_says(
     notes = iter([said[0], said[1]])
 
     def reply(ask: Ask) -> str:
+        prompt, shots = ask.messages[-1].content, 0 if ask.stage == "query" else 8
+        assert prompt.count("###") == shots
+        assert sum(line.startswith("Question:") for line in prompt.split("\n")) == shots + 1
         if ask.stage == "reason":
             return next(notes, said[1])
         return said[2] if ask.stage == "query" else "Catania"

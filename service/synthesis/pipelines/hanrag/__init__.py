@@ -17,8 +17,9 @@ from typing import Final
 from service.domain import Passage
 from service.prompting.templates import Pair, TemplateSet
 from service.synthesis.contract import Dropped, Item, Outcome, Pipeline, Row, Source, Steps
-from service.synthesis.pipelines.hanrag.chains import PROMPTS, write_out
+from service.synthesis.pipelines.hanrag.chains import write_out
 from service.synthesis.pipelines.hanrag.mixing import select
+from service.synthesis.pipelines.hanrag.prompts import PROMPTS
 from service.synthesis.pipelines.hanrag.relevance import label
 from service.synthesis.pipelines.hanrag.rows import Rows
 from service.synthesis.pipelines.questions import Asked, Hop, read_questions

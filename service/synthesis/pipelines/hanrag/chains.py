@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from service.revelator.parsing import parse_question
 from service.synthesis.contract import Ask, BadReply, Dropped, Steps, ask
+from service.synthesis.pipelines.hanrag.prompts import PROMPTS
 from service.synthesis.pipelines.published import filled
 from service.synthesis.pipelines.questions import RELATION, Hop
-from service.synthesis.prompts import Prompts, field
+from service.synthesis.prompts import field
 from service.training.splits import normalise
-
-PROMPTS: Final = Prompts("hanrag")
 
 
 def write_out(hops: Sequence[Hop]) -> Steps[list[Hop]]:

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Final
 
 from service.domain import Passage
-from service.generation.base import Message
-from service.prompting.templates import PassageText, TemplateSet
+from service.prompting.quoting import quote
+from service.prompting.templates import PassageText, passage_line
 from service.revelator.parsing import parse_verdict
 from service.synthesis.contract import Ask, BadReply, Dropped, Search, Steps, ask, search
+from service.synthesis.pipelines.hanrag.prompts import PROMPTS
 
 CANDIDATES: Final = 10  # of BM25, a question
-INSTRUCTIONS: Final = TemplateSet("full")  # a teacher is no tuned model
 
 
 def label(
@@ -27,8 +27,8 @@ def label(
     found = yield from search(Search(question, CANDIDATES, "bm25"))
     labelled: list[tuple[Passage, bool]] = []
     for passage in with_gold(found, gold):
-        shown = PassageText(passage.title, passage.text)
-        prompt = (Message("user", INSTRUCTIONS.relevance(question, shown)),)
+        shown = passage_line(PassageText(passage.title, passage.text))
+        prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
         is_gold = gold is not None and passage.passage_id == gold.passage_id
         try:
             verdict = yield from ask(Ask("relevance", prompt), partial(read_verdict, gold=is_gold))
@@ -47,8 +47,8 @@ def with_gold(found: Sequence[Passage], gold: Passage | None) -> list[Passage]:
 
 
 def read_verdict(text: str, gold: bool) -> bool:
-    """`true` or `false`. Of the gold passage `false` contradicts what is known: raises Dropped,
-    for asked again a teacher that errs would only be talked over."""
+    """`true` or `false`. Of the gold passage `false` contradicts what is known: raises Dropped, for
+    asking until the teacher agrees would make the label up."""
     verdict = parse_verdict(text)
     if verdict is None:
         raise BadReply("no verdict")
