@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from service.errors import ConfigurationError
@@ -15,18 +16,23 @@ MODULES = {
     "filter": "service.training.recipes.filter",
     "embedded": "service.training.recipes.embedded",
 }
+OWN_LOOP = {"embedded"}  # all others train by transformers' Trainer, which asks late
 
 
 def load_recipe(name: str) -> Recipe[Any, Any]:
     """Raises ConfigurationError where the name is unknown or its libraries are not installed."""
     if name not in MODULES:
         raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(MODULES)}")
+    if name not in OWN_LOOP and find_spec("accelerate") is None:
+        raise _missing(name, "accelerate")
     try:
         recipe: Recipe[Any, Any] = import_module(MODULES[name]).RECIPE
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("service"):
             raise
-        raise ConfigurationError(
-            f"train {name} needs {error.name}: pip install 'revelator[train]'"
-        ) from None
+        raise _missing(name, error.name) from None
     return recipe
+
+
+def _missing(name: str, library: str | None) -> ConfigurationError:
+    return ConfigurationError(f"train {name} needs {library}: pip install 'revelator[train]'")
