@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from service.training.labelling.network import (
     from_base,
 )
 from service.training.recipes.fitting import fit, trainer_arguments
-from service.training.recipes.recipe import LossPoint, Run
+from service.training.recipes.recipe import LossPoint, Run, Score, TrainingData
 from service.training.recipes.settings import TrainerSettings
 
 MINILM = "all-MiniLM-L6-v2"
@@ -136,7 +136,12 @@ def outputs_of(
 
 
 def save(
-    network: LabelNetwork, kind: Kind, settings: LabelSettings, scores: dict[str, float], run: Run
+    network: LabelNetwork,
+    kind: Kind,
+    settings: LabelSettings,
+    data: TrainingData[Any],
+    scores: Mapping[str, Score],
+    run: Run,
 ) -> None:
     """The weights in the run's folder, and what is served in a folder inside it."""
     save_file(network.state_dict(), run.folder / "model.safetensors")
@@ -148,8 +153,9 @@ def save(
         max_pieces=settings.longest,
         tokenizer="minilm" if ours else "file",
         base_model=settings.base if ours else Path(settings.base).name,
-        scores={name: round(value, 4) for name, value in scores.items()},
-        training=settings.model_dump(mode="json", exclude={"data", "held_out", "base"}),
+        scores={name: round(score.value, 4) for name, score in scores.items()},
+        training={"data_sha256": data.sha256, "rows": len(data.train)}
+        | settings.model_dump(mode="json", exclude={"data", "held_out", "base"}),
     )
     write_checkpoint(network, card, run.folder / SERVED)
     if not ours:

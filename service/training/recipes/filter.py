@@ -50,7 +50,7 @@ def fit_filter(settings: LabelSettings, data: TrainingData[FilterRow], run: Run)
         found = filter_scores(outputs_of(network, held_out, settings.rows_at_once))
         chance = {"exact_query": 0.0, "token_f1": found.chance}
         scores = {n: Score(v, chance[n], len(held_out)) for n, v in found.values.items()}
-    save(network, "filter", settings, {name: s.value for name, s in scores.items()}, run)
+    save(network, "filter", settings, data, scores, run)
     return Outcome(losses, scores)
 
 

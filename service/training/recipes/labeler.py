@@ -49,7 +49,7 @@ def fit_labeler(settings: LabelerSettings, data: TrainingData[LabelerRow], run: 
     if not run.main:
         return Outcome(losses)
     scores = score(network, held_out, settings.rows_at_once) if held_out else {}
-    save(network, "labeler", settings, {name: s.value for name, s in scores.items()}, run)
+    save(network, "labeler", settings, data, scores, run)
     return Outcome(losses, scores)
 
 
