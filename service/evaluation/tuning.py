@@ -54,8 +54,10 @@ async def tune_dragin(
         request = await runtime.prepare(questions[0].question, **{**fields, "loop": "dragin"})
         for threshold in thresholds:
             plan = Plan(request, concurrency)
-            trials.append(await _try(runtime, questions, plan, threshold))
-            screen.print(f"θ {threshold:g}: EM {trials[-1].em:.3f}", style="dim", highlight=False)
+            trial = await _try(runtime, questions, plan, threshold)
+            trials.append(trial)
+            said = f"θ {threshold:g}: EM {trial.em:.3f}, {trial.retrievals:.2f} retrievals"
+            screen.print(said, style="dim", highlight=False)
     chosen = best(trials)
     screen.print(table(trials, chosen))
     profile = settings.dragin.profile
