@@ -9,9 +9,7 @@ import pytest
 
 from service.domain import Answer
 from service.generation.local import LocalGenerator
-from service.labelling.opening import SHIPPED
 from service.settings import EngineSettings
-from tests.conftest import unavailable
 from tests.support.live import config, live
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
@@ -19,8 +17,6 @@ ASKED: dict[str, Any] = {"loop": "efficientrag", "route": "single", "timeout_s":
 
 
 async def answer(question: str, data_dir: Path) -> Answer:
-    if not (SHIPPED / "labeler").is_dir():
-        unavailable("the shipped labeler", "train one and copy it into service/models/efficientrag")
     engine = LocalGenerator("local", EngineSettings(timeout_s=120), threads=1)
     settings = config(data_dir=data_dir)
     try:
