@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import BaseModel
 
@@ -64,8 +65,14 @@ def _drawn(rules: Rules, size: int, forms: Sequence[str]) -> Iterator[Item]:
             yield item
 
 
+class Finder(Protocol):
+    """Finds passages, the best first, for each query."""
+
+    def top(self, queries: Sequence[str]) -> list[list[Passage]]: ...
+
+
 def with_negatives(
-    items: Sequence[Item], search: Search, rng: random.Random
+    items: Sequence[Item], search: Finder, rng: random.Random
 ) -> Iterator[tuple[Item, list[Negative]]]:
     queries = sorted({part.query for item in items for part in item.parts})
     found = dict(zip(queries, search.top(queries), strict=True))

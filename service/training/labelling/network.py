@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,7 +114,3 @@ def blank(config: BertConfig, settings: HeadSettings) -> LabelNetwork:
 def freeze_embeddings(network: LabelNetwork) -> None:
     """Half of MiniLM's weights are its word table, of which a small corpus moves only a part."""
     network.bert.embeddings.requires_grad_(False)
-
-
-def trainable(network: LabelNetwork) -> Sequence[nn.Parameter]:
-    return [weight for weight in network.parameters() if weight.requires_grad]

@@ -31,6 +31,7 @@ def passages() -> list[Passage]:
 QUESTIONS: dict[str, list[dict[str, object]]] = {
     "musique": [
         {
+            "id": f"2hop-{n}",
             "question": f"Where was the director of Harbour Lights {n} born?",
             "answer": "Leeds, England",
             "hops": [
@@ -55,7 +56,7 @@ QUESTIONS: dict[str, list[dict[str, object]]] = {
         for n in range(12)
     ],
     "squad": [
-        {"question": f"Who directed film {n}?", "answers": ["Ada Verney"],
+        {"id": f"s-{n}", "question": f"Who directed film {n}?", "answers": ["Ada Verney"],
          "supporting_passage_ids": ["p-0"]}
         for n in range(12)
     ],

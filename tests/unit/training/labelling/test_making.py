@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from service.errors import InvalidRequest
-from service.training.corpora import Passage, RealQuestion
-from service.training.labelling.items import Item, Part, labeler_rows, text_words
-from service.training.labelling.making import negatives_of, write_rows
+from service.training.corpora import Passage, RealQuestion, load_passages
+from service.training.labelling.items import Item, Part, filter_rows, labeler_rows, text_words
+from service.training.labelling.making import (
+    held_out_items,
+    negatives_of,
+    training_items,
+    with_negatives,
+    write_rows,
+)
 from service.training.labelling.people import mark_answer, musique_item
 from service.training.labels import LabelerRow
+from service.training.nearest import Nearest
 from service.training.rows import read_rows_of
 from service.training.splits import is_held_out
 
@@ -64,6 +72,28 @@ def test_a_row_whose_words_are_not_the_encoders_is_refused(tmp_path: Path) -> No
     file.write_text(row.model_dump_json().replace('"A"', '"An"'), encoding="utf-8")
     with pytest.raises(InvalidRequest, match="not those the encoders cut"):
         list(read_rows_of(LabelerRow, file))
+
+
+class NearBm25:
+    """Negatives without embeddings."""
+
+    def __init__(self, passages: list[Passage]) -> None:
+        self.near = Nearest(passages)
+
+    def top(self, queries: Sequence[str]) -> list[list[Passage]]:
+        return [self.near.search(query) for query in queries]
+
+
+def test_items_give_rows_of_their_side_of_the_split_only(data: Path) -> None:
+    for make, side in ((training_items, "train"), (held_out_items, "test")):
+        rng = random.Random(4)
+        items = make(data, 60, rng)
+        passages = load_passages(data, held_out=False if side == "train" else None)
+        pairs = list(with_negatives(items, NearBm25(passages), rng))
+        rows = [row for item, negatives in pairs for row in labeler_rows(item, negatives)]
+        rows_of_both = [*rows, *(row for item, _ in pairs for row in filter_rows(item))]
+        assert {row.side for row in rows_of_both} == {side}
+        assert {row.tag for row in rows} == {"continue", "finish", "terminate"}
 
 
 def test_an_answer_is_marked_where_its_sentence_shares_most_words() -> None:
