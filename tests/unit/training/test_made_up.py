@@ -17,7 +17,14 @@ def test_facts_of_many_kinds_on_both_sides() -> None:
     for held_out in (False, True):
         facts = all_facts(p for p in passages if p.held_out is held_out)
         kinds = {fact.kind for fact in facts}
-        assert {"birth_date", "death_date", "nationality", "director", "film_year", "population"} <= kinds
+        assert {
+            "birth_date",
+            "death_date",
+            "nationality",
+            "director",
+            "film_year",
+            "population",
+        } <= kinds
         assert all(fact.answer in fact.passage.text for fact in facts)
 
 
