@@ -31,7 +31,10 @@ from service.training.heldout import CORPUS, KINDS, heldout_questions
 
 NAME = "wiki"
 LOOPS: tuple[RequestLoop, ...] = ("anrag", "autorag", "dragin", "efficientrag")
-COLUMNS = ("em", "f1", "accuracy", "supporting_hit", "steps", "retrievals", "llm_calls", "seconds")
+COLUMNS = (
+    "em", "f1", "accuracy", "compound_accuracy", "supporting_hit",
+    "steps", "retrievals", "llm_calls", "seconds",
+)  # fmt: skip
 AT_ONCE = 2
 
 
