@@ -11,6 +11,7 @@ from service.concurrency import closing
 from service.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.generation.base import Capabilities, Delta, GenerationRequest
 from service.generation.pool.admission import Admission, outage
+from service.generation.pool.losses import Losses
 from service.generation.pool.member import Connect, Member
 from service.generation.pool.report import PoolObserver, WorkerState
 from service.generation.pool.upkeep import Upkeep
@@ -33,7 +34,8 @@ class PoolGenerator:
 
     A call that fails before its first output is made again at another worker, unless the worker
     refused it as wrong. One that fails later raises EngineInterrupted: whoever showed its output
-    withdraws it and calls again. Calls with signals go to workers that run our plugin.
+    withdraws it and calls again, and the pool sends that question elsewhere. Calls with signals go
+    to workers that run our plugin.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class PoolGenerator:
         self._settings = settings
         self._observer = observer
         self._closed = False
+        self._losses = Losses()
         self._members: dict[str, Member] = {}
         self._admission = Admission(name, settings, self._members, observer.worker_in_flight)
         self._upkeep = Upkeep(name, settings, self._members, connect, self._changed)
@@ -142,6 +145,7 @@ class PoolGenerator:
                 raise
             except EngineFailure as failure:
                 self._observer.worker_failure(member.name)
+                self._losses.add(waiter.question, member.name)
                 self._upkeep.call_failed(member, failure)
                 raise _Lost(member.name, failure) from None
             self._upkeep.call_succeeded(member)
@@ -171,7 +175,9 @@ class PoolGenerator:
     ) -> Waiter:
         """`characters` of a prompt are four to a token, `tokens` the longest output."""
         model = request.model or self._settings.model
-        return Waiter(request.question, request.turn, characters // 4 + tokens, model, signals)
+        avoid = self._losses.of(request.question)
+        size = characters // 4 + tokens
+        return Waiter(request.question, request.turn, size, model, signals, avoid)
 
     def _changed(self, member: Member) -> None:
         self._observer.worker_phase(member.name, member.health.phase)

@@ -133,6 +133,18 @@ async def test_what_is_lost_in_mid_output_is_interrupted() -> None:
     assert server.requests == 1
 
 
+async def test_a_question_does_not_meet_the_worker_again_that_lost_its_call() -> None:
+    async with stubs(2) as servers, pool_of(*servers, pool={"eject_after": 100}) as pool:
+        await pool.check()
+        await complete(pool, ask("q"))
+        home, other = sorted(servers, key=lambda server: -server.requests)
+        home.failure = "cut"
+        with pytest.raises(EngineInterrupted):
+            await complete(pool, ask("q"))
+        assert (await complete(pool, ask("q"))).text == "It is Paris ."
+        assert (home.requests, other.requests) == (2, 1)
+
+
 async def test_a_call_that_is_wrong_is_refused_once() -> None:
     seen = Seen()
     async with stubs(2, failure=400) as servers, pool_of(*servers, seen=seen) as pool:
