@@ -42,7 +42,7 @@ def test_every_command_explains_itself() -> None:
         (["serve", "--host", "0.0.0.0"], "keys"),
         (["serve", "--port", "99999"], "server.port"),
         (["ask", "Who?", "--route", "quick"], "route"),
-        (["ask", "Who?", "--loop", "efficientrag"], "efficientrag"),
+        (["ask", "Who?", "--loop", "flare"], "flare"),
         (["ask", "Who?", "--collection", "nowhere"], "nowhere"),
         (["ask", " "], "question"),
         (["ingest", "gone.jsonl", "--collection", "x"], "gone.jsonl"),
