@@ -11,6 +11,8 @@ from typing import TypeGuard, TypeVar
 
 from service.calling import EngineCall, Role
 from service.concurrency import closing, deadline
+from service.errors import EngineInterrupted
+from service.events import Token, Withdraw
 from service.generation.base import GenerationRequest, Generator, TokenUsage
 from service.generation.signals import (
     ContextRows,
@@ -22,7 +24,7 @@ from service.generation.signals import (
     SignalRequest,
     Span,
 )
-from service.inquiry import OpenStep
+from service.inquiry import RESTARTS, OpenStep
 
 T = TypeVar("T")
 
@@ -132,3 +134,21 @@ async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, writ
 async def _timed(step: OpenStep, call: Callable[[], Awaitable[T]]) -> T:
     with step.inquiry.generation_time, deadline(step.inquiry.budget.step_remaining_s):
         return await call()
+
+
+async def begun_again(
+    attempt: Callable[[], AsyncIterator[Token]], void: Callable[[], Withdraw | None]
+) -> AsyncIterator[Token | Withdraw]:
+    """The tokens of an attempt, made again where a pool's worker is lost; `void` forgets what the
+    lost one wrote, and withdraws it where it was shown."""
+    for restarts in range(RESTARTS, -1, -1):
+        try:
+            async with closing(attempt()) as tokens:
+                async for token in tokens:
+                    yield token
+            return
+        except EngineInterrupted:
+            if not restarts:
+                raise
+        if withdraw := void():
+            yield withdraw

@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from service.concurrency import closing
-from service.drafting import DraftCall, drafting, score
-from service.errors import EngineInterrupted
+from service.drafting import DraftCall, begun_again, drafting, score
 from service.events import Token, Withdraw
 from service.generation.signals import ContextRows, ScoreRequest, SignalRequest
-from service.inquiry import RESTARTS
 from service.loops.dragin.prompts import Prompt
 from service.loops.dragin.rind import Hit
 from service.loops.dragin.run import Run
@@ -35,18 +33,15 @@ async def open_draft(run: Run) -> Draft:
 
 async def read_draft(run: Run, draft: Draft) -> AsyncIterator[Token | Withdraw]:
     """The draft's tokens as they come; begun again where a pool's worker is lost."""
-    for restarts in range(RESTARTS, -1, -1):
-        try:
-            async with closing(_read(run, draft)) as tokens:
-                async for token in tokens:
-                    yield token
-            return
-        except EngineInterrupted:
-            if not restarts:
-                raise
-        if draft.watch.text.strip():
-            yield Withdraw(step=run.step.id, role="draft", reason="restart")
+
+    def void() -> Withdraw | None:
+        shown = bool(draft.watch.text.strip())
         draft.watch = DraftWatch(run.options, run.tagger, run.splitter)
+        return Withdraw(step=run.step.id, role="draft", reason="restart") if shown else None
+
+    async with closing(begun_again(lambda: _read(run, draft), void)) as tokens:
+        async for token in tokens:
+            yield token
 
 
 async def _read(run: Run, draft: Draft) -> AsyncIterator[Token]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from service.concurrency import closing
-from service.drafting import writing
-from service.errors import EngineInterrupted
+from service.drafting import begun_again, writing
 from service.events import Token, Withdraw
 from service.generation.base import GenerationRequest
-from service.inquiry import RESTARTS
 from service.loops.dragin.first_sentence import FirstSentence
 from service.loops.dragin.rind import Hit
 from service.loops.dragin.run import Run
@@ -20,24 +18,21 @@ async def rewrite(run: Run, hit: Hit) -> AsyncIterator[Token | Withdraw]:
     """The call ends as soon as its first sentence is certain, and is begun again where a pool's
     worker is lost. Without passages the sentence stands as drafted: the same prompt would write it
     again."""
-    first = FirstSentence(run.splitter)
     if not run.layout.passages:
         run.step.flag("no_evidence")
         rest = hit.words[hit.first :] if run.options.truncate_at_token else ()
         sentence = join(*(word.word.text for word in rest)) or hit.sentence
     else:
-        for restarts in range(RESTARTS, -1, -1):
-            try:
-                async with closing(_write(run, first)) as tokens:
-                    async for token in tokens:
-                        yield token
-                break
-            except EngineInterrupted:
-                if not restarts:
-                    raise
-            if first.sentence:
-                yield Withdraw(step=run.step.id, role="draft", reason="restart")
-            first = FirstSentence(run.splitter)
+        first = FirstSentence(run.splitter)
+
+        def void() -> Withdraw | None:
+            nonlocal first
+            shown, first = bool(first.sentence), FirstSentence(run.splitter)
+            return Withdraw(step=run.step.id, role="draft", reason="restart") if shown else None
+
+        async with closing(begun_again(lambda: _write(run, first), void)) as tokens:
+            async for token in tokens:
+                yield token
         sentence = first.sentence
     run.write(sentence)
     run.step.answer = sentence or None
