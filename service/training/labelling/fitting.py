@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -29,9 +29,10 @@ from service.training.labelling.network import (
     from_base,
 )
 from service.training.recipes.fitting import fit, trainer_arguments
-from service.training.recipes.recipe import LossPoint, Run, Score, TrainingData
+from service.training.recipes.recipe import LossPoint, Outcome, Run, Score, TrainingData
 from service.training.recipes.settings import TrainerSettings
 
+R = TypeVar("R")
 MINILM = "all-MiniLM-L6-v2"
 SERVED = "served"  # in a run's folder: what `efficientrag.labeler` and `.filter` may name
 
@@ -77,6 +78,28 @@ def open_network(settings: LabelSettings) -> LabelNetwork:
     if settings.freeze_embeddings:
         freeze_embeddings(network)
     return network
+
+
+def fit_network(
+    kind: Kind,
+    settings: LabelSettings,
+    data: TrainingData[R],
+    run: Run,
+    encode: Callable[[Any, R], Labelled],
+    score: Callable[[LabelNetwork, Sequence[Labelled]], dict[str, Score]],
+) -> Outcome:
+    """Train, score and save; `encode` takes the tokenizer and a row."""
+    tokenizer = open_tokenizer(settings)
+    train, held_out = (
+        [encode(tokenizer, row) for row in rows] for rows in (data.train, data.held_out)
+    )
+    network = open_network(settings)
+    losses = train_network(network, train, settings, run)
+    if not run.main:
+        return Outcome(losses)
+    scores = score(network, held_out) if held_out else {}
+    save(network, kind, settings, data, scores, run)
+    return Outcome(losses, scores)
 
 
 def train_network(

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.training.labelling.dataset import filter_input
+from service.training.labelling.dataset import Labelled, filter_input
 from service.training.labelling.fitting import (
     LabelSettings,
-    open_network,
-    open_tokenizer,
+    fit_network,
     outputs_of,
-    save,
-    train_network,
 )
+from service.training.labelling.network import LabelNetwork
 from service.training.labelling.scores import filter_scores
 from service.training.labelling.smoke import write_smoke_rows
 from service.training.labels import FilterRow
@@ -36,22 +35,15 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def fit_filter(settings: LabelSettings, data: TrainingData[FilterRow], run: Run) -> Outcome:
-    tokenizer = open_tokenizer(settings)
-    train, held_out = (
-        [filter_input(tokenizer, row, settings.longest) for row in rows]
-        for rows in (data.train, data.held_out)
-    )
-    network = open_network(settings)
-    losses = train_network(network, train, settings, run)
-    if not run.main:
-        return Outcome(losses)
-    scores: dict[str, Score] = {}
-    if held_out:
-        found = filter_scores(outputs_of(network, held_out, settings.rows_at_once))
+    def encode(tokenizer: Any, row: FilterRow) -> Labelled:
+        return filter_input(tokenizer, row, settings.longest)
+
+    def score(network: LabelNetwork, rows: Sequence[Labelled]) -> dict[str, Score]:
+        found = filter_scores(outputs_of(network, rows, settings.rows_at_once))
         chance = {"exact_query": 0.0, "token_f1": found.chance}
-        scores = {n: Score(v, chance[n], len(held_out)) for n, v in found.values.items()}
-    save(network, "filter", settings, data, scores, run)
-    return Outcome(losses, scores)
+        return {n: Score(v, chance[n], len(rows)) for n, v in found.values.items()}
+
+    return fit_network("filter", settings, data, run, encode, score)
 
 
 def smoke(folder: Path) -> LabelSettings:

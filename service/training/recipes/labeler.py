@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from service.training.labelling.dataset import Labelled, labeler_input
 from service.training.labelling.fitting import (
     LabelerSettings,
-    open_network,
-    open_tokenizer,
+    fit_network,
     outputs_of,
-    save,
-    train_network,
 )
 from service.training.labelling.network import LabelNetwork
 from service.training.labelling.scores import labeler_scores
@@ -39,18 +37,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def fit_labeler(settings: LabelerSettings, data: TrainingData[LabelerRow], run: Run) -> Outcome:
-    tokenizer = open_tokenizer(settings)
-    train, held_out = (
-        [labeler_input(tokenizer, row, settings.longest, settings.tags) for row in rows]
-        for rows in (data.train, data.held_out)
-    )
-    network = open_network(settings)
-    losses = train_network(network, train, settings, run)
-    if not run.main:
-        return Outcome(losses)
-    scores = score(network, held_out, settings.rows_at_once) if held_out else {}
-    save(network, "labeler", settings, data, scores, run)
-    return Outcome(losses, scores)
+    def encode(tokenizer: Any, row: LabelerRow) -> Labelled:
+        return labeler_input(tokenizer, row, settings.longest, settings.tags)
+
+    measure = partial(score, at_once=settings.rows_at_once)
+    return fit_network("labeler", settings, data, run, encode, measure)
 
 
 def score(network: LabelNetwork, rows: Sequence[Labelled], at_once: int) -> dict[str, Score]:
