@@ -8,7 +8,7 @@ import structlog
 
 from service.concurrency import closing
 from service.domain import Answer, LoopName, Problem, RequestLoop, RouteName, Timing
-from service.errors import DeadlineExceeded, RevelatorError
+from service.errors import DeadlineExceeded, LimitReached, RevelatorError
 from service.events import (
     AnswerReady,
     BaseEvent,
@@ -16,13 +16,18 @@ from service.events import (
     Failed,
     RouteChosen,
     Start,
+    StepEnd,
     Stop,
     Token,
+    Withdraw,
 )
+from service.evidence import StepState
 from service.folding import Fold
 from service.handlers import handle
+from service.handlers.last_resort import answer_from, search_once
 from service.inquiry import Inquiry, Scope
-from service.revelator.roles import choose_route
+from service.revelator.roles import RouteChoice, choose_route
+from service.settings import AnswerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -86,47 +91,101 @@ async def _events(inquiry: Inquiry, fold: Fold) -> AsyncIterator[BaseEvent]:
         async with closing(_route(inquiry, scope)) as routing:
             async for event in routing:
                 yield event
-    stop: Stop | None = None
-    try:
-        async with closing(handle(scope, fold.route or "single", fold.loop or "anrag")) as events:
-            async for event in events:
-                if isinstance(event, Stop):
-                    stop = event
-                else:
-                    yield event
-    except DeadlineExceeded:
-        stop = Stop(stopped_by="deadline", answered=False)
-    async with closing(
-        _end(stop or Stop(stopped_by="answer", answered=True), fold, inquiry)
-    ) as end:
+    stop = Stop(stopped_by="answer", answered=False)
+    async with closing(_handled(scope, fold)) as events:
+        async for event in events:
+            if isinstance(event, Stop):
+                stop = event
+            else:
+                yield _grounded(event, fold, inquiry.settings.answers)
+    async with closing(_end(stop, fold, inquiry)) as end:
         async for event in end:
             yield event
+
+
+async def _handled(scope: Scope, fold: Fold) -> AsyncIterator[BaseEvent]:
+    """The handler's events, then those of the last resort; after each of them a `Stop`."""
+    stop = Stop(stopped_by="answer", answered=False)
+    try:
+        events = handle(scope, fold.route or "single", fold.loop or "anrag")
+        async with closing(events) as handled:
+            async for event in handled:
+                stop = event if isinstance(event, Stop) else stop
+                yield event
+    except LimitReached as limit:
+        stop = Stop(stopped_by=limit.stopped_by, answered=False)
+        yield stop
+    async with closing(_last_resort(scope, fold, stop)) as resort:
+        async for event in resort:
+            yield event
+
+
+async def _last_resort(scope: Scope, fold: Fold, stop: Stop) -> AsyncIterator[BaseEvent]:
+    """Where the handler wrote no answer: at a limit of the question one from the passages kept by
+    then; where a loop kept none, one search for the question itself, unless it was made."""
+    budget, question = scope.inquiry.budget, scope.inquiry.question
+    if fold.steps.final is not None or not budget.may_answer:
+        return
+    kept = fold.steps.kept
+    if kept and stop.stopped_by in ("deadline", "budget"):
+        resort = answer_from(scope, question, kept, stop.stopped_by)
+    elif not kept and fold.route != "compound" and not fold.steps.searched(question):
+        resort = search_once(scope, question, stop.stopped_by)
+    else:
+        return
+    async with closing(resort) as events:
+        async for event in events:
+            yield event
+
+
+def _grounded(event: BaseEvent, fold: Fold, settings: AnswerSettings) -> BaseEvent:
+    """A step's end says so where nothing bears the step's answer."""
+    if isinstance(event, StepEnd) and fold.route != "direct":
+        flag = fold.steps.missing_support(event)
+        if flag is not None:
+            flag = "closed_book" if settings.invites_memory else flag
+            event.flags = [*event.flags, flag]
+    return event
+
+
+def _withheld(step: StepState, fold: Fold, settings: AnswerSettings) -> bool:
+    """Whether the settings keep back the answer that a step reached."""
+    if fold.route == "direct":
+        return False
+    if fold.kept_nothing and settings.no_evidence == "abstain":
+        return True
+    from_memory = "closed_book" in step.flags and settings.no_evidence != "closed_book"
+    return settings.unsupported == "abstain" and ("unsupported" in step.flags or from_memory)
 
 
 async def _end(stop: Stop, fold: Fold, inquiry: Inquiry) -> AsyncIterator[BaseEvent]:
     """`stop` with citations, after the answer text where no handler wrote one.
 
-    Out of time, the newest sub-answer is the answer; without any, DeadlineExceeded is raised,
-    unless the passages were read and held no evidence.
+    An answer that the settings keep back is withdrawn. At a limit of the question the newest
+    sub-answer is the answer; out of time without any, DeadlineExceeded is raised, unless the
+    passages were judged and held no evidence.
     """
-    if fold.answer_text:
-        stop = stop.model_copy(update={"answered": True})
-    elif stop.stopped_by == "deadline" and fold.last_sub_answer:
-        stop = stop.model_copy(update={"answered": True})
-        yield Token(role="answer", text=fold.last_sub_answer)
-    elif stop.stopped_by == "deadline" and not fold.without_evidence:
-        raise DeadlineExceeded(
-            "time was up before any answer was reached; allow a longer timeout_s"
-        )
-    else:
-        stop = stop.model_copy(update={"answered": False})
-        yield Token(role="answer", text=inquiry.settings.answers.no_answer_text)
-    yield stop.model_copy(update={"citations": fold.citations() if stop.answered else []})
+    settings, final = inquiry.settings.answers, fold.steps.final
+    if final is None and stop.stopped_by in ("deadline", "budget"):
+        final = fold.last_sub_answer
+        if final is not None:
+            yield Token(step=final.id, role="answer", text=final.answer or "")
+        elif stop.stopped_by == "deadline" and not fold.without_evidence:
+            raise DeadlineExceeded(
+                "time was up before any answer was reached; allow a longer timeout_s"
+            )
+    answered = final is not None and not _withheld(final, fold, settings)
+    if final is not None and not answered:
+        yield Withdraw(step=final.id, role="answer", reason="unsupported")
+    if not answered:
+        yield Token(role="answer", text=settings.no_answer_text)
+    cited = fold.steps.citations() if answered else []
+    yield stop.model_copy(update={"answered": answered, "citations": cited})
 
 
 async def _route(inquiry: Inquiry, scope: Scope) -> AsyncIterator[BaseEvent]:
-    """The `route` event, by the request, a classifier or the Revelator's ROUTE call (methods
-    §1.2)."""
+    """The `route` event, by the request, a classifier or the Revelator's ROUTE call
+    (METHODS.md §1.2); `single`, by the settings, where their limits leave no call for it."""
     request = inquiry.request
     if request.route != "auto":
         yield _allowed(inquiry, RouteChosen(route=request.route, loop="none", by="request"))
@@ -136,7 +195,10 @@ async def _route(inquiry: Inquiry, scope: Scope) -> AsyncIterator[BaseEvent]:
         return
     step = scope.step("route", request.question)
     yield step.start()
-    choice = await choose_route(step)
+    try:
+        choice = await choose_route(step)
+    except LimitReached:
+        choice = RouteChoice("single", "settings", None)
     yield _allowed(
         inquiry,
         RouteChosen(
@@ -154,13 +216,13 @@ def _allowed(inquiry: Inquiry, chosen: RouteChosen) -> RouteChosen:
     """The route the settings allow (another falls to `single`), with its loop."""
     update: dict[str, object] = {}
     if chosen.route not in inquiry.settings.routes.allowed:
-        update = {"route": "single", "by": "settings"}
+        update = {"route": "single", "by": "settings", "confidence": None}
     route: RouteName = chosen.route if not update else "single"
     return chosen.model_copy(update=update | {"loop": resolve_loop(route, inquiry.request.loop)})
 
 
 def resolve_loop(route: RouteName, loop: RequestLoop) -> LoopName:
-    """The loop a route runs (design, Route × loop): none under `direct`, ANRAG by default."""
+    """The loop that a route runs: none under `direct`, ANRAG by default."""
     if route == "direct":
         return "none"
     return "anrag" if loop == "default" else loop  # type: ignore[return-value]

@@ -14,6 +14,7 @@ from service.errors import EngineFailure, InvalidRequest
 from service.events import AnswerReady, BaseEvent, Event, Failed
 from service.locking import find_owner
 from service.settings import Settings
+from service.settings.urls import address_of, authorization
 from service.terminal import EventPrinter
 
 _EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
@@ -62,9 +63,9 @@ async def through_server(
     """The server's event stream, parsed back into events."""
     import aiohttp  # noqa: PLC0415
 
-    headers = {"Accept": "text/event-stream"}
-    if settings.server.keys:
-        headers["Authorization"] = f"Bearer {settings.server.keys[0].get_secret_value()}"
+    keys = settings.server.keys
+    headers = {"Accept": "text/event-stream", **authorization(base, keys[0] if keys else None)}
+    base = address_of(base).url
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
     try:
         async with (

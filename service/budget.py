@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-RESERVE_SHARE = 0.2  # design: no step starts when less than this share of the time is left,
+from service.errors import BudgetExceeded
+
+RESERVE_SHARE = 0.2  # no step starts when less than this share of the time is left,
 RESERVE_CALLS = 1.5  # or less than this many times the question's slowest reader call.
+ANSWER_CALLS = 1  # engine calls that are kept for the answer; of the tokens, RESERVE_SHARE is
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Budget:
-    """Counts against `limits` from the moment it is made. `clock` is in seconds, monotonic."""
+    """Counts against `limits` from the moment it is made. `clock` is in seconds, monotonic.
+
+    Calls and retrievals count before they start, so that they never exceed their limits. Tokens
+    are known when a call ends; until then they count as estimated (`under_way`), and may exceed
+    their limit by what the calls under way take beyond their estimates.
+    """
 
     limits: Limits
     clock: Callable[[], float] = time.monotonic
@@ -31,6 +39,7 @@ class Budget:
     retrievals: int = 0
     llm_calls: int = 0
     tokens: int = 0
+    under_way: int = 0
     slowest_reader_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -62,16 +71,45 @@ class Budget:
         spent = (
             self.retrievals >= self.limits.max_retrievals
             or self.llm_calls >= self.limits.max_llm_calls
-            or self.tokens >= self.limits.max_tokens
+            or self.tokens >= self._most_tokens(final=False)
         )
         return "budget" if spent else None
 
-    def spend_call(self, tokens: int, seconds: float, *, reader: bool) -> None:
-        """Count one engine call. Retries count too."""
+    def start_call(self, tokens: int, *, final: bool = False) -> None:
+        """Count one engine call, a retry too, that may take `tokens`. A `final` one writes the
+        question's answer, and may use what is kept for that. Raises BudgetExceeded."""
+        kept = 0 if final else ANSWER_CALLS
+        if self.llm_calls + kept >= self.limits.max_llm_calls:
+            raise BudgetExceeded(f"limits.max_llm_calls is {self.limits.max_llm_calls}")
+        if self.tokens + self.under_way >= self._most_tokens(final):
+            raise BudgetExceeded(f"limits.max_tokens is {self.limits.max_tokens}")
         self.llm_calls += 1
+        self.under_way += tokens
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether a call that writes the question's answer may start."""
+        return (
+            self.remaining_s > 0
+            and self.llm_calls < self.limits.max_llm_calls
+            and self.tokens + self.under_way < self._most_tokens(final=True)
+        )
+
+    def end_call(self, estimated: int, tokens: int, seconds: float, *, reader: bool) -> None:
+        """Count the tokens that a call took, in place of those it was expected to take."""
+        self.under_way -= estimated
         self.tokens += tokens
         if reader:
             self.slowest_reader_s = max(self.slowest_reader_s, seconds)
+
+    def start_retrieval(self) -> None:
+        """Count one search. Raises BudgetExceeded."""
+        if self.retrievals >= self.limits.max_retrievals:
+            raise BudgetExceeded(f"limits.max_retrievals is {self.limits.max_retrievals}")
+        self.retrievals += 1
+
+    def _most_tokens(self, final: bool) -> float:
+        return self.limits.max_tokens * (1 if final else 1 - RESERVE_SHARE)
 
 
 class Stopwatch:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from service.domain import RoleName
-from service.generation.base import Delta, Generator, TokenUsage
+from service.generation.base import Delta, FinishReason, Generator, TokenUsage
 from service.labelling.base import Labelling
 from service.prompting.templates import TemplateSet
 from service.routing.base import Classifier
@@ -47,12 +47,17 @@ class Roles:
 
 
 class EngineCall:
-    """What one engine call has come to so far (seconds; `logprob` summed, where asked for)."""
+    """What one engine call has come to so far (seconds; `logprob` summed, where asked for).
+    `estimated`: tokens it was expected to take."""
 
-    __slots__ = ("first", "logprob", "pieces", "role", "started", "usage", "worker")
+    __slots__ = (
+        "estimated", "finish", "first", "logprob", "pieces", "role", "started", "usage", "worker",
+    )  # fmt: skip
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, estimated: int = 0) -> None:
         self.role = role
+        self.estimated = estimated
+        self.finish: FinishReason | None = None
         self.started = time.monotonic()
         self.first = 0.0
         self.pieces = 0
@@ -62,7 +67,8 @@ class EngineCall:
 
     def see(self, delta: Delta) -> None:
         self.see_tokens(1, delta.usage)
-        self.worker = self.worker or delta.worker
+        self.worker = delta.worker or self.worker
+        self.finish = delta.finish or self.finish
         if delta.logprob is not None:
             self.logprob = (self.logprob or 0.0) + delta.logprob
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
+import anyio
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from service.errors import EngineFailure
+from service.errors import EngineFailure, RevelatorError
 from service.generation.factory import open_generator
 from service.generation.pool.report import Pool, WorkerState
 from service.locking import find_owner
-from service.runtime import Check, open_runtime
+from service.retrieval.catalog.backends import open_backends
+from service.runtime import Check, describe_roles, open_engines, open_runtime
 from service.settings import Settings
+
+TRANSPORT_S: Final = 5.0  # that a look at how Qdrant is spoken to may take
 
 
 async def check_in_terminal(settings: Settings) -> int:
@@ -24,15 +29,13 @@ async def check_in_terminal(settings: Settings) -> int:
     if owner is not None:
         checks.append(Check("server", True, f"pid {owner.pid} serves it at {owner.url or '?'}"))
         checks += await _ask_server(owner.url)
+        async with open_engines(settings) as engines:
+            checks += describe_roles(settings, engines)
     else:
         async with open_runtime(settings) as runtime:
             checks += await runtime.checks()
-    roles = settings.roles
-    for name, role in (("revelator", roles.revelator), ("reader", roles.reader)):
-        model = role.adapter or role.model or "the engine's own"
-        checks.append(
-            Check(f"role {name}", True, f"engine {role.engine}, {model}, {role.templates} prompts")
-        )
+            checks += describe_roles(settings, runtime.engines)
+    checks += await _transport(settings)
     if settings.router.kind == "classifier":
         sure = f"the classifier, where it is {settings.router.confidence:.0%} sure"
         checks.append(Check("router", True, sure))
@@ -46,6 +49,21 @@ async def check_in_terminal(settings: Settings) -> int:
         console.print()
         console.print(_pool_table(name, workers))
     return 0 if all(check.ok for check in checks) else 1
+
+
+async def _transport(settings: Settings) -> list[Check]:
+    """How Qdrant is spoken to, looked at from here."""
+    backends = open_backends(settings.retrieval)
+    try:
+        with anyio.fail_after(TRANSPORT_S):
+            told = await backends.transport()
+    except TimeoutError:
+        return [Check("qdrant", False, f"it did not answer in {TRANSPORT_S:.0f} s")]
+    except RevelatorError as error:
+        return [Check("qdrant", False, error.detail)]
+    finally:
+        await backends.aclose()
+    return [Check("qdrant", True, f"{told[0]}: {told[1]}")] if told else []
 
 
 async def _pools(settings: Settings) -> dict[str, list[WorkerState]]:

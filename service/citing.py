@@ -7,49 +7,51 @@ from typing import NamedTuple
 
 from service.domain import Citation
 from service.events import RetrievedPassage
-from service.text import content_words, sentences
+from service.grounding import bearing
+from service.text import content_words, sentences, shared_words
 
 
 class Evidence(NamedTuple):
-    """What a step's reader was shown, and the (sub-)answer it gave to `question`."""
+    """A passage that bears the (sub-)answer to a question, and the step it was shown in."""
 
     step: str
+    passage: RetrievedPassage
     answer: str
     question: str
-    passages: Sequence[RetrievedPassage]
 
 
 def cite(evidence: Sequence[Evidence]) -> list[Citation]:
-    """One citation per passage, in order of step and rank, none twice (design, Answer)."""
+    """One citation per passage, in the order given, none twice."""
     citations: dict[str, Citation] = {}
-    for item in evidence:
-        for passage in item.passages:
-            if passage.passage_id not in citations and passage.text.strip():
-                start, end = bearing_sentence(passage.text, item.answer, item.question)
-                citations[passage.passage_id] = Citation(
-                    passage_id=passage.passage_id,
-                    title=passage.title,
-                    step=item.step,
-                    text=passage.text[start:end],
-                    start=start,
-                    end=end,
-                )
+    for step, passage, answer, question in evidence:
+        if passage.passage_id not in citations and passage.text.strip():
+            start, end = bearing_sentence(passage.text, answer, question)
+            citations[passage.passage_id] = Citation(
+                passage_id=passage.passage_id,
+                title=passage.title,
+                step=step,
+                text=passage.text[start:end],
+                start=start,
+                end=end,
+            )
     return list(citations.values())
 
 
 def bearing_sentence(text: str, answer: str, question: str) -> tuple[int, int]:
-    """The span (code points) of the sentence holding `answer`, else the one sharing most content
-    words with it; ties go to the sentence closer to the question, then to the earlier one."""
+    """The span (code points) of the sentence that bears `answer`, else (it is a list, a sentence,
+    yes or no, or stands in the title) the one sharing most content words with it; ties go to the
+    sentence closer to the question, then to the earlier one."""
     spans = [_trim(text, start, end) for start, end in sentences(text)]
     spans = [(start, end) for start, end in spans if start < end]
-    needle = answer.casefold().strip()
+    borne = bearing([text[start:end] for start, end in spans], answer)
+    spans = [spans[index] for index in borne] or spans
+    if len(spans) == 1:
+        return spans[0]
     wanted, asked = content_words(answer), content_words(question)
 
-    def closeness(span: tuple[int, int]) -> tuple[bool, int, int]:
-        sentence = text[span[0] : span[1]]
-        words = content_words(sentence)
-        holds = bool(needle) and needle in sentence.casefold()
-        return holds, len(words & wanted), len(words & asked)
+    def closeness(span: tuple[int, int]) -> tuple[int, int]:
+        shared = shared_words(text[span[0] : span[1]], wanted | asked)
+        return len(shared & wanted), len(shared & asked)
 
     return max(spans, key=closeness)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Literal
 
 import typer
 
 from service import __version__
+from service.cli_collections import collections
+from service.cli_options import Config, Data, Url, fail, run, settings_from
 from service.errors import RevelatorError
-from service.settings import Settings, load_settings
 from service.training.command import train
+from service.training.compiling.command import compile_model
 
-T = TypeVar("T")
 app = typer.Typer(
     name="revelator",
     help="Answers questions that one search cannot, over your own passages.",
@@ -24,45 +24,12 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Config = Annotated[
-    Path | None,
-    typer.Option(envvar="REVELATOR_CONFIG", help="Settings file; else ./revelator.toml if there."),
-]
-Data = Annotated[Path | None, typer.Option("--data", help="Data directory (REVELATOR_DATA_DIR).")]
-Url = Annotated[str | None, typer.Option(help="Go through the server at this URL.")]
 Collection = Annotated[str | None, typer.Option(help="Collection; else default, else sample.")]
 RouteOption = Annotated[str, typer.Option(help="auto, direct, single, compound or complex.")]
 LoopOption = Annotated[str, typer.Option(help="default, or the name of a loop.")]
 RetrieverOption = Annotated[str, typer.Option(help="hybrid, bm25 or dense.")]
 TopK = Annotated[int | None, typer.Option(help="Passages shown to the reader per retrieval.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Most steps of a loop.")]
-
-
-def fail(detail: str) -> NoReturn:
-    """Say what is wrong on standard error and leave with exit code 2."""
-    typer.secho(f"revelator: {detail}", err=True, fg="red")
-    raise typer.Exit(2)
-
-
-def settings_from(config: Path | None, **flags: Any) -> Settings:
-    """The settings under file, environment and flags (dotted names with `__`)."""
-    named = {name.replace("__", "."): value for name, value in flags.items()}
-    try:
-        return load_settings(config, named)
-    except RevelatorError as error:
-        fail(error.detail)
-
-
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run async work; expected failures become one line and exit code 2, Ctrl-C exit code 130."""
-    import anyio  # noqa: PLC0415
-
-    try:
-        return anyio.run(work)
-    except RevelatorError as error:
-        fail(error.detail)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 def _version(wanted: bool) -> None:
@@ -233,11 +200,14 @@ def evaluate(
 @app.command()
 def synthesize(
     pipeline: Annotated[
-        Literal["autorag", "hanrag", "efficientrag", "compound"],
-        typer.Argument(help="The paper's data synthesis to run."),
+        Literal["autorag", "hanrag", "efficientrag", "compound", "embedded"],
+        typer.Argument(help="A paper's data synthesis, or embedded: rows for the default model."),
     ],
     input: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, readable=True, help="Items, JSON Lines.")
+        Path,
+        typer.Option(
+            exists=True, readable=True, help="Items, JSON Lines; embedded: a folder of sets."
+        ),
     ],
     output: Annotated[
         Path, typer.Option(dir_okay=False, help="Rows, JSON Lines; beside it a report, a journal.")
@@ -278,6 +248,19 @@ def synthesize(
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
+    if pipeline == "embedded":
+        from service.synthesis.embedded.command import write_mixture  # noqa: PLC0415
+
+        if teacher != "rules" or heldout:
+            fail("synthesize embedded makes training rows by rules: --teacher rules, no --heldout")
+        try:
+            counts = write_mixture(
+                input, output, rows=limit, seed=seed, templates=templates,
+                exclude=tuple(exclude or ()),
+            )  # fmt: skip
+        except RevelatorError as error:
+            fail(error.detail)
+        raise typer.Exit(0 if counts.rows else 1)
     settings = settings_from(config, data_dir=data)
     options = Options(
         input,
@@ -365,7 +348,7 @@ def check(
     collection: Annotated[
         str | None, typer.Option(help="Compare this collection's manifest and stores instead.")
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what differs.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair differences.")] = False,
 ) -> None:
     """Show what is configured, what can be reached, and what is missing.
 
@@ -385,6 +368,8 @@ def check(
 
 
 app.command()(train)
+app.add_typer(collections, name="collections")
+app.command("compile")(compile_model)
 
 
 def main() -> None:

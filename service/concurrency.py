@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
@@ -165,3 +165,10 @@ class interruptible(_Cut):
 
     def fire(self) -> None:
         self._cut()
+
+
+def retrieve(task: asyncio.Task[Any]) -> None:
+    """A task's done callback: whoever waits for it is told why it failed; where everybody left,
+    asyncio need not complain."""
+    if not task.cancelled():
+        task.exception()

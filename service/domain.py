@@ -1,4 +1,4 @@
-"""The vocabulary (methods §5) without I/O: question, passage, step, citation, usage, answer."""
+"""The vocabulary (METHODS.md §5) without I/O: question, passage, step, citation, usage, answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 RouteName = Literal["direct", "single", "compound", "complex"]
 RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
@@ -20,9 +20,11 @@ StepKind = Literal["route", "decompose", "ending", "retrieve", "merge", "answer"
 StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]
 Flag = Literal[
     "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",
-    "no_progress", "repaired", "fallback_direct", "shortened", "escalated",
+    "no_progress", "repaired", "fallback_direct", "shortened", "escalated", "unsupported",
+    "unread_judgement", "declined", "prompt_example",
 ]  # fmt: skip
 RoleName = Literal["revelator", "reader", "judge"]
+AutoragMode = Literal["tuned", "few_shot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class StepPassage(Model):
 
 
 class TriggerDetail(Model):
-    """Why a token asked for retrieval (DRAGIN's RIND, methods §3.2)."""
+    """Why a word of a draft asked for retrieval (loop `dragin`): its score passed the threshold."""
 
     token: str
     entropy: float
@@ -105,17 +107,31 @@ class CallUsage(Model):
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    generations: int | None = Field(
+        None, description="Drafts and rewritten sentences of DRAGIN; null for other loops."
+    )
+    sentences: int | None = Field(
+        None, description="Sentences in DRAGIN's generations, as far as they were read."
+    )
+    hallucinated: int | None = Field(None, description="Drafts of DRAGIN that a trigger withdrew.")
 
     def plus(self, other: CallUsage) -> CallUsage:
         return CallUsage(
             llm_calls=self.llm_calls + other.llm_calls,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
+            generations=_plus(self.generations, other.generations),
+            sentences=_plus(self.sentences, other.sentences),
+            hallucinated=_plus(self.hallucinated, other.hallucinated),
         )
 
 
+def _plus(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
+
+
 class Usage(CallUsage):
-    """What an answer cost. `steps` counts retrieve-and-generate cycles (methods §5)."""
+    """What an answer cost. `steps` counts cycles of retrieval, of parallel parts the longest's."""
 
     retrievals: int = 0
     passages: int = 0

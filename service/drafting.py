@@ -61,7 +61,7 @@ async def drafting(step: OpenStep, request: SignalRequest) -> AsyncIterator[Draf
     """
     role = step.inquiry.roles.reader
     generator = signals_of(role)
-    counted = step.begin(role)
+    counted = step.begin(role, request)
     try:
         async with generator.signals(step.addressed(role, request)) as call:
             draft = DraftCall(call, step, counted)
@@ -75,7 +75,7 @@ async def drafting(step: OpenStep, request: SignalRequest) -> AsyncIterator[Draf
 async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
     """Text read by the reader's engine: one call, without output."""
     role = step.inquiry.roles.reader
-    counted = step.begin(role)
+    counted = step.begin(role, request)
     try:
         addressed = step.addressed(role, request)
         scoring = await _timed(step, lambda: signals_of(role).score(addressed))
@@ -96,7 +96,7 @@ async def writing(
 ) -> AsyncIterator[str]:
     """A plain generation by the reader, piece by piece, ended once `enough` says so."""
     role = step.inquiry.roles.reader
-    counted = step.begin(role)
+    counted = step.begin(role, request)
     try:
         async with closing(role.generator.stream(step.addressed(role, request))) as deltas:
             while not enough():

@@ -14,12 +14,17 @@ RevelatorError
 │   └── EngineTimeout     503 engine-timeout         an engine did not answer in time
 ├── RetrievalFailure      503 retrieval-unavailable  no store can be searched
 │   └── BackendUnavailable    as above               it may be back by itself: worth another try
-├── DeadlineExceeded      504 deadline               time is up and there is no text to answer with
+├── LimitReached                                     a question may spend no more
+│   ├── DeadlineExceeded  504 deadline               time is up and there is no text to answer with
+│   └── BudgetExceeded    503 budget                 calls, tokens or retrievals are used up
 ├── ConfigurationError    500 configuration          settings that cannot work (raised at start)
 └── StoreError            500 store                  a data directory or a store is unusable
+    └── StoreLost         500 store                  a server holds a collection's part no more
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 
 class RevelatorError(Exception):
@@ -92,7 +97,19 @@ class BackendUnavailable(RetrievalFailure):
     be the same at a second try."""
 
 
-class DeadlineExceeded(RevelatorError):
+class LimitReached(RevelatorError):
+    """What a question has come to so far is answered from; see `Answer.stopped_by`."""
+
+    stopped_by: Literal["deadline", "budget"]
+
+
+class BudgetExceeded(LimitReached):
+    slug, title, status = "budget", "The question's budget is used up", 503
+    stopped_by = "budget"
+
+
+class DeadlineExceeded(LimitReached):
+    stopped_by = "deadline"
     slug, title, status = "deadline", "Time is up and there is nothing to answer from", 504
 
 
@@ -102,3 +119,7 @@ class ConfigurationError(RevelatorError):
 
 class StoreError(RevelatorError):
     slug, title = "store", "A store cannot be used"
+
+
+class StoreLost(StoreError):
+    """The index or the collection that a server should hold is not there. It can be made again."""

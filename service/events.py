@@ -53,7 +53,11 @@ class RouteChosen(BaseEvent):
     route: RouteName
     loop: LoopName
     by: Literal["request", "model", "classifier", "settings", "escalation"]
-    confidence: float | None = None
+    confidence: float | None = Field(
+        None,
+        description="Probability of the route among the routes allowed; null where it is not known "
+        "or where nobody had to choose.",
+    )
 
 
 class Decomposition(BaseEvent):
@@ -68,7 +72,12 @@ class StepStart(BaseEvent):
 
 
 class StepEnd(BaseEvent):
-    """Closes a step; its wall time is this `ms` less that of the `step` event that opened it."""
+    """Closes a step; its wall time is this `ms` less that of the `step` event that opened it.
+
+    Flagged `declined` where the model said that it found no answer, and `prompt_example` where its
+    reply was an example of the prompt; such a reply is no `answer`, its tokens are withdrawn (an
+    example stands in route `direct` and under the papers' own profiles).
+    """
 
     event: Literal["step_end"] = "step_end"
     answer: str | None = None
@@ -144,11 +153,12 @@ class Token(BaseEvent):
 
 
 class Withdraw(BaseEvent):
-    """All tokens of `role` in this step so far are void."""
+    """All tokens of `role` in this step so far are void; `unsupported`: nothing bears them, and the
+    settings let the service abstain then."""
 
     event: Literal["withdraw"] = "withdraw"
     role: TokenRole
-    reason: Literal["trigger", "restart", "repair"]
+    reason: Literal["trigger", "restart", "repair", "unsupported"]
 
 
 class Stop(BaseEvent):

@@ -74,6 +74,8 @@ class Observer(Protocol):
 
     def saved(self, tokens: int) -> None: ...
 
+    def unread_judgements(self, count: int) -> None: ...
+
     def worker_in_flight(self, worker: str, change: int) -> None: ...
 
 
@@ -128,7 +130,9 @@ class OpenStep:
     """A step under way: calls made through it are counted to it.
 
     Where `weighed`, what is written comes with `probability`: the geometric mean over the newest
-    call's tokens, None where the engine does not tell.
+    call's tokens, None where the engine does not tell. `left_unread`: passages were kept, and a
+    limit of the question came before an answer from them. `cut`: the newest call was ended before
+    its text was, by its limit of tokens or by one of the question.
     """
 
     inquiry: Inquiry
@@ -138,9 +142,14 @@ class OpenStep:
     flags: list[Flag] = field(default_factory=list)
     answer: str | None = None
     stopped_by: StoppedBy = "answer"
+    left_unread: bool = False
+    cut: bool = False
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    generations: int | None = None
+    sentences: int | None = None
+    hallucinated: int | None = None
     weighed: bool = False
     probability: float | None = None
 
@@ -150,7 +159,16 @@ class OpenStep:
             llm_calls=self.llm_calls,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
+            generations=self.generations,
+            sentences=self.sentences,
+            hallucinated=self.hallucinated,
         )
+
+    def generated(self, sentences: int) -> None:
+        """Count a draft, or a rewritten sentence, of so many sentences."""
+        self.generations = (self.generations or 0) + 1
+        self.sentences = (self.sentences or 0) + sentences
+        self.hallucinated = self.hallucinated or 0
 
     def charge(self, usage: CallUsage) -> None:
         """Add what calls outside this step cost."""
@@ -165,16 +183,23 @@ class OpenStep:
         if flag not in self.flags:
             self.flags.append(flag)
 
+    def unread(self, judgements: int) -> None:
+        """So many replies of the judge were no verdict."""
+        self.flag("unread_judgement")
+        if self.inquiry.observer:
+            self.inquiry.observer.unread_judgements(judgements)
+
     def end(self) -> StepEnd:
         return StepEnd(step=self.id, answer=self.answer, flags=list(self.flags), usage=self.usage)
 
     async def ask(
         self, role_name: RoleName, request: GenerationRequest, *, final: bool = False
     ) -> Completion:
-        """One engine call to its end, thinking stripped. `final` may use the time reserve.
+        """One engine call to its end, thinking stripped. `final` may use what is kept back for the
+        answer.
 
         Begun again where a pool's worker was lost on the way. Raises DeadlineExceeded when the
-        time for it is up, EngineFailure as the engine does.
+        time for it is up, BudgetExceeded where no call is left, EngineFailure as the engine does.
         """
         for _ in range(RESTARTS):
             with suppress(EngineInterrupted):
@@ -185,7 +210,7 @@ class OpenStep:
         self, role_name: RoleName, request: GenerationRequest, final: bool
     ) -> Completion:
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        call = self.begin(role)
+        call = self.begin(role, request, final=final)
         pieces: list[str] = []
         end = Delta("", finish="stop", usage=TokenUsage(0, 0))
         left = budget.remaining_s if final else budget.step_remaining_s
@@ -249,8 +274,10 @@ class OpenStep:
     ) -> AsyncIterator[Delta]:
         """Stream one call under the question's clock; count it whatever its end."""
         role, budget = self.inquiry.roles[role_name], self.inquiry.budget
-        request = replace(self.addressed(role, request), logprobs=self.weighed)
-        call = self.begin(role)
+        call = self.begin(role, request, final=final)
+        request = self.addressed(role, request)
+        if request.logprobs != self.weighed:
+            request = replace(request, logprobs=self.weighed)
         try:
             async with closing(role.generator.stream(request)) as deltas:
                 while True:
@@ -265,30 +292,42 @@ class OpenStep:
             self.count(call)
 
     def addressed(self, role: Role, request: Request) -> Request:
-        """The request, naming the role's model and the question that it is for."""
+        """The request of a call that has begun, naming the role's model and the question that it
+        is for."""
         inquiry = self.inquiry
         return replace(
             request,
             model=role.model or request.model,
             question=inquiry.id,
-            turn=inquiry.budget.llm_calls,
+            turn=inquiry.budget.llm_calls - 1,
         )
 
-    def begin(self, role: Role) -> EngineCall:
+    def begin(
+        self,
+        role: Role,
+        request: GenerationRequest | SignalRequest | ScoreRequest,
+        *,
+        final: bool = False,
+    ) -> EngineCall:
+        """Count a call that is about to start. Raises BudgetExceeded where none is left."""
+        estimated = expected_tokens(request)
+        self.inquiry.budget.start_call(estimated, final=final)
         if self.inquiry.observer and not role.pooled:
             self.inquiry.observer.worker_in_flight(role.generator.name, 1)
-        return EngineCall(role)
+        return EngineCall(role, estimated)
 
     def count(self, call: EngineCall) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds
         spent = usage or TokenUsage(0, call.pieces)
         if call.logprob is not None:
             self.probability = math.exp(call.logprob / max(1, spent.completion_tokens))
+        self.cut = call.finish != "stop"
         self.llm_calls += 1
         self.prompt_tokens += spent.prompt_tokens
         self.completion_tokens += spent.completion_tokens
         tokens = spent.prompt_tokens + spent.completion_tokens
-        self.inquiry.budget.spend_call(tokens, seconds, reader=role.name == "reader")
+        reader = role.name == "reader"
+        self.inquiry.budget.end_call(call.estimated, tokens, seconds, reader=reader)
         observer = self.inquiry.observer
         if observer:
             worker = call.worker or role.generator.name
@@ -298,7 +337,9 @@ class OpenStep:
             if usage is None:
                 observer.wasted(call.pieces)
 
-    def query_event(self, query: str) -> QueryIssued:
+    def begin_search(self, query: str) -> QueryIssued:
+        """Count a retrieval that is about to start. Raises BudgetExceeded where none is left."""
+        self.inquiry.budget.start_retrieval()
         return QueryIssued(step=self.id, query=query, retriever=self.inquiry.request.retriever)
 
     async def search(
@@ -310,7 +351,6 @@ class OpenStep:
     ) -> SearchResult:
         """One retrieval in the question's collection, under its retriever and filter."""
         request, budget = self.inquiry.request, self.inquiry.budget
-        budget.retrievals += 1
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter, exclude, shape,
             within_s=SEARCH_SHARE * budget.step_remaining_s,
@@ -335,3 +375,13 @@ class OpenStep:
             for hit, keep, reason in zip(result.passages, kept, reasons, strict=True)
         ]
         return PassagesFound(step=self.id, passages=found, missing=list(result.missing))
+
+
+def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
+    """About what a call may take at most: a token has four letters of most prompts."""
+    if isinstance(request, ScoreRequest):
+        return len(request.token_ids) + len(request.text or "") // 4
+    letters = len(request.prompt or "")
+    if isinstance(request, GenerationRequest):
+        letters += sum(len(message.content) for message in request.messages)
+    return request.max_tokens + letters // 4

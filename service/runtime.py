@@ -9,19 +9,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
 from service.answering import answer_stream, resolve_loop
 from service.budget import Budget, Limits
 from service.calling import Role, Roles
-from service.concurrency import closing
+from service.concurrency import closing, gather
 from service.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
 from service.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.events import BaseEvent
 from service.generation.base import Generator
 from service.generation.factory import open_generator
-from service.generation.pool.report import Pool
+from service.generation.pool.report import UNOBSERVED, Pool, PoolObserver
 from service.inquiry import Inquiry, QuestionRequest
 from service.labelling.opening import open_labelling
 from service.loops import check_loop
+from service.loops.autorag import autorag_mode
 from service.prompting.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
 from service.retrieval.holding import HeldRetriever
@@ -35,6 +38,14 @@ if TYPE_CHECKING:
 MAX_STEPS: Final = 20
 MAX_TOP_K: Final = 100
 PROBE: Final = "ready"  # what a check searches for
+# Where a side is on a server, which may be frozen: what each side may take, and all of it. A check
+# must be done within the time that a probe waits for it.
+SEARCH_S: Final = 0.4
+PROBE_S: Final = 0.65
+LATELY_S: Final = 5.0  # in which an answered question says more than a probe that failed
+# The same for one that opens the collection, or where both sides are in this process: that is late
+# only where the machine is busy.
+OPEN_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +168,16 @@ class Runtime:
 
     async def checks(self) -> list[Check]:
         """What is configured, whether it can be reached, what is missing."""
-        results = [await _check(f"engine {name}", engine) for name, engine in self.engines.items()]
+        looks: list[Callable[[], Awaitable[list[Check]]]] = [
+            partial(_check, f"engine {name}", engine) for name, engine in self.engines.items()
+        ]
+        *engines, retrieval, collections = await gather(
+            [*looks, self._check_retrieval, self._check_collections]
+        )
+        results = [check for checks in engines for check in checks]
         results += [check for role in self.roles if (check := _check_role(role))]
         results += _check_labelling(self.roles, self.settings)
-        return [*results, await self._check_retrieval(), *await self._check_collections()]
+        return [*results, *retrieval, *collections]
 
     async def _check_collections(self) -> list[Check]:
         """Those that are incomplete, or embedded in another way than the settings say."""
@@ -172,15 +189,35 @@ class Runtime:
             for name, problem in problems.items()
         ]
 
-    async def _check_retrieval(self) -> Check:
-        """Whether a search comes back, and from which side it does not."""
+    async def _check_retrieval(self) -> list[Check]:
+        """Whether a search comes back in time, and from which side it does not. One side is enough
+        to answer questions; a side that this installation has not is no problem."""
+        limit = OPEN_S
         try:
-            name = await self.retriever.check_request(None, {})
-            missing = (await self.retriever.search(SearchRequest(PROBE, 1, name))).missing
+            with anyio.fail_after(limit) as scope:
+                name = await self.retriever.check_request(None, {})
+                if self.stores is None or self.stores.collections.waits_for_servers(name):
+                    limit = PROBE_S
+                    scope.deadline += PROBE_S - OPEN_S
+                within_s = SEARCH_S if limit == PROBE_S else OPEN_S
+                request = SearchRequest(PROBE, 1, name, within_s=within_s, probe=True)
+                missing = (await self.retriever.search(request)).missing
+        except TimeoutError:
+            return [self._retrieval_lost(f"no answer within {limit} s")]
         except RevelatorError as error:
-            return Check("retrieval", False, error.detail)
+            return [self._retrieval_lost(error.detail)]
         without = f", without {' and '.join(missing)}" if missing else ""
-        return Check("retrieval", True, f"collection {name!r} is searched by default{without}")
+        told = f"collection {name!r} is searched by default{without}"
+        out = set(missing) & {"bm25", "dense"}
+        if self.stores is not None and self.stores.embedder.problem() is not None:
+            out.discard("dense")
+        return [Check("retrieval", not out, told, needed=False)]
+
+    def _retrieval_lost(self, why: str) -> Check:
+        """A probe that finds nothing takes nothing out of service while questions are answered: a
+        busy machine may be late for a probe."""
+        busy = self.stores is not None and self.stores.retriever.answered_within(LATELY_S)
+        return Check("retrieval", False, why, needed=not busy)
 
 
 def new_id() -> str:
@@ -207,14 +244,22 @@ async def open_runtime(
         pooled: set[str] = set()
         if engines is None:
             pooled = {name for name, engine in settings.engines.items() if engine.kind == "vllm"}
-            engines = {
-                name: open_generator(name, engine, metrics)
-                for name, engine in settings.engines.items()
-            }
-            for engine in engines.values():
-                stack.push_async_callback(engine.aclose)
+            engines = await stack.enter_async_context(open_engines(settings, metrics))
         roles = _roles(settings, engines, pooled)
         yield Runtime(settings, engines, roles, retriever, metrics, stores)
+
+
+@asynccontextmanager
+async def open_engines(
+    settings: Settings, observer: PoolObserver = UNOBSERVED
+) -> AsyncIterator[Mapping[str, Generator]]:
+    """Every engine of the settings, by name, closed at the end."""
+    async with AsyncExitStack() as stack:
+        engines: dict[str, Generator] = {}
+        for name, engine in settings.engines.items():
+            engines[name] = open_generator(name, engine, observer)
+            stack.push_async_callback(engines[name].aclose)
+        yield engines
 
 
 def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str]) -> Roles:
@@ -229,19 +274,40 @@ def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str
 
 
 def _role(
-    name: RoleName, settings: RoleSettings, engines: Mapping[str, Generator], pooled: Set[str]
+    name: RoleName,
+    settings: RoleSettings,
+    engines: Mapping[str, Generator],
+    pooled: Set[str] = frozenset(),
 ) -> Role:
     if settings.engine not in engines:
         known = ", ".join(sorted(engines))
         raise ConfigurationError(
             f"roles.{name}.engine names {settings.engine!r}; the engines are {known}"
         )
+    engine = engines[settings.engine]
     try:
-        templates = TemplateSet(settings.templates)
+        templates = TemplateSet(settings.templates or engine.capabilities.templates or "full")
     except (FileNotFoundError, ValueError) as error:
         raise ConfigurationError(f"roles.{name}.templates: {error}") from None
     model = settings.adapter or settings.model
-    return Role(name, engines[settings.engine], model, templates, settings.engine in pooled)
+    return Role(name, engine, model, templates, settings.engine in pooled)
+
+
+def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list[Check]:
+    """Who plays each role, on which prompts, and the mode of Auto-RAG, with all that follows the
+    model resolved. Raises ConfigurationError."""
+    named = settings.roles
+    roles = [_role("revelator", named.revelator, engines), _role("reader", named.reader, engines)]
+    if named.judge is not None:
+        roles.append(_role("judge", named.judge, engines))
+    lines = [Check(f"role {role.name}", True, _describe(role)) for role in roles]
+    mode = autorag_mode(settings.autorag, roles[1])
+    return [*lines, Check("loop autorag", True, f"mode {mode}")]
+
+
+def _describe(role: Role) -> str:
+    model = role.model or "the engine's own model"
+    return f"engine {role.generator.name}, {model}, {role.templates.folder.name} prompts"
 
 
 def _filter(given: Mapping[str, FilterValue | Sequence[FilterValue]]) -> Filter:
@@ -273,9 +339,9 @@ def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:
     return [Check("loop efficientrag", problem is None, problem or "can run", needed=False)]
 
 
-async def _check(name: str, engine: Generator) -> Check:
+async def _check(name: str, engine: Generator) -> list[Check]:
     try:
         await engine.check()
     except RevelatorError as error:
-        return Check(name, False, error.detail)
-    return Check(name, True, engine.name)
+        return [Check(name, False, error.detail)]
+    return [Check(name, True, engine.name)]

@@ -8,6 +8,8 @@ once. Connections are accepted until the last question has ended, so that client
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import socket
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -20,7 +22,8 @@ import uvicorn
 from service.api.app import create_app
 from service.api.security import check_exposure
 from service.errors import ConfigurationError
-from service.runtime import Runtime, open_runtime
+from service.prompting.templates import NO_ANSWER
+from service.runtime import Runtime, describe_roles, open_runtime
 from service.settings import ServerSettings, Settings
 
 if TYPE_CHECKING:
@@ -103,6 +106,14 @@ async def _serve(
 ) -> None:
     url = base_url(listener)
     async with open_runtime(settings, engines=engines, retriever=retriever) as runtime:
+        for line in describe_roles(settings, runtime.engines):
+            log.info("configured", what=line.name, detail=line.detail)
+        for path in runtime.roles.reader.templates.without_declining():
+            log.warning(
+                "template offers no way to decline",
+                file=str(path),
+                detail=f"say in it that the reply is {NO_ANSWER!r} where no answer is found",
+            )
         app = create_app(settings, runtime=runtime)
         server = make_server(app, settings.server)
 
@@ -182,6 +193,13 @@ async def _warm(runtime: Runtime) -> None:
     for check in await runtime.warm():
         if not check.ok:
             log.warning("not ready", what=check.name, reason=check.detail)
+    _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """What loading models has freed; glibc would keep it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -66,8 +66,7 @@ class EventPrinter:
     def _line(self, event: BaseEvent) -> str | None:  # noqa: C901, PLR0911 (a line per kind)
         match event:
             case RouteChosen():
-                sure = f" ({event.confidence:.0%} sure)" if event.confidence is not None else ""
-                return f"[cyan]route[/] {event.route}, loop {event.loop}, by {event.by}{sure}"
+                return f"[cyan]route[/] {event.route}, loop {event.loop}, by {_chooser(event)}"
             case StepStart():
                 asked = f": {escape(event.question)}" if event.question else ""
                 return f"[green]step {event.step}[/] {event.kind}{asked}"
@@ -133,3 +132,11 @@ class EventPrinter:
             f"{', degraded: ' + ', '.join(body.degraded) if body.degraded else ''}[/]",
             highlight=False,
         )
+
+
+def _chooser(chosen: RouteChosen) -> str:
+    """Who chose the route, and how sure they were where they could be."""
+    if chosen.by not in ("model", "classifier"):
+        return chosen.by
+    sure = "unknown" if chosen.confidence is None else f"{chosen.confidence:.0%}"
+    return f"{chosen.by} (confidence {sure})"

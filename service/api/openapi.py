@@ -1,6 +1,6 @@
 """The app's own OpenAPI document, with the request body and every event of the stream.
 
-`python -m service.api.openapi > openapi.yaml` writes the one at the top level.
+`python -m service.api > openapi.yaml` writes the one at the top level.
 """
 
 from __future__ import annotations

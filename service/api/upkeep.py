@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 class Finding(BaseModel):
     """`kind`: stray, lacking, outdated, surplus (passages; `count`, and the first few `ids`),
-    manifest, building, embedding or copy."""
+    manifest, building, embedding, copy, or lost (a server holds the collection no more)."""
 
     kind: str
     detail: str
@@ -65,8 +65,8 @@ async def check_collection(request: Request, name: str, stores: Stores) -> Colle
 
 @router.post("/collections/{name}/repair", responses=documented(*REFUSALS))
 async def repair_collection(request: Request, name: str, stores: Stores) -> CollectionReport:
-    """Embed what has no vector, remove what no document has, complete the manifest. What it did
-    before it was cut off stays done; call it again."""
+    """Make again what a server has lost, embed what has no vector, remove what no document has,
+    complete the manifest. What it did before it was cut off stays done; call it again."""
     report = await _drained(request, lambda: stores.check(name, repair=True))
     return CollectionReport.model_validate(report, from_attributes=True)
 

@@ -1,1 +1,4 @@
-"""`revelator evaluate`: gold questions in, rows and a table out (methods §1.6, §6 #2 and #13)."""
+"""`revelator evaluate`: gold questions in, rows and a table out.
+
+The scores: METHODS.md §1.6, §6 #2 and #13.
+"""

@@ -1,4 +1,4 @@
-"""Scores of an answer against the gold (methods §1.6, §6 #2 and #13), all between 0 and 1."""
+"""Scores of an answer against the gold (METHODS.md §1.6, §6 #2 and #13), all between 0 and 1."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def normalise(text: str) -> str:
 
 
 def cut_prediction(text: str) -> str:
-    """What stands behind "… answer is", where the pattern of methods §1.6 matches."""
+    """What stands behind "… answer is", where the pattern of METHODS.md §1.6 matches."""
     match = _ANSWER_IS.match(text)
     return match.group(1) if match else text
 

@@ -1,4 +1,7 @@
-"""`revelator tune dragin FILE`: sweep θ, show EM against retrievals, name the best (§6 #21)."""
+"""`revelator tune dragin FILE`: sweep θ, show EM against retrievals, name the best.
+
+Which one is the best: METHODS.md §6 #21.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from service.concurrency import closing
+from service.domain import AutoragMode
 
 ChatRole = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length"]
@@ -59,8 +60,10 @@ class TokenUsage:
 class Delta:
     """A piece of output. The last one of a call has `finish` and `usage` set (its text may be "").
 
-    `logprob` is the natural-log probability of this piece's tokens, summed, where asked for.
-    `worker` names the one of a pool that answers, on the first delta.
+    `logprob` is the natural-log probability of this piece's tokens, summed, where asked for; of a
+    choice that of the choice among the choices, None where it cannot be known.
+    `worker` names the one of a pool that answers, on the first delta. `reasoning`: a token or more
+    of thinking, which is no part of the output.
     """
 
     text: str
@@ -68,12 +71,17 @@ class Delta:
     finish: FinishReason | None = None
     usage: TokenUsage | None = None
     worker: str | None = None
+    reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can do. `context_tokens`: of prompt and output together, None: not known.
-    `passages`: how many its model reads well at once, where it is known to be few."""
+
+    Known of models that this project trained, None of all others: `passages`, how many the model
+    reads well at once where that is few; `templates` and `autorag`, the template set and the mode
+    of Auto-RAG that it was trained on.
+    """
 
     choices: bool = False
     json_schema: bool = False
@@ -81,6 +89,8 @@ class Capabilities:
     token_signals: bool = False
     context_tokens: int | None = None
     passages: int | None = None
+    templates: str | None = None
+    autorag: AutoragMode | None = None
 
 
 class Generator(Protocol):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.generation.base import GenerationRequest, Message
+from service.generation.turns import fold_system, merge_turns, simplest
 
 LONGEST_CHARACTER = 4  # bytes in UTF-8, and so byte tokens
 CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
@@ -25,8 +26,10 @@ class PromptEncoder:
     no such token gets exactly the ids that the tokenizer itself gives to the rendered template.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, variables: Mapping[str, Any] | None = None) -> None:
+        """`variables`: for the chat template, beside those that every template has."""
         self.tokenizer = tokenizer
+        self._variables = dict(variables or {})
         self.backend = tokenizer.backend_tokenizer
         self._added = {
             added.content: (token, added)
@@ -127,18 +130,22 @@ class PromptEncoder:
         if not self.tokenizer.chat_template:
             contents = [message.content for message in messages]
             return "\n".join(_MARK.format(n) for n in range(len(contents))) + "\n", contents
-        try:
-            return self._apply(messages, ask)
-        except Exception as error:  # templates raise what they like, some for system messages
-            folded = _fold_system(messages)
-            if len(folded) == len(messages):
-                reason = str(error).splitlines()[0][:200]
-                raise ValueError(f"the model's chat template refuses: {reason}") from None
-            return self._render(folded, ask=ask)
+        reason = "it leaves out a message"
+        for form in (messages, merge_turns(messages), fold_system(messages), simplest(messages)):
+            try:
+                text, contents = self._apply(form, ask)
+            except Exception as error:  # templates raise what they like, some for system messages
+                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                continue
+            if all(_MARK.format(n) in text for n in range(len(contents))):
+                return text, contents
+        raise ValueError(f"the model's chat template refuses: {reason}")
 
     def _apply(self, messages: Sequence[Message], ask: bool) -> tuple[str, list[str]]:
         marked = [{"role": m.role, "content": _MARK.format(n)} for n, m in enumerate(messages)]
-        text = self.tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=ask)
+        text = self.tokenizer.apply_chat_template(
+            marked, tokenize=False, add_generation_prompt=ask, **self._variables
+        )
         return str(text), [message.content for message in messages]
 
 
@@ -150,28 +157,27 @@ def _pieces(text: str, contents: Sequence[str]) -> list[tuple[str, bool]]:
     return pieces
 
 
-def _fold_system(messages: Sequence[Message]) -> list[Message]:
-    """Put the system messages before the first user message, for templates without them."""
-    system = "".join(f"{m.content}\n" for m in messages if m.role == "system")
-    rest = [m for m in messages if m.role != "system"]
-    for number, message in enumerate(rest):
-        if message.role == "user":
-            rest[number] = Message("user", system + message.content)
-            return rest
-    return list(messages)
-
-
 def _without_added_tokens(backend: Any, *, at_start: bool) -> Any:
-    """A copy of a `tokenizers.Tokenizer` that knows no added tokens.
+    """A `tokenizers.Tokenizer` of the same model, which it shares, that knows no added tokens.
 
     Away from the start, the word mark that some write before the first word only is not written.
     """
-    config = json.loads(backend.to_str())
-    config["added_tokens"] = []
-    config["post_processor"] = config["truncation"] = config["padding"] = None
-    if not at_start:
-        _edit_metaspace(config.get("pre_tokenizer"))
-    return type(backend).from_str(json.dumps(config))
+    plain = type(backend)(backend.model)
+    plain.normalizer, plain.decoder = backend.normalizer, backend.decoder
+    plain.pre_tokenizer = backend.pre_tokenizer
+    if not at_start and backend.pre_tokenizer is not None:
+        plain.pre_tokenizer = _going_on(backend)
+    return plain
+
+
+def _going_on(backend: Any) -> Any:
+    """The pre-tokenizer for text that does not begin a prompt. A tokenizer of an empty model
+    carries it through JSON, where it can be edited."""
+    carrier = type(backend)(type(backend.model)())
+    carrier.pre_tokenizer = backend.pre_tokenizer
+    config = json.loads(carrier.to_str())
+    _edit_metaspace(config["pre_tokenizer"])
+    return type(backend).from_str(json.dumps(config)).pre_tokenizer
 
 
 def _edit_metaspace(part: Any) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ import orjson
 from yarl import URL
 
 from service.concurrency import Interrupted, interruptible
+from service.connections import Connections
 from service.errors import (
     EngineFailure,
     EngineLimited,
@@ -31,20 +33,27 @@ from service.generation.openai_wire import (
     path_of,
     retry_after,
 )
+from service.generation.reasoning import Reasoning
 from service.generation.text_stream import EventLines, WholeBody
+from service.generation.turns import simplest
 from service.settings import EngineSettings
+from service.settings.engines import TEMPLATE_FIELD
+from service.settings.urls import secrets_of, shown, without
+from service.tls import tls_context
 
 CONNECT_S = 5.0  # a host that is up accepts at once; the rest of a call's silence is its engine's
 # Any server of the kind would refuse the call; and: not now.
 _REFUSALS: dict[int, type[EngineFailure]] = {
     400: EngineRefusal, 413: EngineRefusal, 422: EngineRefusal, 429: EngineLimited,
 }  # fmt: skip
+_OF_TEMPLATE = re.compile(r"template|\broles?\b|alternat", re.IGNORECASE)
 _ADVICE = {
     400: "the server refuses this call",
     401: "check engines.{name}.key",
     403: "check engines.{name}.key",
     404: "check engines.{name}.urls (with /v1) and the model's name",
     429: "the server is over its limit: wait, or lower engines.{name}.max_concurrency",
+    503: "the server is not ready: wait until it has loaded its model, or look at its log",
 }
 
 
@@ -64,11 +73,17 @@ class OpenAIGenerator:
     (400, 422) but answers without is not asked again, and the caller reads free text. The model
     is the request's, else the setting's, else the first of `/models`.
 
-    A call that cannot reach its server before any answer is tried once more, at the next URL
-    where there are several. One connection pool per generator, made in the loop of the first call.
+    A chat that the model's template refuses (a system message, two user turns in a row) is made
+    again without; where that helps, all later ones are.
+
+    A call whose connection is closed before an answer begins is sent once more, of which
+    `on_resent` is told; one that cannot reach its server goes to the next URL where there are
+    several. One connection pool per generator, made in the loop of the first call.
     """
 
-    def __init__(self, name: str, settings: EngineSettings) -> None:
+    def __init__(
+        self, name: str, settings: EngineSettings, on_resent: Callable[[], None] | None = None
+    ) -> None:
         self._name = name
         self._settings = settings
         self._urls = [URL(url) for url in settings.urls]
@@ -78,9 +93,14 @@ class OpenAIGenerator:
         self._server: _Server | None = None
         self._refused: set[tuple[str, bool]] = set()
         self._priority = settings.kind == "vllm"  # until the server says that it schedules without
-        self._session: aiohttp.ClientSession | None = None
+        self._on_resent = on_resent
+        self._connections: Connections | None = None
+        self._simplest = False  # until the server's chat template refuses messages as they are
         self._closed = False
         self._awaiting: set[interruptible] = set()
+        self._reasoning = Reasoning(settings.reasoning, settings.reasoning_tokens)
+        variables = settings.template_variables
+        self._extra = settings.extra_body | ({TEMPLATE_FIELD: variables} if variables else {})
 
     @property
     def name(self) -> str:
@@ -95,7 +115,10 @@ class OpenAIGenerator:
         schema = ("/chat/completions", False) not in self._refused
         return Capabilities(choices=choices, json_schema=schema, logprobs=True)
 
-    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        return self._reasoning.stream(request, self._stream)
+
+    async def _stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         async with self._slots:
             response, reader = await self._open(request)
             lines = WholeBody() if response.content_type == "application/json" else EventLines()
@@ -130,35 +153,63 @@ class OpenAIGenerator:
         self._closed = True
         for call in list(self._awaiting):
             call.fire()  # aiohttp wakes nobody who reads from a connection that it closes
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
 
     @property
     def _base(self) -> URL:
         return self._urls[self._current]
 
     async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+        if self._simplest:
+            request = replace(request, messages=tuple(simplest(request.messages)))
         mode = await self._mode(request) if is_constrained(request) else "none"
         model = request.model or self._settings.model or await self._first_model()
         path, session = path_of(request), self._session_of(request)
         priority = self._priority and request.turn > 0
-        response = await self._send(path, encode_body(request, model, mode, priority), session)
+        body = encode_body(request, model, mode, priority, self._extra)
+        response = await self._send(path, body, session)
         if response.status == 200:
             return response, ReplyReader(request, mode)
         failure = await self._refusal(response)
         if priority and response.status == 400 and "priority" in failure.detail.lower():
             self._priority = False
             return await self._open(request)
+        if self._may_be_template(request, response.status, failure):
+            return await self._open_simplest(request, failure)
         may_retry = self._settings.constrained == "auto" and response.status in (400, 422)
         if mode == "none" or not may_retry:
             raise failure
-        response = await self._send(path, encode_body(request, model, "none", priority), session)
+        body = encode_body(request, model, "none", priority, self._extra)
+        response = await self._send(path, body, session)
         if response.status != 200:
             await self._refusal(response)
             raise failure
         self._refused.add((path, bool(request.choices)))
         return response, ReplyReader(request, "none")
+
+    def _may_be_template(
+        self, request: GenerationRequest, status: int, failure: EngineFailure
+    ) -> bool:
+        """Whether the model's chat template may have refused the messages, and others can be made.
+
+        vLLM and SGLang answer such a call by 400, some versions of llama.cpp by 500.
+        """
+        if self._simplest or simplest(request.messages) == list(request.messages):
+            return False
+        return status in (400, 422) or (status == 500 and bool(_OF_TEMPLATE.search(failure.detail)))
+
+    async def _open_simplest(
+        self, request: GenerationRequest, failure: EngineFailure
+    ) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+        """Try once without a system message and turns in a row; what helped is remembered."""
+        self._simplest = True
+        try:
+            return await self._open(request)
+        except EngineFailure:
+            self._simplest = False
+            raise failure from None
 
     def _session_of(self, request: GenerationRequest) -> dict[str, str]:
         name = self._settings.session_header
@@ -204,7 +255,7 @@ class OpenAIGenerator:
     async def _send(
         self, path: str, body: bytes | None, headers: dict[str, str] | None = None
     ) -> aiohttp.ClientResponse:
-        """Send a call; where no answer begins because no connection holds, once more."""
+        """Send a call; where its server cannot be reached, to the next one."""
         base = self._base
         with self._boundary(base):
             try:
@@ -212,7 +263,7 @@ class OpenAIGenerator:
             except aiohttp.ClientConnectionError as error:
                 silent = isinstance(error, aiohttp.ServerTimeoutError)
                 unreached = isinstance(error, aiohttp.ConnectionTimeoutError)
-                if silent and not (unreached and len(self._urls) > 1):
+                if len(self._urls) == 1 or (silent and not unreached):
                     raise
         if base == self._base:
             self._current = (self._current + 1) % len(self._urls)
@@ -223,11 +274,11 @@ class OpenAIGenerator:
     async def _request(
         self, base: URL, path: str, body: bytes | None, headers: dict[str, str] | None
     ) -> aiohttp.ClientResponse:
-        session = self._session or self._connect()
+        connections = self._connections or self._connect()
         method = "GET" if body is None else "POST"
         url = base.with_path(base.path + path)
         with interruptible(self._awaiting):
-            return await session.request(
+            return await connections.request(
                 method, url, data=body, headers=headers, allow_redirects=False
             )
 
@@ -237,22 +288,23 @@ class OpenAIGenerator:
         with interruptible(self._awaiting):
             return await response.content.readany()
 
-    def _connect(self) -> aiohttp.ClientSession:
+    def _connect(self) -> Connections:
         if self._closed:
             raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
         headers = {"Content-Type": "application/json"}
         if self._settings.key is not None:
             headers["Authorization"] = f"Bearer {self._settings.key.get_secret_value()}"
         silence = self._settings.timeout_s
-        self._session = aiohttp.ClientSession(
+        self._connections = Connections(
             headers=headers,
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=min(CONNECT_S, silence), sock_read=silence
             ),
-            connector=aiohttp.TCPConnector(limit=0),
-            cookie_jar=aiohttp.DummyCookieJar(),
+            limit=0,
+            tls=tls_context(self._settings.ca_file, f"engines.{self._name}.ca_file"),
+            on_resent=self._on_resent,
         )
-        return self._session
+        return self._connections
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> EngineFailure:
         """Read the error of a response that is not 200, and close it."""
@@ -300,11 +352,9 @@ class OpenAIGenerator:
     def _failure(
         self, url: URL, what: str, kind: type[EngineFailure] = EngineFailure
     ) -> EngineFailure:
-        key = self._settings.key.get_secret_value() if self._settings.key is not None else ""
-        if key:
-            what = what.replace(key, "***")
-        shown = url.with_user(None).with_query(None)
-        return kind(f"engine {self._name!r} at {shown} {what}")
+        for each in self._settings.urls:
+            what = without(what, secrets_of(each, self._settings.key))
+        return kind(f"engine {self._name!r} at {shown(str(url))} {what}")
 
 
 def _reason(error: Any) -> str:

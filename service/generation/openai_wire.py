@@ -9,15 +9,22 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 import orjson
 
 from service.generation.base import Delta, FinishReason, GenerationRequest, TokenUsage
+from service.generation.label_chance import TOP_LOGPROBS, LabelChance
+from service.settings.engines import TEMPLATE_FIELD
 
 Mode = Literal["vllm", "json_schema", "none"]
 _WRAPPER_TOKENS = 24  # of `{"choice": "…"}` around a label, in any tokenizer
+# A server that holds its model to the choices ends by itself; one that passes over what it was
+# asked for (many do in silence) has its model write a preface.
+_CHOICE_TOKENS = 64
 
 
 class BadReply(ValueError):
@@ -33,13 +40,19 @@ def path_of(request: GenerationRequest) -> str:
 
 
 def encode_body(
-    request: GenerationRequest, model: str, mode: Mode, priority: bool = False
+    request: GenerationRequest,
+    model: str,
+    mode: Mode,
+    priority: bool = False,
+    extra: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
-    """The JSON body of a call. Half surrogates, which no UTF-8 can hold, become `?`.
+    """The JSON body of a call, with the fields of `extra`; a template's variables go to chats only.
 
-    `priority` puts calls of questions under way before others, in vLLM's way: less is earlier.
+    Half surrogates, which no UTF-8 can hold, become `?`. `priority` puts calls of questions under
+    way before others, in vLLM's way: less is earlier.
     """
     body = build_body(request, model, mode)
+    body |= {k: v for k, v in extra.items() if request.messages or k != TEMPLATE_FIELD}
     if priority:
         body["priority"] = -request.turn
     try:
@@ -49,7 +62,7 @@ def encode_body(
 
 
 def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, Any]:
-    """The body of a call; decoding is explicit in each (methods §6 #3)."""
+    """The body of a call; decoding is explicit in each (METHODS.md §6 #3)."""
     body: dict[str, Any] = {
         "model": model,
         "stream": True,
@@ -66,6 +79,10 @@ def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, 
         body["stop"] = list(request.stop)
     if request.logprobs:
         body["logprobs"] = True if request.messages else 1
+        if request.choices and request.messages:
+            body["top_logprobs"] = TOP_LOGPROBS
+    if request.choices:
+        body["max_tokens"] = max(request.max_tokens, _CHOICE_TOKENS)
     if is_constrained(request):
         _constrain(body, request, mode)
     return body
@@ -95,7 +112,7 @@ class ReplyReader:
     """Reads the events of one streamed answer into deltas.
 
     A label that the server wrapped into `{"choice": …}` (mode `json_schema`) comes unwrapped, as
-    one delta. Reasoning in a field of its own is dropped. `done` after `[DONE]`.
+    one delta. Reasoning in a field of its own is marked, without its text. `done` after `[DONE]`.
     """
 
     def __init__(self, request: GenerationRequest, mode: Mode) -> None:
@@ -107,6 +124,9 @@ class ReplyReader:
         self._finish: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._logprob: float | None = None
+        frame = '{"choice":"{}"}' if self._wrapped else "{}"
+        labelled = request.choices and request.messages and request.logprobs
+        self._chance = LabelChance(request.choices, frame) if labelled else None
         self._deltas = 0
         self._answered = False
 
@@ -138,7 +158,8 @@ class ReplyReader:
         if self._finish is None and not self.done:
             raise BadReply("cut its answer short: neither a finish reason nor [DONE] came")
         usage = self._usage or TokenUsage(0, self._deltas)
-        return Delta(self._label(), self._logprob, self._finish or "stop", usage)
+        logprob = self._logprob if self._chance is None else self._chance.logprob
+        return Delta(self._label(), logprob, self._finish or "stop", usage)
 
     def _read(self, event: dict[str, Any]) -> Delta | None:
         if error := event.get("error"):
@@ -159,14 +180,15 @@ class ReplyReader:
 
     def _delta(self, choice: dict[str, Any]) -> Delta | None:
         part = choice.get("delta") or choice.get("message") or choice
-        if part.get("reasoning_content") or part.get("reasoning"):
-            self._deltas += 1
-            return None
+        thinks = bool(part.get("reasoning_content") or part.get("reasoning"))
         text = part.get("content") or part.get("text") or ""
         if not isinstance(text, str):
             raise TypeError
+        if thinks and not text:
+            self._deltas += 1
+            return Delta("", reasoning=True)
         if self._logprobs and (logprobs := choice.get("logprobs")):
-            self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
+            self._weigh(logprobs)
         if not text:
             return None
         self._deltas += 1
@@ -174,7 +196,14 @@ class ReplyReader:
             self._wrapped_text += text
             return None
         logprob, self._logprob = self._logprob, None
-        return Delta(text, logprob)
+        return Delta(text, logprob, reasoning=thinks)
+
+    def _weigh(self, logprobs: dict[str, Any]) -> None:
+        """Of a label counts how probable it was among the labels, and that at its end."""
+        if self._chance is None:
+            self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
+        else:
+            self._chance.see(logprobs.get("content") or ())
 
     def _label(self) -> str:
         if not self._wrapped:

@@ -19,6 +19,9 @@ from service.generation.base import (
 Matcher = str | Sequence[str] | re.Pattern[str] | Callable[[GenerationRequest], bool]
 Piece = str | BaseException
 Reply = str | BaseException | Sequence[Piece] | Callable[[GenerationRequest], str]
+SHORT_FORMS = Capabilities(
+    choices=True, json_schema=True, logprobs=True, templates="compact", autorag="tuned"
+)
 _WORDS = re.compile(r"\s*\S+\s*\Z|\s*\S+|\s+")
 
 
@@ -96,7 +99,8 @@ class ScriptedGenerator:
     """Answers calls, also parallel ones, by the first step that is not used up and matches.
 
     With `ordered`, only the first step that is not used up may match (or its neighbours of the
-    same group). As a context manager, or by `assert_finished`, it raises `ScriptError` for steps
+    same group). It is asked in short forms, as a model trained on them is, unless `capabilities`
+    say otherwise. As a context manager, or by `assert_finished`, it raises `ScriptError` for steps
     that no call used; an unexpected call raises it at once, and again at the end, in case the
     product swallowed it. Replies are sent as scripted: stops, limits and choices are not applied.
     """
@@ -111,7 +115,7 @@ class ScriptedGenerator:
     ) -> None:
         self._name = name
         self._ordered = ordered
-        self._capabilities = capabilities or Capabilities(True, True, True)
+        self._capabilities = capabilities or SHORT_FORMS
         self._entries = [_Entry(step) for step in steps]
         self._unexpected: list[str] = []
         self._counters = _Counters()

@@ -1,8 +1,8 @@
 """What DRAGIN asks of an engine beside text: entropy and last-layer attention of single tokens.
 
-Methods §3.2 says what they are for, §6 #19 where they come from. Spans are code points, first and
-one past the last. Attention is that of the last layer; a maximum is the mean over heads of the
-maximum over queries.
+METHODS.md §3.2 says what they are for, METHODS.md §6 #19 where they come from. Spans are code
+points, first and one past the last. Attention is that of the last layer; a maximum is the mean over
+heads of the maximum over queries.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ScoreRequest:
 class ScoredToken:
     """One token read. `entropy` and `logprob` as of `DraftToken`, None for the first.
 
-    `attention_max` is over queries from the token itself on (methods §3.4 #2), and
+    `attention_max` is over queries from the token itself on (METHODS.md §3.4 #2), and
     `attention_max_later` over those after it, 0 for the last.
     """
 

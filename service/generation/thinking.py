@@ -14,10 +14,12 @@ class ThinkFilter:
 
     What might become a tag is held back until it is known. Blocks may nest; one without an end
     hides all that follows; white space after a block goes with it. `take_unopened` tells that a
-    closing tag came without an opening one: all that was returned before was reasoning too.
+    closing tag came without an opening one: all that was returned before was reasoning too. `met`:
+    a tag has come.
     """
 
     def __init__(self) -> None:
+        self.met = False
         self._unopened = False
         self._held = ""
         self._depth = 0
@@ -27,6 +29,7 @@ class ThinkFilter:
         """Take the next piece, return what of the text so far can be shown."""
         held, shown = self._held + text, ""
         while tag := _TAG.search(held):
+            self.met = True
             opens = not tag.group().startswith("</")
             if self._depth == 0:
                 if opens:

@@ -46,8 +46,10 @@ WITHOUT_PLUGIN = (
 class VllmGenerator(OpenAIGenerator):
     """One worker, at one URL. What its plugin can do is asked at `check` and the first signals."""
 
-    def __init__(self, name: str, settings: EngineSettings) -> None:
-        super().__init__(name, settings)
+    def __init__(
+        self, name: str, settings: EngineSettings, on_resent: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(name, settings, on_resent)
         self._has_signals: bool | None = None
 
     @property

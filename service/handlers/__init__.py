@@ -15,7 +15,7 @@ from service.loops import get_loop
 
 
 def handle(scope: Scope, route: RouteName, loop: LoopName) -> AsyncIterator[BaseEvent]:
-    """The events of a routed question; the last one is `Stop` (design, Route × loop)."""
+    """The events of a routed question; the last one is `Stop`."""
     question = scope.inquiry.question
     if route == "direct":
         return handle_direct(scope, question)

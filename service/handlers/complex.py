@@ -1,4 +1,4 @@
-"""Route `complex`: refine, ANRAG, ending, until done (methods §1.2, lines 5 and following)."""
+"""Route `complex`: refine, ANRAG, ending, until done (METHODS.md §1.2, lines 5 and following)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final
 
 from service.concurrency import closing
 from service.domain import Flag, StoppedBy
-from service.errors import DeadlineExceeded
+from service.errors import LimitReached
 from service.events import BaseEvent, Judgement, Stop
+from service.evidence import same_question
 from service.inquiry import OpenStep, Scope
 from service.loops.anrag import retrieve_and_answer
 from service.prompting.templates import Pair
@@ -21,12 +22,17 @@ MAX_STEPS: Final = 5
 class _Progress:
     """What the loop knows between steps: the pairs, the questions asked, and how it ends."""
 
-    def __init__(self, max_steps: int, cycles: int) -> None:
+    def __init__(self, max_steps: int, failed: str | None) -> None:
         self.max_steps = max_steps
         self.pairs: list[Pair] = []
         self.asked: set[str] = set()
-        self.cycles = cycles
+        self.cycles = 0
+        self.failed: list[Pair] = []
+        if failed is not None:
+            self.failed.append(Pair(failed, None))
+            self.ask(failed)
         self.done = False
+        self.unread = False
         self.flag: Flag | None = None
         self.stopped_by: StoppedBy = "answer"
 
@@ -41,20 +47,22 @@ class _Progress:
         return self.stopped_by == "answer"
 
     def repeats(self, question: str) -> bool:
-        return normalise(question) in self.asked
+        return same_question(question) in self.asked
 
     def ask(self, question: str) -> None:
-        self.asked.add(normalise(question))
+        self.asked.add(same_question(question))
         self.cycles += 1
 
 
-async def handle_complex(scope: Scope, question: str, cycles: int = 0) -> AsyncIterator[BaseEvent]:
-    """`cycles`: retrievals that another route has made already; they count, and the question is
-    no longer asked whether it needs any."""
+async def handle_complex(
+    scope: Scope, question: str, failed: str | None = None
+) -> AsyncIterator[BaseEvent]:
+    """`failed`: a question that another route has searched without an answer to stand by. That
+    search counts and is not made again, and nobody is asked whether any is needed."""
     inquiry = scope.inquiry
-    progress = _Progress(inquiry.request.max_steps or MAX_STEPS, cycles)
+    progress = _Progress(inquiry.request.max_steps or MAX_STEPS, failed)
     try:
-        if inquiry.settings.hanrag.ending and not cycles:
+        if inquiry.settings.hanrag.ending and failed is None:
             async with closing(_ask_before(scope, question, progress)) as events:
                 async for event in events:
                     yield event
@@ -62,8 +70,8 @@ async def handle_complex(scope: Scope, question: str, cycles: int = 0) -> AsyncI
             async with closing(_cycle(scope, question, progress)) as events:
                 async for event in events:
                     yield event
-    except DeadlineExceeded:
-        progress.stopped_by = "deadline"
+    except LimitReached as limit:
+        progress.stopped_by = limit.stopped_by
     async with closing(_finish(scope, question, progress)) as events:
         async for event in events:
             yield event
@@ -73,15 +81,18 @@ async def _ask_before(scope: Scope, question: str, progress: _Progress) -> Async
     """ENDING on an empty history: called once before any retrieval."""
     step = scope.step("ending", question)
     yield step.start()
-    progress.done = await judge_ending(step, question, [])
-    yield Judgement(step=step.id, ending=progress.done)
+    try:
+        progress.done = await judge_ending(step, question, [])
+        yield Judgement(step=step.id, ending=progress.done)
+    except LimitReached as limit:
+        progress.stopped_by = limit.stopped_by
     yield step.end()
 
 
 async def _cycle(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
     """One step: REFINE, ANRAG on the seed question, ENDING.
 
-    Without evidence the question is refined once more (methods §6 #8); that is a step of its own.
+    Without evidence the question is refined once more (METHODS.md §6 #8), as a step of its own.
     """
     step = scope.step("retrieve")
     opened = False
@@ -94,8 +105,8 @@ async def _cycle(scope: Scope, question: str, progress: _Progress) -> AsyncItera
             async with closing(_retrieve(step, question, step.question, progress)) as events:
                 async for event in events:
                     yield event
-    except DeadlineExceeded:
-        progress.stopped_by = "deadline"
+    except LimitReached as limit:
+        progress.stopped_by = limit.stopped_by
     if not opened:
         yield step.start()
     yield step.end()
@@ -106,18 +117,14 @@ async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str 
     if not step.inquiry.settings.hanrag.refine:
         return question
     seed = await refine(step, question, progress.pairs)
-    if progress.repeats(seed) and _last_failed(progress.pairs):
-        seed = await refine(step, question, progress.pairs, RETRY_TEMPERATURE)
+    history = [*progress.failed, *progress.pairs]
+    if progress.repeats(seed) and _last_failed(history):
+        seed = await refine(step, question, history, RETRY_TEMPERATURE)
     if progress.repeats(seed):
         step.flag("refine_loop")
         progress.flag = "refine_loop"
         return None
     return seed
-
-
-def normalise(question: str) -> str:
-    """What makes two seed questions the same one: words, whatever case and end mark."""
-    return " ".join(question.casefold().rstrip(" ?.!").split())
 
 
 def _last_failed(pairs: Sequence[Pair]) -> bool:
@@ -130,7 +137,13 @@ async def _retrieve(
     async with closing(retrieve_and_answer(step, seed, "draft")) as events:
         async for event in events:
             yield event
-    progress.pairs.append(Pair(seed, step.answer))
+    progress.unread = step.left_unread
+    if step.stopped_by != "answer":
+        progress.stopped_by = step.stopped_by
+    if step.answer or step.stopped_by == "answer":
+        progress.pairs.append(Pair(seed, step.answer))
+    if step.stopped_by != "answer":
+        return
     if step.answer is None and step.inquiry.settings.hanrag.refine:
         return
     if step.inquiry.settings.hanrag.ending:
@@ -139,19 +152,22 @@ async def _retrieve(
 
 
 async def _finish(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
-    """GEN_FINAL over the pairs; nothing is written from retrievals that found nothing."""
+    """GEN_FINAL over the pairs; nothing is written from retrievals that found nothing, nor where
+    the newest evidence could not be read any more: the passages are worth more than the pairs."""
     asked, found = bool(progress.cycles), any(pair.answer for pair in progress.pairs)
-    if not found and (asked or progress.stopped_by == "deadline"):
+    limited = progress.stopped_by in ("deadline", "budget")
+    if progress.unread or (not found and (asked or limited)):
         yield Stop(stopped_by=progress.stopped_by, answered=False)
         return
     step = scope.step("answer", question)
     yield step.start()
     if not asked:
         step.flag("closed_book")
-    templates = scope.inquiry.roles.reader.templates
-    prompt = templates.final(question, progress.pairs)
+    templates, answers = scope.inquiry.roles.reader.templates, scope.inquiry.settings.answers
+    prompt = templates.final(question, progress.pairs, memory=answers.invites_memory)
     async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS)) as events:
         async for event in events:
             yield event
     yield step.end()
-    yield Stop(step=step.id, stopped_by=progress.stopped_by, answered=step.answer is not None)
+    stopped_by = progress.stopped_by if step.stopped_by == "answer" else step.stopped_by
+    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)

@@ -1,4 +1,4 @@
-"""Route `compound`: decompose, answer the parts in parallel, merge (methods §1.2, line 4)."""
+"""Route `compound`: decompose, answer the parts in parallel, merge (METHODS.md §1.2, line 4)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 
 from service.concurrency import closing, merge
 from service.domain import StoppedBy
-from service.errors import DeadlineExceeded
-from service.events import BaseEvent, Decomposition, StepEnd, Stop, ThoughtWritten, Token
+from service.errors import LimitReached
+from service.events import BaseEvent, Decomposition, StepEnd, Stop, ThoughtWritten, Token, Withdraw
 from service.inquiry import OpenStep, Scope
 from service.loops.base import Loop
-from service.prompting.templates import Pair
+from service.prompting.templates import NO_ANSWER, Pair
 from service.revelator.reading import PROSE_TOKENS, write_answer
+from service.revelator.roles import Decomposition as Parts
 from service.revelator.roles import decompose
 
 BENCHMARK_JOINT = " && "
@@ -20,13 +21,13 @@ BENCHMARK_JOINT = " && "
 async def handle_compound(scope: Scope, question: str, loop: Loop) -> AsyncIterator[BaseEvent]:
     step = scope.step("decompose", question)
     yield step.start()
-    parts = await decompose(step, question, scope.inquiry.settings.hanrag.max_parts)
+    parts = await _decompose(step, question)
     if parts.thought:
         yield ThoughtWritten(step=step.id, text=parts.thought)
     yield Decomposition(step=step.id, questions=list(parts.questions))
     yield step.end()
     if len(parts.questions) == 1:
-        async with closing(loop.run(scope, parts.questions[0], "answer")) as events:
+        async with closing(loop.run(scope, question, "answer")) as events:
             async for event in events:
                 yield event
         return
@@ -37,6 +38,16 @@ async def handle_compound(scope: Scope, question: str, loop: Loop) -> AsyncItera
     async with closing(_merge(scope, question, parts.questions, outcome)) as events:
         async for event in events:
             yield event
+
+
+async def _decompose(step: OpenStep, question: str) -> Parts:
+    """The parts. Where there is one, or no call is left to ask for them, it is the question as it
+    was asked, not as the model rewords it."""
+    try:
+        parts = await decompose(step, question, step.inquiry.settings.hanrag.max_parts)
+    except LimitReached:
+        return Parts(None, (question,))
+    return parts if len(parts.questions) > 1 else Parts(parts.thought, (question,))
 
 
 class _Outcome:
@@ -59,7 +70,7 @@ class _Outcome:
 async def _answer_parts(
     scope: Scope, questions: Sequence[str], loop: Loop, outcome: _Outcome
 ) -> AsyncIterator[BaseEvent]:
-    """All parts at once; a part that runs out of time ends without an answer."""
+    """All parts at once; a part that meets a limit ends without an answer."""
     scopes = scope.parts(len(questions))
     streams = [
         _part(loop, part, question) for part, question in zip(scopes, questions, strict=True)
@@ -76,8 +87,8 @@ async def _part(loop: Loop, scope: Scope, question: str) -> AsyncIterator[BaseEv
         async with closing(loop.run(scope, question, "draft")) as events:
             async for event in events:
                 yield event
-    except DeadlineExceeded:
-        yield Stop(stopped_by="deadline", answered=False)
+    except LimitReached as limit:
+        yield Stop(stopped_by=limit.stopped_by, answered=False)
 
 
 async def _merge(
@@ -94,18 +105,39 @@ async def _merge(
         async for event in events:
             yield event
     yield step.end()
-    yield Stop(step=step.id, stopped_by=outcome.stopped_by, answered=step.answer is not None)
+    stopped_by = outcome.stopped_by if step.stopped_by == "answer" else step.stopped_by
+    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
 
 
 async def _write_merge(
     step: OpenStep, question: str, pairs: Sequence[Pair]
 ) -> AsyncIterator[BaseEvent]:
-    """GEN_MERGE, or the parts joined as compound benchmarks score them (methods §6 #7)."""
-    if step.inquiry.settings.answers.merge_style == "benchmark":
-        step.answer = BENCHMARK_JOINT.join(pair.answer for pair in pairs if pair.answer)
+    """GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score them
+    (METHODS.md §6 #7)."""
+    templates = step.inquiry.roles.reader.templates
+    benchmark = step.inquiry.settings.answers.merge_style == "benchmark"
+    if benchmark and not templates.has("merge_benchmark"):
+        step.answer = join_parts(pairs)
         yield Token(step=step.id, role="answer", text=step.answer)
         return
-    prompt = step.inquiry.roles.reader.templates.merge(question, pairs)
-    async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS)) as events:
+    ask = templates.merge_benchmark if benchmark else templates.merge
+    async with closing(write_answer(step, ask(question, pairs), "answer", PROSE_TOKENS)) as events:
         async for event in events:
             yield event
+    if benchmark and not has_all_parts(step.answer, pairs):
+        if step.answer:
+            yield Withdraw(step=step.id, role="answer", reason="repair")
+        step.flag("repaired")
+        step.answer = join_parts(pairs)
+        yield Token(step=step.id, role="answer", text=step.answer)
+
+
+def join_parts(pairs: Sequence[Pair]) -> str:
+    """The parts' answers as they are, in order; a part without one says so."""
+    return BENCHMARK_JOINT.join(pair.answer or NO_ANSWER for pair in pairs)
+
+
+def has_all_parts(merged: str | None, pairs: Sequence[Pair]) -> bool:
+    """Whether a merged answer has something in the place of every part, in one line."""
+    parts = (merged or "").split(BENCHMARK_JOINT.strip())
+    return len(parts) == len(pairs) and all(map(str.strip, parts)) and "\n" not in (merged or "")

@@ -1,4 +1,4 @@
-"""Route `direct`: closed book, no retrieval (methods §1.2, line 2)."""
+"""Route `direct`: closed book, no retrieval (METHODS.md §1.2, line 2)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ async def handle_direct(scope: Scope, question: str) -> AsyncIterator[BaseEvent]
     yield step.start()
     step.flag("closed_book")
     prompt = scope.inquiry.roles.reader.templates.closed(question)
-    async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS)) as events:
+    async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS, closed=True)) as events:
         async for event in events:
             yield event
     yield step.end()
-    yield Stop(step=step.id, stopped_by="answer", answered=step.answer is not None)
+    yield Stop(step=step.id, stopped_by=step.stopped_by, answered=step.answer is not None)

@@ -1,4 +1,6 @@
-"""Route `single`: one ANRAG cycle (methods §1.2, line 3), and `complex` after it where it failed.
+"""Route `single`: one ANRAG cycle, and `complex` after it where that failed.
+
+METHODS.md §1.2, line 3, is the cycle.
 
 Escalation is ours: the question goes on as a complex one within the same budget, and the answer
 that was shown is withdrawn. It comes back where the longer way finds none.
@@ -54,9 +56,9 @@ def may_escalate(inquiry: Inquiry) -> bool:
 def fails_check(
     flags: Sequence[Flag], probability: float | None, settings: EscalationSettings
 ) -> bool:
-    """Whether one cycle was not enough: nothing relevant was found, or the reader doubts its
-    answer. An engine that tells no probability is believed."""
-    if settings.no_evidence and "no_evidence" in flags:
+    """Whether one cycle was not enough: nothing relevant was found, or no answer in it, or the
+    reader doubts its answer. An engine that tells no probability is believed."""
+    if settings.no_evidence and {"no_evidence", "declined"} & set(flags):
         return True
     return probability is not None and probability < settings.below
 
@@ -69,7 +71,7 @@ async def _escalate(scope: Scope, first: OpenStep, question: str) -> AsyncIterat
     yield step.start()
     yield RouteChosen(step=step.id, route=AFTER, loop="anrag", by="escalation")
     yield step.end()
-    async with closing(handle_complex(scope, question, cycles=1)) as events:
+    async with closing(handle_complex(scope, question, failed=question)) as events:
         async for event in events:
             if isinstance(event, Stop) and not event.answered and first.answer:
                 yield Token(step=first.id, role="answer", text=first.answer)

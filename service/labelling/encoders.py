@@ -120,8 +120,8 @@ def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
 
 
 def _absent_packages(folder: Path, kind: Kind) -> str | None:
-    needed = _NEEDED_SAVED if is_saved(folder) else _NEEDED
+    needed, extra = (_NEEDED_SAVED, "transformers") if is_saved(folder) else (_NEEDED, "local")
     absent = [name for name in needed if find_spec(name) is None]
     if not absent:
         return None
-    return f"the {kind} needs {', '.join(absent)}; run: pip install 'revelator[local]'"
+    return f"the {kind} needs {', '.join(absent)}; run: pip install 'revelator[{extra}]'"

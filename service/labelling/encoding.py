@@ -1,4 +1,4 @@
-"""What the two encoders read, exactly (methods §4.3), in training and when served.
+"""What the two encoders read, exactly (METHODS.md §4.3), in training and when served.
 
 Words are tokenised one by one, so that no text can become a special token: `words` cuts each of
 those apart. Nor can a text forge a marker of the filter's sentence.
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from service.labelling.words import words
 
 LABELER_PIECES: Final = 384
-FILTER_PIECES: Final = 256  # the official code trains at 256 and runs at 128 (methods §4.4 #5)
+FILTER_PIECES: Final = 256  # the official code trains at 256 and runs at 128 (METHODS.md §4.4 #5)
 QUERY_MARKER: Final = "Query:"
 INFO_MARKER: Final = "Info:"
 INFO_SEPARATOR: Final = ";"
@@ -68,7 +68,7 @@ class SpeltWord(NamedTuple):
 
 
 def passage_text(title: str, text: str) -> str:
-    """The text form of a passage (methods §4.3): `Title: body`."""
+    """The text form of a passage (METHODS.md §4.3): `Title: body`."""
     return f"{title}: {text}" if title else text
 
 
@@ -98,7 +98,7 @@ def encode_query(
 ) -> Encoded:
     """FILTER's input, `[CLS] Query: … Info: …; Info: … [SEP]`, of at most `most` pieces.
 
-    Where it is too long the infos lose their last words, the longest first (methods §6 #27); a
+    Where it is too long the infos lose their last words, the longest first (METHODS.md §6 #27); a
     query that is too long by itself is cut at its end.
     """
     start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")

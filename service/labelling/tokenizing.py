@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-LONGEST_WORD = 100  # characters; of MiniLM a longer word is one unknown piece
+from service.retrieval.embedding.minilm import minilm_tokenizer
 
 
 def shipped_tokenizer() -> Any:
     """MiniLM's (BERT's, uncased), out of the vocabulary that the wheel carries."""
-    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
-
-    file = resources.files("service") / "models" / "minilm" / "vocab.txt"
-    entries = file.read_text(encoding="utf-8").splitlines()
-    vocabulary = {piece: number for number, piece in enumerate(entries)}
-    return _plain(BertWordPieceTokenizer(vocabulary)._tokenizer)
+    return _plain(minilm_tokenizer())
 
 
 def file_tokenizer(path: Path) -> Any:

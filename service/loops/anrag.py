@@ -1,4 +1,4 @@
-"""ANRAG, HANRAG's retrieval against noise (methods §1.2, Algorithm 1)."""
+"""ANRAG, HANRAG's retrieval against noise (METHODS.md §1.2, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Final, NamedTuple
 
 from service.concurrency import closing
 from service.domain import LoopName
-from service.errors import DeadlineExceeded
+from service.errors import LimitReached
 from service.events import BaseEvent, Judgement, Stop, TokenRole
 from service.inquiry import OpenStep, Scope
 from service.prompting.templates import PassageText
 from service.retrieval.base import SearchResult
 from service.revelator.reading import write_answer
-from service.revelator.relevance import judge_relevance
+from service.revelator.relevance import Verdict, judge_relevance
 
 TOP_K: Final = 3
+UNREAD: Final = "judgement not readable"
+NOT_JUDGED: Final = "not judged"
 
 
 class Choice(NamedTuple):
@@ -45,15 +47,20 @@ class Anrag:
 async def retrieve_and_answer(
     step: OpenStep, question: str, as_role: TokenRole
 ) -> AsyncIterator[BaseEvent]:
-    """One ANRAG cycle in an open step; the answer, or None, is left in `step.answer`."""
+    """One ANRAG cycle in an open step; the answer, or None, is left in `step.answer`, and the limit
+    of the question that was reached on the way in `step.stopped_by`."""
     settings = step.inquiry.settings.hanrag
     reader = step.inquiry.roles.reader.generator.capabilities
     top_k = step.inquiry.request.top_k or reader.passages or TOP_K
-    yield step.query_event(question)
-    result = await step.search(question, max(settings.fetch_k, top_k))
+    try:
+        yield step.begin_search(question)
+        result = await step.search(question, max(settings.fetch_k, top_k))
+    except LimitReached as limit:
+        step.stopped_by = limit.stopped_by
+        return
     count = len(result.passages)
     if not settings.relevance:
-        choices = keep_first(count, top_k, "not judged")
+        choices = keep_first(count, top_k, NOT_JUDGED)
         yield step.passages_event(result, *zip(*choices, strict=True) if choices else ((), ()))
     else:
         yield step.passages_event(result, [None] * count, [None] * count)
@@ -66,13 +73,12 @@ async def retrieve_and_answer(
 
 
 async def _judge(step: OpenStep, question: str, result: SearchResult, top_k: int) -> list[Choice]:
-    """Judge all hits; when time runs out, the best-ranked unjudged ones are the evidence."""
+    """Judge all hits, as far as the limits of the question let."""
     passages = [hit.passage for hit in result.passages]
-    try:
-        verdicts = await judge_relevance(step, question, passages)
-    except DeadlineExceeded:
-        step.stopped_by = "deadline"
-        return keep_first(len(passages), top_k, "not judged")
+    verdicts = await judge_relevance(step, question, passages)
+    limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
+    if limits:
+        step.stopped_by = limits[0].stopped_by
     return keep_relevant(verdicts, top_k)
 
 
@@ -83,17 +89,18 @@ async def _answer(
     choices: Sequence[Choice],
     as_role: TokenRole,
 ) -> AsyncIterator[BaseEvent]:
-    """GEN over the kept passages, under `on_no_evidence` when there is none (methods §1.2)."""
-    settings = step.inquiry.settings.hanrag
+    """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
+    §1.2)."""
+    settings = step.inquiry.settings.answers
     kept = [
         hit.passage for hit, choice in zip(result.passages, choices, strict=True) if choice.kept
     ]
     if not kept:
         step.flag("no_evidence")
-        if settings.on_no_evidence == "abstain":
-            return
-        if settings.on_no_evidence == "closed_book":
+        if settings.no_evidence == "closed_book":
             step.flag("closed_book")
+        elif settings.no_evidence == "abstain" or not result.passages:
+            return
         else:
             kept = [hit.passage for hit in result.passages[:TOP_K]]
             for hit in result.passages[:TOP_K]:
@@ -109,17 +116,24 @@ async def _answer(
     async with closing(write_answer(step, prompt, as_role)) as events:
         async for event in events:
             yield event
+    step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 
-def keep_relevant(verdicts: Sequence[bool | None], top_k: int) -> list[Choice]:
-    """The first `top_k` relevant passages in retriever order (methods §1.2, line 7)."""
+def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
+    """The first `top_k` relevant passages in retriever order (METHODS.md §1.2, line 7).
+
+    A judgement that cannot be read, or that a limit of the question left out, does not say that a
+    passage is irrelevant: where none is known to be relevant, the best-ranked of those are kept.
+    """
+    found = True in verdicts
     choices: list[Choice] = []
     for verdict in verdicts:
-        if verdict is None:
-            choices.append(Choice(False, "judgement not readable"))
+        room = sum(choice.kept for choice in choices) < top_k
+        if verdict is None or isinstance(verdict, LimitReached):
+            choices.append(Choice(room and not found, NOT_JUDGED if verdict else UNREAD))
         elif not verdict:
             choices.append(Choice(False, "not relevant"))
-        elif sum(choice.kept for choice in choices) < top_k:
+        elif room:
             choices.append(Choice(True, "relevant"))
         else:
             choices.append(Choice(False, f"beyond the first {top_k} relevant"))
@@ -131,12 +145,18 @@ def keep_first(count: int, top_k: int, reason: str) -> list[Choice]:
     return [Choice(index < top_k, reason) for index in range(count)]
 
 
+def _relevant(choice: Choice) -> bool | None:
+    if choice.reason in (UNREAD, NOT_JUDGED):
+        return None
+    return choice.kept or choice.reason.startswith("beyond")
+
+
 def _judgements(step: OpenStep, result: SearchResult, choices: Sequence[Choice]) -> list[Judgement]:
     return [
         Judgement(
             step=step.id,
             passage_id=hit.passage.passage_id,
-            relevant=choice.kept or choice.reason.startswith("beyond"),
+            relevant=_relevant(choice),
             kept=choice.kept,
             reason=choice.reason,
         )

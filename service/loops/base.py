@@ -17,7 +17,7 @@ class Loop(Protocol):
 
     The last event is `Stop` (without citations); the answer is that of the last `StepEnd`, None
     when there is none. What is at hand when time or budget runs out is answered from. Raises
-    `EngineFailure`, `RetrievalFailure`, and `DeadlineExceeded` when there is no text at all.
+    `EngineFailure` and `RetrievalFailure`.
     """
 
     name: LoopName

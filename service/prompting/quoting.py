@@ -23,15 +23,16 @@ _CONTROL = re.compile(
 )
 # What is not seen (variation selectors, fillers) may stand before the colon as white space may.
 _BLANK = "[\\s\u034f\u115f\u1160\u3164\uffa0\ufe00-\ufe0f]"
+_COLONS = ":：﹕︓︰∶꞉"
 _MARKER = re.compile(
     r"(?<![^\W_])((?:Task|Query|Question|Thought|Output|Answer|Analysis|Context|Document|Follow up"
     r"|Title|Doc(?:\s?\d+)?|Sub-question(?: \d+)?|Sub-answer(?: \d+)?|Retrieved Document(?:_\d+)?"
     r"|Intermediate Answer(?:_\d+)?|(?:Initial|Refined) Query|Final Answer|Origin Question"
     r"|Document_\d+|Answer_\d+|Info|seed query-\d+|answer-\d+|system|user|assistant|human))"
-    rf"((?:{_BLANK}?[*_])*){_BLANK}*[:：﹕︓︰∶꞉]",
+    rf"((?:{_BLANK}?[*_])*){_BLANK}*[{_COLONS}]",
     re.IGNORECASE,
 )
-_SUSPECT = frozenset('<[:#*"')  # without one of these, plain ASCII needs no look
+_UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 _RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}")
 
 
@@ -41,12 +42,22 @@ def quote(text: str) -> str:
     Words, case and order stay; only white space, control characters, control tokens, rulers
     (``###``, ``**``, doubled quotes) and the colon after a field marker change.
     """
-    if text.isascii() and text.isprintable() and _SUSPECT.isdisjoint(text):
-        return " ".join(text.split())
-    printable = "".join(
-        " " if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else character
-        for character in text
+    if not text.isprintable():
+        text = _printable(" ".join(text.split()))
+    line = text if text == text.strip(" ") and "  " not in text else " ".join(text.split())
+    # Most passages have none of these marks; to look for one costs far less than a pattern does.
+    if "#" in line or "*" in line or '"' in line:
+        line = _RULE.sub(lambda ruler: " ".join(ruler.group()[0]), line)
+    if "<" in line or "[" in line:
+        line = _CONTROL.sub(lambda bracket: bracket.group() + " ", line)
+    if any(map(line.__contains__, _COLONS)):
+        line = _MARKER.sub(r"\1\2 -", line)
+    return line
+
+
+def _printable(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(
+        " " if unicodedata.category(character) in _UNSEEN else character for character in line
     )
-    line = _RULE.sub(lambda ruler: " ".join(ruler.group()[0]), " ".join(printable.split()))
-    line = _CONTROL.sub(lambda bracket: bracket.group() + " ", line)
-    return _MARKER.sub(r"\1\2 -", line)

@@ -1,8 +1,9 @@
 """Prompt templates: files with ``$fields``, rendered from quoted data.
 
 A template set is a folder of ``<role>.txt`` files: `full` (rules and our own shots, for instruct
-models) and `compact` (fields only, what tuned models are trained on), or any folder of a user's.
-Markers are those of methods §1.3 and §2.3.
+models), `compact` (fields only, what tuned models are trained on) and `tiny` (what the shipped
+model was trained on), or any folder of a user's.
+Markers are those of METHODS.md §1.3 and §2.3.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from service.prompting.examples import is_example
 from service.prompting.quoting import quote
 
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
-FIELDS = ("question", "history", "passage", "passages", "pairs", "query")
+ANSWERING = ("answer", "final", "merge", "autorag_few_shot", "efficientrag_read")
+FIELDS = ("question", "history", "passage", "passages", "pairs", "query", "memory")
+MEMORY = "\nRather than decline, answer from what you know."
 _FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
 
 
@@ -35,6 +39,23 @@ class PassageText(NamedTuple):
     text: str
 
 
+class Prompt(str):
+    """A filled template: `examples` is what it says itself, `filled` what stands in its fields."""
+
+    __slots__ = ("examples", "filled")
+    examples: str
+    filled: Sequence[str]
+
+    @property
+    def shown(self) -> str:
+        """What was filled in; put together when it is asked for, which it seldom is."""
+        return "\n".join(self.filled)
+
+    def gives(self, reply: str) -> bool:
+        """Whether `reply` is an example of this prompt (service.prompting.examples)."""
+        return is_example(reply, self.examples, self.shown)
+
+
 class PromptTemplate:
     """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. Cut once, filled often."""
 
@@ -43,13 +64,16 @@ class PromptTemplate:
         pieces = _FIELD.split(text)
         self._literals = [piece.replace("$$", "$") for piece in pieces[::2]]
         self.fields = pieces[1::2]
+        self.examples = "\n".join(self._literals)
 
-    def fill(self, fields: Mapping[str, str]) -> str:
+    def fill(self, fields: Mapping[str, str]) -> Prompt:
         """Raises KeyError for a field that is not given."""
         filled = [self._literals[0]]
         for name, literal in zip(self.fields, self._literals[1:], strict=True):
             filled += (fields[name], literal)
-        return "".join(filled)
+        prompt = Prompt("".join(filled))
+        prompt.examples, prompt.filled = self.examples, filled[1::2]
+        return prompt
 
 
 @cache
@@ -76,40 +100,64 @@ class TemplateSet:
         for role in self._roles:  # read now: no question may wait for a disk
             load_template(self.folder, role)
 
-    def render(self, role: str, **fields: str) -> str:
+    def render(self, role: str, **fields: str) -> Prompt:
         """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
         return load_template(self.folder, role).fill(fields)
 
     def has(self, role: str) -> bool:
         return role in self._roles
 
-    def route(self, question: str) -> str:
+    def without_declining(self) -> list[Path]:
+        """The files of a user's folder that ask for an answer and do not offer `NO_ANSWER`, so that
+        a model which finds none makes one up."""
+        if self.folder.parent == SHIPPED:
+            return []
+        silent = [
+            role
+            for role in ANSWERING
+            if self.has(role)
+            and NO_ANSWER not in load_template(self.folder, role).examples.casefold()
+        ]
+        return [self.folder / f"{role}.txt" for role in silent]
+
+    def route(self, question: str) -> Prompt:
         return self.render("route", question=quote(question))
 
-    def decompose(self, question: str) -> str:
+    def decompose(self, question: str) -> Prompt:
         return self.render("decompose", question=quote(question))
 
-    def refine(self, question: str, history: Sequence[Pair]) -> str:
+    def refine(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("refine", question=quote(question), history=thought_block(history))
 
-    def ending(self, question: str, history: Sequence[Pair]) -> str:
+    def ending(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("ending", question=quote(question), history=thought_block(history))
 
-    def relevance(self, question: str, passage: PassageText) -> str:
+    def relevance(self, question: str, passage: PassageText) -> Prompt:
         return self.render("relevance", question=quote(question), passage=passage_line(passage))
 
-    def answer(self, question: str, passages: Sequence[PassageText]) -> str:
+    def answer(self, question: str, passages: Sequence[PassageText]) -> Prompt:
         lines = [f'Doc{n}: "{passage_line(p)}"\n' for n, p in enumerate(passages, 1)]
         return self.render("answer", question=quote(question), passages="".join(lines))
 
-    def closed(self, question: str) -> str:
+    def closed(self, question: str) -> Prompt:
         return self.render("closed", question=quote(question))
 
-    def merge(self, question: str, pairs: Sequence[Pair]) -> str:
+    def merge(self, question: str, pairs: Sequence[Pair]) -> Prompt:
         return self.render("merge", question=quote(question), pairs=pair_lines(pairs))
 
-    def final(self, question: str, pairs: Sequence[Pair]) -> str:
-        return self.render("final", question=quote(question), pairs=pair_lines(pairs))
+    def merge_benchmark(self, question: str, pairs: Sequence[Pair]) -> Prompt:
+        return self.render("merge_benchmark", question=quote(question), pairs=pair_lines(pairs))
+
+    def final(self, question: str, pairs: Sequence[Pair], *, memory: bool = False) -> Prompt:
+        """`memory`: the model is invited to answer from what it knows, in place of `$memory`."""
+        return self.render(
+            "final", question=quote(question), pairs=pair_lines(pairs), memory=invitation(memory)
+        )
+
+
+def invitation(memory: bool) -> str:
+    """What stands for `$memory` in a template: a sentence, or nothing."""
+    return MEMORY if memory else ""
 
 
 def passage_line(passage: PassageText) -> str:
@@ -119,7 +167,7 @@ def passage_line(passage: PassageText) -> str:
 
 
 def thought_block(history: Sequence[Pair]) -> str:
-    """The `Thought:` field of methods §1.3: ``""nothing""``, or the pairs between ``""`` lines."""
+    """The `Thought:` field (METHODS.md §1.3): ``""nothing""``, or the pairs between ``""``."""
     if not history:
         return '""nothing""'
     lines = ['""']
@@ -130,7 +178,7 @@ def thought_block(history: Sequence[Pair]) -> str:
 
 
 def pair_lines(pairs: Sequence[Pair]) -> str:
-    """``Sub-question i:`` and ``Sub-answer i:`` lines of methods §6 #7; empty without pairs."""
+    """``Sub-question i:`` and ``Sub-answer i:`` lines of METHODS.md §6 #7; empty without pairs."""
     lines: list[str] = []
     for number, pair in enumerate(pairs, 1):
         lines.append(f"Sub-question {number}: {quote(pair.question)}\n")

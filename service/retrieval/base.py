@@ -16,9 +16,10 @@ from service.retrieval.embedding.contract import EmbeddingContract
 
 FilterValue = str | int | float | bool
 Filter = Mapping[str, tuple[FilterValue, ...]]
-# How BM25 reads a query (methods §6 #30): `should` any term of the passage input, summed (HANRAG,
-# Auto-RAG); `best_fields` the better of title and text, tie breaker 0.5 (DRAGIN).
+# How BM25 reads a query (METHODS.md §6 #30): `should` any term of the passage input, summed
+# (HANRAG, Auto-RAG); `best_fields` the better of title and text, tie breaker 0.5 (DRAGIN).
 QueryShape = Literal["should", "best_fields"]
+SideName = Literal["bm25", "dense"]
 TIE_BREAKER = 0.5  # of `best_fields`: the share of the worse field that counts
 
 
@@ -28,7 +29,9 @@ class SearchRequest:
 
     `filter` keeps passages whose metadata field has one of the values, for every field named.
     Passages whose id is in `exclude` are left out before the cut to `top_k`. A side that takes
-    longer than `within_s` is out.
+    longer than `within_s` is out; one in `without` is out and is not asked. A `probe` is a look at
+    the backends: it passes by breakers, caches and reranking, so that it decides nothing for
+    questions.
     """
 
     query: str
@@ -39,6 +42,8 @@ class SearchRequest:
     exclude: frozenset[str] = frozenset()
     shape: QueryShape = "should"
     within_s: float = field(default=math.inf, compare=False)
+    without: frozenset[SideName] = field(default=frozenset(), compare=False)
+    probe: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""A circuit breaker: a backend that fails again and again is left alone for a while.
+"""A circuit breaker: a backend that fails again and again is not asked for a while.
 
-    closed ── `failures` in a row ──▶ open ── after `open_s` ──▶ half-open ── a success ──▶ closed
-                                      ▲                             │
-                                      └───────── a failure ─────────┘
+    closed ── `failures` or `lost_s` ──▶ open ── after `open_s` ──▶ half-open ── success ──▶ closed
+                                          ▲                             │
+                                          └────────── a failure ────────┘
 
-Half-open, one call goes out as a probe and the others are refused. There is no clock and no I/O
+Half-open, one call goes out as a trial and the others are refused. There is no clock and no I/O
 here: times (seconds, monotonic) are given. The pattern: Nygard, Release It!, 2nd ed., chapter 5.
 """
 
@@ -18,14 +18,18 @@ BreakerState = Literal["closed", "half-open", "open"]
 class Breaker:
     """Each admitted call holds a ticket and ends with `succeeded`, `failed` or `left`.
 
-    A call that began before the newest change of state tells nothing of the backend as it is now:
-    its end is ignored.
+    It opens after `failures` in a row, or once calls have waited `lost_s` since the last success.
+    Calls that wait at the same time lose that time once. A call that began before the newest change
+    of state tells nothing of the backend as it is now: its end is ignored.
     """
 
-    def __init__(self, failures: int, open_s: float) -> None:
+    def __init__(self, failures: int, lost_s: float, open_s: float) -> None:
         self._most = failures
+        self._most_lost_s = lost_s
         self._open_s = open_s
         self._failures = 0
+        self._lost_s = 0.0
+        self._counted = 0.0  # the end of the time that `_lost_s` has counted
         self._until = 0.0
         self._ticket = 0
         self.state: BreakerState = "closed"
@@ -35,7 +39,7 @@ class Breaker:
         return self.state == "half-open" or (self.state == "open" and now < self._until)
 
     def admit(self, now: float) -> int | None:
-        """A ticket, or None while the backend is left alone."""
+        """A ticket, or None while the backend is not asked."""
         if self.refuses(now):
             return None
         if self.state == "open":
@@ -44,24 +48,40 @@ class Breaker:
 
     def succeeded(self, ticket: int) -> None:
         if ticket == self._ticket:
-            self._failures = 0
+            self._failures, self._lost_s = 0, 0.0
             if self.state == "half-open":
                 self._enter("closed")
 
-    def failed(self, ticket: int, now: float) -> None:
+    def failed(self, ticket: int, began: float, now: float) -> None:
+        """A call that was sent at `began`."""
         if ticket != self._ticket:
             return
         self._failures += 1
+        self._lose(began, now)
         if self.state == "half-open" or self._failures >= self._most:
-            self._until = now + self._open_s
-            self._enter("open")
+            self._open(now)
 
-    def left(self, ticket: int) -> None:
-        """The caller went away: nothing is known, and the next call is the probe."""
-        if ticket == self._ticket and self.state == "half-open":
+    def left(self, ticket: int, began: float, now: float) -> None:
+        """The caller went away before an answer came: no failure, but its time was lost. In
+        half-open the next call is the trial."""
+        if ticket != self._ticket:
+            return
+        if self.state == "half-open":
             self._enter("open")
+        else:
+            self._lose(began, now)
+
+    def _lose(self, began: float, now: float) -> None:
+        self._lost_s += max(0.0, now - max(began, self._counted))
+        self._counted = now
+        if self.state == "closed" and self._lost_s >= self._most_lost_s:
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        self._until = now + self._open_s
+        self._enter("open")
 
     def _enter(self, state: BreakerState) -> None:
         self.state = state
-        self._failures = 0
+        self._failures, self._lost_s = 0, 0.0
         self._ticket += 1

@@ -1,4 +1,4 @@
-"""Documents into passages (design: documents and passages).
+"""Documents into passages.
 
 A document of at most 200 MiniLM word pieces is one passage under its own id. A longer one becomes
 `id#1`, `id#2`, … cut between sentences, each beginning with the last sentence of the one before
@@ -8,12 +8,13 @@ where both fit. A sentence that is too long by itself is halved, between words w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from service.domain import Passage
 from service.retrieval.documents import Document, Record
-from service.retrieval.wordpiece import count_pieces
+from service.retrieval.wordpiece import Pieces, count_pieces
 from service.text import sentences
 
 MOST_PIECES = 200
@@ -62,31 +63,57 @@ def passages_of(document: Document, spans: Sequence[tuple[int, int]] | None = No
 
 def cut(text: str) -> list[tuple[int, int]]:
     """Spans (start, end) in code points that cover `text`, each within both limits."""
-    if _fits(text, 0, len(text)):
+    if _is_short(text):
         return [(0, len(text))]
-    units = [part for start, end in sentences(text) for part in _halved(text, start, end)]
+    units, fit = _units(text)
     spans, first = [], 0
     while True:
-        after = first + 1
-        while after < len(units) and _fits(text, units[first][0], units[after][1]):
-            after += 1
-        spans.append((units[first][0], units[after - 1][1]))
-        if after == len(units):
+        last = first
+        while last + 1 < len(units) and fit(first, last + 1):
+            last += 1
+        spans.append((units[first][0], units[last][1]))
+        if last + 1 == len(units):
             return spans
-        last = after - 1
-        overlaps = last > first and _fits(text, units[last][0], units[after][1])
-        first = last if overlaps else after
+        first = last if last > first and fit(last, last + 1) else last + 1
 
 
-def _fits(text: str, start: int, end: int) -> bool:
-    return end - start <= MOST_CHARACTERS and count_pieces(text[start:end]) <= MOST_PIECES
+def _is_short(text: str) -> bool:
+    """Whether it is one passage. ASCII has no more pieces than characters."""
+    if len(text) <= MOST_PIECES and text.isascii():
+        return True
+    return len(text) <= MOST_CHARACTERS and count_pieces(text) <= MOST_PIECES
 
 
-def _halved(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def _units(text: str) -> tuple[list[tuple[int, int]], Callable[[int, int], bool]]:
+    """Spans of what passages are made of, and whether those from a first to a last one fit into
+    one. Sentences meet at a space or a mark, so that their pieces add up; where one is too long,
+    halves may meet inside a word, and are counted together."""
+    units = sentences(text)
+    counts = [count_pieces(text[start:end]) for start, end in units]
+    longest = max(end - start for start, end in units)
+    if max(counts) <= MOST_PIECES and longest <= MOST_CHARACTERS:
+        before = [0, *accumulate(counts)]  # pieces before each unit, and in all
+        return (
+            units,
+            lambda first, last: (
+                before[last + 1] - before[first] <= MOST_PIECES
+                and units[last][1] - units[first][0] <= MOST_CHARACTERS
+            ),
+        )
+    pieces = Pieces(text)
+    halves = [part for start, end in units for part in _halved(text, pieces, start, end)]
+    return halves, lambda first, last: _fits(pieces, halves[first][0], halves[last][1])
+
+
+def _fits(pieces: Pieces, start: int, end: int) -> bool:
+    return end - start <= MOST_CHARACTERS and pieces.count(start, end) <= MOST_PIECES
+
+
+def _halved(text: str, pieces: Pieces, start: int, end: int) -> list[tuple[int, int]]:
     pending, done = [(start, end)], []
     while pending:
         start, end = pending.pop()
-        if _fits(text, start, end):
+        if _fits(pieces, start, end):
             done.append((start, end))
             continue
         middle = _cut_point(text, start, end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -16,6 +17,7 @@ from service.retrieval.embedding import Embedder, open_embedder
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.observing import Observer, Silent
 from service.retrieval.reranking import Reranking, open_reranker
+from service.retrieval.reranking.ordering import BACKEND
 from service.settings import RetrievalSettings, Settings
 
 
@@ -38,12 +40,12 @@ async def open_embedded(
     Raises DirectoryOwned when another process holds the directory, ConfigurationError for an
     unknown embedding model. Loads no model: `retriever.warm()` does, before the first question.
     """
-    embedder = open_embedder(settings.retrieval)
+    observer = observer or Silent()
+    embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
     directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
     try:
         backends = open_backends(settings.retrieval)
         collections = Collections(settings.data_dir, embedder, backends=backends)
-        observer = observer or Silent()
         reranking = _reranking(settings.retrieval, observer)
         retriever = HybridRetriever(collections, embedder, settings.retrieval, observer, reranking)
         try:
@@ -62,5 +64,5 @@ async def open_embedded(
 def _reranking(settings: RetrievalSettings, observer: Observer) -> Reranking | None:
     if settings.reranker is None:
         return None
-    reranker = open_reranker(settings.reranker)
+    reranker = open_reranker(settings.reranker, partial(observer.retried, BACKEND))
     return Reranking(reranker, settings.reranker, settings, observer)

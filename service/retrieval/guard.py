@@ -7,15 +7,18 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
+from service.concurrency import retrieve
 from service.errors import BackendUnavailable, RevelatorError
 from service.retrieval.breaker import Breaker, BreakerState
 from service.retrieval.observing import Observer
 from service.retrieval.retrying import retrying
 from service.settings.retrieval import RetrievalSettings
+
+GRACE_S: Final = 0.05  # that a question waits for a trial of a backend that was out
 
 Result = TypeVar("Result")
 
@@ -25,7 +28,7 @@ _log = structlog.get_logger(__name__)
 class Guard:
     """Of one backend, by its name in the metrics. Calls must be safe to repeat.
 
-    Without `timeout_s` the settings say how long a call may take.
+    Without `timeout_s` the settings say how long a call may take. Close it: a trial may be running.
     """
 
     def __init__(
@@ -35,14 +38,16 @@ class Guard:
         observer: Observer,
         timeout_s: float | None = None,
     ) -> None:
-        own = settings.backends.of(backend)
+        own = settings.breaker
         self._backend = backend
-        self._timeout_s = timeout_s or own.timeout_s or settings.timeout_s
+        self._timeout_s = timeout_s or settings.search_timeout_s(backend)
         self._retries = settings.retries
-        self._places = asyncio.Semaphore(own.concurrency)
-        self._breaker = Breaker(settings.breaker.failures, settings.breaker.open_s)
+        self._places = asyncio.Semaphore(settings.backends.of(backend).concurrency)
+        self._breaker = Breaker(own.failures, own.lost_s, own.open_s)
+        self._trial: asyncio.Task[Any] | None = None
         self._observer = observer
         self._shown: BreakerState = self._breaker.state
+        self._logged: BreakerState = self._breaker.state
         self._on_retry = partial(observer.retried, backend)
         observer.breaker(backend, self._shown)
 
@@ -53,9 +58,48 @@ class Guard:
         Raises BackendUnavailable when the breaker is open, when time is up (also while waiting for
         a place), or when `ask` still raises it after its retries; what else `ask` raises at once.
         """
-        started = time.monotonic()
-        if self._breaker.refuses(started):
+        trying = self._trial is not None and not self._trial.done()
+        if trying or self._breaker.refuses(time.monotonic()):
             raise self._refusal()
+        if self._breaker.state == "open":
+            return await self._tried(ask, until)
+        return await self._bounded(ask, until)
+
+    async def probe(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
+        """What `ask` returns by `until`, for a look at the backend that is no question.
+
+        It passes by breaker, places and retries: how it ends decides nothing for questions. Raises
+        BackendUnavailable when time is up, and what `ask` raises.
+        """
+        limit = max(0.0, until - time.monotonic())
+        try:
+            async with asyncio.timeout(limit):
+                return await ask()
+        except TimeoutError as error:
+            raise BackendUnavailable(
+                f"{self._backend} did not answer a probe in {limit:.3g} s"
+            ) from error
+
+    async def aclose(self) -> None:
+        """Ends the trial that may still be running."""
+        if self._trial is not None:
+            self._trial.cancel()
+            await asyncio.wait({self._trial})
+
+    async def _tried(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
+        """The first call after the pause is a trial. It has the backend's own time; its question
+        waits for a moment only and goes on without this backend."""
+        trial: asyncio.Task[Result] = asyncio.create_task(self._bounded(ask, math.inf))
+        self._trial = trial
+        trial.add_done_callback(retrieve)
+        patience = max(0.0, min(GRACE_S, until - time.monotonic()))
+        await asyncio.wait({trial}, timeout=patience)
+        if not trial.done():
+            raise self._refusal()
+        return trial.result()
+
+    async def _bounded(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
+        started = time.monotonic()
         limit = min(self._timeout_s, max(0.0, until - started))
         try:
             async with asyncio.timeout(limit), self._places:
@@ -73,25 +117,27 @@ class Guard:
     async def _admitted(
         self, ask: Callable[[], Awaitable[Result]], until: float, own: bool
     ) -> Result:
-        """`own`: time is up at the backend's own limit. Where the question allowed less, it says
-        nothing of the backend; nor does a caller that leaves."""
-        ticket = self._breaker.admit(time.monotonic())
+        """`own`: time is up at the backend's own limit, which is a failure. Where the question
+        allowed less, or its caller leaves, the breaker hears of the lost time only."""
+        began = time.monotonic()
+        ticket = self._breaker.admit(began)
         if ticket is None:
             raise self._refusal()
         self._show()
         try:
             result = await retrying(ask, self._retries, until, self._on_retry)
         except BackendUnavailable:
-            self._breaker.failed(ticket, time.monotonic())
+            self._breaker.failed(ticket, began, time.monotonic())
             raise
         except RevelatorError:  # it answers
             self._breaker.succeeded(ticket)
             raise
         except BaseException:
-            if own and time.monotonic() >= until:
-                self._breaker.failed(ticket, time.monotonic())
+            now = time.monotonic()
+            if own and now >= until:
+                self._breaker.failed(ticket, began, now)
             else:
-                self._breaker.left(ticket)
+                self._breaker.left(ticket, began, now)
             raise
         else:
             self._breaker.succeeded(ticket)
@@ -106,11 +152,14 @@ class Guard:
 
     def _refusal(self) -> BackendUnavailable:
         return BackendUnavailable(
-            f"{self._backend} failed again and again and is left alone until it is probed again"
+            f"{self._backend} has failed repeatedly and is not asked until a trial succeeds"
         )
 
     def _show(self) -> None:
-        if self._breaker.state != self._shown:
-            self._shown = self._breaker.state
-            self._observer.breaker(self._backend, self._shown)
-            _log.warning("breaker", backend=self._backend, state=self._shown)
+        state = self._breaker.state
+        if state != self._shown:
+            self._shown = state
+            self._observer.breaker(self._backend, state)
+        if state not in {"half-open", self._logged}:  # a trial a second would fill the log
+            self._logged = state
+            _log.warning("breaker", backend=self._backend, state=state)

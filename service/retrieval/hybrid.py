@@ -1,7 +1,7 @@
 """The `Retriever` over a BM25 and a dense store, searched at once and fused.
 
 One side out: the other answers and the result names what is missing. Both out, or the one that was
-asked for: RetrievalFailure (methods §6 #5).
+asked for: RetrievalFailure (METHODS.md §6 #5).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from service.retrieval.base import (
     OpenCollection,
     SearchRequest,
     SearchResult,
+    SideName,
     StoreQuery,
 )
 from service.retrieval.caching import Cache
@@ -37,6 +38,7 @@ DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
 
 INCOMPLETE = "index-incomplete"
+LOST_BEFORE = "it failed earlier in this question and is not asked again"
 NOTHING = SearchResult(())
 
 Requests = Sequence[SearchRequest]
@@ -89,10 +91,10 @@ class HybridRetriever:
     async def search_many(self, requests: Requests) -> list[SearchResult]:
         """Results in order. Those of one collection and retriever go together: one batch of
         embeddings, one request to each store. Any that fails cancels the others."""
-        groups: dict[tuple[str, RetrieverName], list[int]] = {}
+        groups: dict[tuple[str, RetrieverName, frozenset[SideName], bool], list[int]] = {}
         for index, request in enumerate(requests):
             if request.query.strip() and request.top_k > 0:
-                group = (request.collection, request.retriever)
+                group = (request.collection, request.retriever, request.without, request.probe)
                 groups.setdefault(group, []).append(index)
         calls = [
             partial(self._together, [requests[index] for index in indices])
@@ -112,12 +114,17 @@ class HybridRetriever:
             if self._embedder.problem() is None:
                 await self._embedder.embed_queries(["warm"])
 
+    def answered_within(self, seconds: float) -> bool:
+        """Whether a store has answered a question in the last `seconds`; probes do not count."""
+        return time.monotonic() - self._sides.answered < seconds
+
     async def aclose(self) -> None:
         """Closes the catalog and with it every store."""
+        await self._sides.aclose()
         await self._catalog.aclose()
 
     async def _together(self, requests: Requests) -> list[SearchResult]:
-        """Of one collection and retriever; what is remembered is not searched."""
+        """Of one group; what is remembered is not searched."""
         async with self._catalog.lend(requests[0].collection) as stores:
             keys = [_key(request, stores) for request in requests]
             known = [self._results.get(key) if key is not None else None for key in keys]
@@ -137,9 +144,9 @@ class HybridRetriever:
         return await self._one(requests, stores, until)
 
     async def _one(self, requests: Requests, stores: OpenCollection, until: float) -> list[_Found]:
-        name = requests[0].retriever
-        ask = self._sides.bm25 if name == "bm25" else self._sides.dense
-        side = await ask([_store_query(each, each.top_k) for each in requests], stores, until)
+        name: SideName = "bm25" if requests[0].retriever == "bm25" else "dense"
+        queries = [_store_query(each, each.top_k) for each in requests]
+        side = await self._side(name, requests[0], queries, stores, until)
         if side.failure is not None:
             raise RetrievalFailure(f"{name} is out: {side.failure}")
         missing = _incomplete(stores)
@@ -149,8 +156,8 @@ class HybridRetriever:
         queries = [_store_query(each, self._depth(each)) for each in requests]
         bm25, dense = await gather(
             [
-                partial(self._sides.bm25, queries, stores, until),
-                partial(self._sides.dense, queries, stores, until),
+                partial(self._side, "bm25", requests[0], queries, stores, until),
+                partial(self._side, "dense", requests[0], queries, stores, until),
             ]
         )
         missing = (*_out(bm25, dense), *_incomplete(stores))
@@ -162,6 +169,20 @@ class HybridRetriever:
         ]
         return await gather(calls)
 
+    async def _side(
+        self,
+        name: SideName,
+        request: SearchRequest,
+        queries: Sequence[StoreQuery],
+        stores: OpenCollection,
+        until: float,
+    ) -> Side:
+        """One side's answer to the queries of a group, of which `request` is one."""
+        if name in request.without:
+            return Side(failure=LOST_BEFORE)
+        ask = self._sides.bm25 if name == "bm25" else self._sides.dense
+        return await ask(queries, stores, until, request.probe)
+
     async def _fused(
         self,
         request: SearchRequest,
@@ -171,7 +192,7 @@ class HybridRetriever:
         until: float,
     ) -> _Found:
         settings, top_k = self._settings, request.top_k
-        if self._reranking is None:
+        if self._reranking is None or request.probe:
             passages = fuse(bm25, dense, settings, top_k)
             return _Found(SearchResult(passages, missing), not missing)
         fused = fuse(bm25, dense, settings, max(top_k, self._reranking.top_n))
@@ -201,9 +222,9 @@ def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
 
 
 def _key(request: SearchRequest, stores: OpenCollection) -> Hashable:
-    """All that a result depends on; None where contents may change unseen. Values of a filter go
-    by type too: True and 1 are equal in Python, but not to a filter."""
-    if stores.version is None:
+    """All that a result depends on; None where contents may change unseen, and of a probe. Values
+    of a filter go by type too: True and 1 are equal in Python, but not to a filter."""
+    if stores.version is None or request.probe:
         return None
     wanted = tuple(
         (name, *((type(value), value) for value in values))

@@ -10,31 +10,37 @@ import orjson
 
 from service.errors import ConfigurationError, InvalidRequest, StoreError
 from service.settings import Settings
+from service.settings.urls import address_of, authorization, shown
 
 if TYPE_CHECKING:
     import aiohttp
 
 JSON: Final = "application/json"
+AGAIN: Final = "run the same command again, what is in stays in"
 
 
 @asynccontextmanager
 async def session_with(
-    url: str, settings: Settings, timeout_s: float
+    url: str, settings: Settings, timeout_s: float, again: str = AGAIN
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """With the settings' key. Raises StoreError when the server cannot be reached."""
+    """With the settings' key. Raises StoreError when the server cannot be reached; `again` says
+    there what to do."""
     import aiohttp  # noqa: PLC0415
 
-    headers = {}
-    if settings.server.keys:
-        headers["authorization"] = f"Bearer {settings.server.keys[0].get_secret_value()}"
+    from service.connections import KEPT_S  # noqa: PLC0415
+
+    keys = settings.server.keys
+    headers = authorization(url, keys[0] if keys else None)
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
-        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        kept = aiohttp.TCPConnector(keepalive_timeout=KEPT_S)
+        async with aiohttp.ClientSession(
+            headers=headers, timeout=timeout, connector=kept
+        ) as session:
             yield session
     except (aiohttp.ClientError, TimeoutError) as error:
         raise StoreError(
-            f"the server at {url} does not answer: {error or type(error).__name__}; run the same "
-            "command again, what is in stays in"
+            f"the server at {shown(url)} does not answer: {error or type(error).__name__}; {again}"
         ) from error
 
 
@@ -44,21 +50,22 @@ async def send(
     url: str,
     body: bytes | AsyncIterator[bytes] = b"",
     kind: str = JSON,
+    again: str = AGAIN,
 ) -> Any:
     """The decoded answer. Raises InvalidRequest, ConfigurationError or StoreError with the server's
     own words when it refuses."""
     headers = {"content-type": kind}
-    async with session.request(method, url, data=body, headers=headers) as response:
+    async with session.request(method, address_of(url).url, data=body, headers=headers) as response:
         content = await response.read()
         if response.status < 400:
             return orjson.loads(content) if content else None
         detail = _detail(content)
-        said = f"{method} {url}: {response.status}: {detail}"
+        said = f"{method} {shown(url)}: {response.status}: {detail}"
         if response.status in {401, 403}:
             raise ConfigurationError(f"{said}; set server.keys to a key of that server")
         if response.status < 500:
             raise InvalidRequest(said)
-        raise StoreError(f"{said}; run the same command again, what is in stays in")
+        raise StoreError(f"{said}; {again}")
 
 
 def _detail(content: bytes) -> str:

@@ -75,6 +75,12 @@ class Sample:
             source=self.source(),
         )
 
+    def made(self, embedder: Embedder) -> Manifest:
+        """The manifest with the counts that it will have once it is filled."""
+        documents = list(self.documents())
+        counts = {"documents": len(documents), "passages": len(_inputs(documents))}
+        return self.manifest(embedder).model_copy(update=counts)
+
     async def fill(self, collection: Collection, embedder: Embedder) -> None:
         """Write every document, with the shipped vectors where they are the embedder's."""
         documents = await anyio.to_thread.run_sync(lambda: list(self.documents()))

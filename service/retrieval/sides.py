@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +36,8 @@ class Side:
 class Sides:
     """Asks stores and `embedder`, each through the guard of its backend.
 
-    What has not come by `until` (of `time.monotonic`) is out.
+    What has not come by `until` (of `time.monotonic`) is out. A `probe` passes by the guards'
+    breakers.
     """
 
     def __init__(self, embedder: Embedder, settings: RetrievalSettings, observer: Observer) -> None:
@@ -42,19 +45,20 @@ class Sides:
         self._settings = settings
         self._observer = observer
         self._guards: dict[str, Guard] = {}
+        self.answered = -math.inf  # when a store last answered a question, by `time.monotonic`
         guard = self._guard("embedding")
         self._embedding = QueryEmbedding(embedder, guard, settings, observer)
 
     async def bm25(
-        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float
+        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float, probe: bool
     ) -> Side:
         try:
-            return Side(await self._ask(stores.bm25, queries, until))
+            return Side(await self._ask(stores.bm25, queries, until, probe))
         except RevelatorError as error:
             return Side(failure=error.detail)
 
     async def dense(
-        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float
+        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float, probe: bool
     ) -> Side:
         """Refuses a collection whose vectors are not comparable to the embedder's."""
         if stores.embedding != self._embedder.contract:
@@ -62,22 +66,32 @@ class Sides:
             _log.warning("vectors_not_comparable", why=apart)
             return Side(failure=f"its vectors were made in another way: {apart}")
         try:
-            vectors = await self._embedding.vectors([query.text for query in queries], until)
+            texts = [query.text for query in queries]
+            vectors = await self._embedding.vectors(texts, until, probe)
             asked = [
                 replace(query, vector=vector)
                 for query, vector in zip(queries, vectors, strict=True)
             ]
-            return Side(await self._ask(stores.dense, asked, until))
+            return Side(await self._ask(stores.dense, asked, until, probe))
         except RevelatorError as error:
             return Side(failure=error.detail)
 
+    async def aclose(self) -> None:
+        for guard in self._guards.values():
+            await guard.aclose()
+
     async def _ask(
-        self, store: SearchStore, queries: Sequence[StoreQuery], until: float
+        self, store: SearchStore, queries: Sequence[StoreQuery], until: float, probe: bool
     ) -> list[Hits]:
         """Several queries are one call: they begin in one turn of the event loop, in which a
         store on a server sends them together. One that fails fails them all."""
         calls = [partial(store.search, query) for query in queries]
-        return await self._guard(store.backend).call(partial(gather, calls), until)
+        guard = self._guard(store.backend)
+        if probe:
+            return await guard.probe(partial(gather, calls), until)
+        found = await guard.call(partial(gather, calls), until)
+        self.answered = time.monotonic()
+        return found
 
     def _guard(self, backend: str) -> Guard:
         guard = self._guards.get(backend)

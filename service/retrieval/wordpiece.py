@@ -9,31 +9,68 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cache, lru_cache
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import cache
 from importlib import resources
+from itertools import accumulate
 
 LONGEST_WORD = 100  # characters; a longer word is one unknown piece
+MOST_KEPT = 100_000  # words whose pieces are remembered
 
 _CJK = re.compile(
     "([\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f])"
 )
-_ASCII_WORDS = re.compile("[a-z0-9]+|[^a-z0-9]")  # what `_split` finds, several times faster
+_ASCII_WORDS = re.compile(r"[a-z0-9]+|[^a-z0-9\s]")  # what `_split` finds, several times faster
+_TOKEN = re.compile(r"\S+")
 
 
 def count_pieces(text: str) -> int:
     """Word pieces of `text`, without the two that frame every input."""
-    return sum(map(_count_token, text.split()))
+    return sum(map(_TOKENS.__getitem__, text.split()))
 
 
-@lru_cache(maxsize=65_536)
+class Pieces:
+    """The word pieces of a text, which is read once; spans of it are counted by look-up."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        tokens = [(match.start(), match.group()) for match in _TOKEN.finditer(text)]
+        self._starts = [start for start, _ in tokens]
+        counts = [_TOKENS[token] for _, token in tokens]
+        self._before = [0, *accumulate(counts)]  # pieces before each token, and in all
+
+    def count(self, start: int, end: int) -> int:
+        """What `count_pieces(text[start:end])` is; positions in code points."""
+        if self._cuts_a_token(start) or self._cuts_a_token(end):
+            return count_pieces(self._text[start:end])
+        first, after = bisect_left(self._starts, start), bisect_left(self._starts, end)
+        return self._before[after] - self._before[first]
+
+    def _cuts_a_token(self, place: int) -> bool:
+        """Half a token has other pieces than the whole."""
+        text = self._text
+        return 0 < place < len(text) and not (text[place - 1].isspace() or text[place].isspace())
+
+
+class _Counts(dict[str, int]):
+    """Word pieces by word or token, each counted at its first use. Bounded: it begins again."""
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        super().__init__()
+        self._count = count
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= MOST_KEPT:
+            self.clear()
+        found = self[word] = self._count(word)
+        return found
+
+
 def _count_token(token: str) -> int:
     if token.isascii() and token.isprintable():
-        return sum(map(_count_word, _ASCII_WORDS.findall(token.lower())))
-    return _count_any(token)
-
-
-def _count_any(token: str) -> int:
+        return sum(map(_WORDS.__getitem__, _ASCII_WORDS.findall(token.lower())))
     cleaned = "".join(filter(_is_kept, map(_space, token)))
     if not cleaned.isascii():
         cleaned = _strip_accents(_CJK.sub(r" \1 ", cleaned))
@@ -76,19 +113,25 @@ def _is_punctuation(char: str) -> bool:
 def _count_word(word: str) -> int:
     if len(word) > LONGEST_WORD:
         return 1
-    vocabulary, start, pieces = _vocabulary(), 0, 0
+    known, going_on = _vocabulary()
+    start, pieces = 0, 0
     while start < len(word):
-        prefix = "##" if start else ""
         for end in range(len(word), start, -1):
-            if prefix + word[start:end] in vocabulary:
+            if word[start:end] in known:
                 break
         else:
             return 1  # an unknown word
-        start, pieces = end, pieces + 1
+        start, pieces, known = end, pieces + 1, going_on
     return pieces
 
 
 @cache
-def _vocabulary() -> frozenset[str]:
+def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
+    """Pieces that begin a word, and those that go on with one, without their ##."""
     file = resources.files("service") / "models" / "minilm" / "vocab.txt"
-    return frozenset(file.read_text(encoding="utf-8").splitlines())
+    pieces = file.read_text(encoding="utf-8").splitlines()
+    going_on = frozenset(piece[2:] for piece in pieces if piece.startswith("##"))
+    return frozenset(pieces), going_on
+
+
+_WORDS, _TOKENS = _Counts(_count_word), _Counts(_count_token)

@@ -1,4 +1,4 @@
-"""REL: which passages help with a question (methods §1.3), said by the judge's model or a labeler.
+"""REL: which passages help with a question (METHODS.md §1.3), by the judge's model or a labeler.
 
 The paper's judge is a model. EfficientRAG's labeler, which tags a passage in view of a query, can
 stand in for it: one forward pass for all passages, and of small models the better judge.
@@ -12,6 +12,7 @@ from typing import Final
 
 from service.concurrency import deadline, gather
 from service.domain import Passage
+from service.errors import LimitReached
 from service.inquiry import Inquiry, OpenStep
 from service.labelling.base import Labeler, Tag
 from service.labelling.encoding import passage_text
@@ -21,15 +22,22 @@ from service.revelator.roles import label_request
 
 LABELS: Final = ("true", "false")
 
+Verdict = bool | None | LimitReached
+
 
 async def judge_relevance(
     step: OpenStep, question: str, passages: Sequence[Passage]
-) -> list[bool | None]:
-    """REL of every passage, all at once (methods §6 #10); None where the text is no verdict."""
+) -> list[Verdict]:
+    """REL of every passage, all at once (METHODS.md §6 #10); None where the text is no verdict,
+    which is flagged `unread_judgement`, and the limit of the question that was reached where there
+    was no judgement."""
     labeler = _labeler(step.inquiry)
     if labeler is not None:
         return await _labelled(labeler, step, question, passages)
-    return await gather([partial(_asked, step, question, passage) for passage in passages])
+    verdicts = await gather([partial(_asked, step, question, passage) for passage in passages])
+    if unread := verdicts.count(None):
+        step.unread(unread)
+    return verdicts
 
 
 def _labeler(inquiry: Inquiry) -> Labeler | None:
@@ -45,14 +53,21 @@ def _labeler(inquiry: Inquiry) -> Labeler | None:
 
 async def _labelled(
     labeler: Labeler, step: OpenStep, question: str, passages: Sequence[Passage]
-) -> list[bool | None]:
+) -> list[Verdict]:
     texts = [passage_text(passage.title, passage.text) for passage in passages]
-    with deadline(step.inquiry.budget.step_remaining_s):
-        labels = await labeler.label(question, texts)
+    try:
+        with deadline(step.inquiry.budget.step_remaining_s):
+            labels = await labeler.label(question, texts)
+    except LimitReached as limit:
+        return [limit] * len(passages)
     return [label.tag is not Tag.TERMINATE for label in labels]
 
 
-async def _asked(step: OpenStep, question: str, passage: Passage) -> bool | None:
+async def _asked(step: OpenStep, question: str, passage: Passage) -> Verdict:
     text = PassageText(passage.title, passage.text)
-    prompt = step.inquiry.roles.judge.templates.relevance(question, text)
-    return parse_verdict((await step.ask("judge", label_request(prompt, LABELS))).text)
+    judge = step.inquiry.roles.judge
+    request = label_request(judge, judge.templates.relevance(question, text), LABELS)
+    try:
+        return parse_verdict((await step.ask("judge", request)).text)
+    except LimitReached as limit:
+        return limit

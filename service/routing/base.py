@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from service.domain import RouteName
+
+ROUTES: Final[tuple[RouteName, ...]] = ("direct", "single", "compound", "complex")
 
 
 class Routed(NamedTuple):
@@ -17,5 +20,6 @@ class Routed(NamedTuple):
 class Classifier(Protocol):
     """Routes questions. One that cannot run here cannot be opened."""
 
-    async def classify(self, question: str) -> Routed:
-        """Raises RevelatorError where it failed this time."""
+    async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
+        """The likeliest of the routes allowed, and its probability among them. Raises
+        RevelatorError where it failed this time."""

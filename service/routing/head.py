@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.domain import RouteName
 from service.errors import ConfigurationError
+from service.routing.base import ROUTES
 
 FORMAT: Final = 1
 SIZE: Final = 384  # of MiniLM's vectors
 CARD_FILE: Final = "router.json"
 WEIGHTS_FILE: Final = "router.safetensors"
-ROUTES: Final[tuple[RouteName, ...]] = ("direct", "single", "compound", "complex")
 
 
 class RouterCard(BaseModel):

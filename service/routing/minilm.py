@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from service.domain import RouteName
 from service.errors import ConfigurationError
 from service.retrieval.embedding.in_process import InProcessEmbedder
 from service.retrieval.embedding.minilm import load_encoder, missing_packages
 from service.retrieval.embedding.presets import MINILM
-from service.routing.base import Routed
+from service.routing.base import ROUTES, Routed
 from service.routing.head import RouterCard, load_head, normal_form
 
 
@@ -30,8 +32,19 @@ class MinilmClassifier:
         self._head = load_head(folder)
         self._encoder = encoder_of(self._head.card, threads)
 
-    async def classify(self, question: str) -> Routed:
+    async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
         vectors = await self._encoder.embed_queries([normal_form(question)])
         (chances,) = self._head.probabilities(vectors)
-        best = int(chances.argmax())
-        return Routed(self._head.card.routes[best], float(chances[best]))
+        return likeliest(
+            dict(zip(self._head.card.routes, map(float, chances), strict=True)), allowed
+        )
+
+
+def likeliest(chances: Mapping[RouteName, float], allowed: Sequence[RouteName]) -> Routed:
+    """The likeliest route of those allowed, with its probability among them; where the head knows
+    none of them, any, with 0."""
+    left = {route: chance for route, chance in chances.items() if route in allowed}
+    if not sum(left.values()):
+        return Routed(allowed[0], 0.0)
+    best = max(left, key=lambda route: left[route])
+    return Routed(best, left[best] / sum(left.values()))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from service.settings.urls import read_secret
 
 
 def _split(value: Any) -> Any:
@@ -12,8 +16,41 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+def _object(value: Any) -> Any:
+    """A variable gives an object as JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+JsonObject = BeforeValidator(_object)
 CommaList = BeforeValidator(_split)
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SectionWithSecrets(Section):
+    """Beside a secret `name` may stand `name_file`, a file that holds it, as Kubernetes mounts
+    them; where both are given it is an error."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_files(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        read = dict(given)
+        for field in cls.model_fields:
+            path = given.get(field)
+            secret = field.removesuffix("_file")
+            if path is None or secret == field or secret not in cls.model_fields:
+                continue
+            if given.get(secret) is not None:
+                raise ValueError(f"give {secret} or {field}, not both")
+            try:
+                read[secret] = read_secret(Path(path))
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from None
+        return read

@@ -41,6 +41,9 @@ OWN_VARIABLES = {
 }  # read elsewhere, not settings
 
 
+RENAMED = {"hanrag.on_no_evidence": "answers.no_evidence"}  # refused, by the old name
+
+
 class Settings(Section):
     data_dir: Path = Path(platformdirs.user_data_dir("revelator"))
     server: ServerSettings = ServerSettings()
@@ -129,7 +132,10 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError) -> str:
-    lines = [
-        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
-    ]
+    lines = []
+    for problem in error.errors():
+        name, said = ".".join(map(str, problem["loc"])), problem["msg"]
+        if name in RENAMED:
+            said = f"this setting is now called {RENAMED[name]}; move its value there"
+        lines.append(f"{name}: {said}")
     return "settings: " + "; ".join(lines)

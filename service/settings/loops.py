@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 from pydantic_settings import NoDecode
 
-from service.domain import RouteName
+from service.domain import AutoragMode, RouteName
 from service.settings.base import CommaList, Section
 
 
@@ -22,7 +23,7 @@ class RoutesSettings(Section):
 
 
 class HanragSettings(Section):
-    """The paper's ablations (methods §1.6) and failure policy (§1.2)."""
+    """The paper's ablations, and what bounds its calls (METHODS.md §1.2, §1.6)."""
 
     relevance: bool = True
     relevance_by: Literal["model", "labeler"] | None = Field(
@@ -33,23 +34,75 @@ class HanragSettings(Section):
     )
     ending: bool = True
     refine: bool = True
-    on_no_evidence: Literal["abstain", "closed_book", "top3_unfiltered"] = "abstain"
     fetch_k: int = Field(10, ge=1, le=100)
     max_parts: int = Field(8, ge=1, le=32)
 
 
-class AutoragSettings(Section):
-    """Auto-RAG (methods §2)."""
+AutoragPreset = Literal["nq", "2wiki", "triviaqa", "popqa", "hotpotqa", "webquestions"]
 
-    mode: Literal["tuned", "few_shot"] = "tuned"
+
+class AutoragLimits(NamedTuple):
+    """T, T^PK and m (METHODS.md §2.2)."""
+
+    max_retrievals: int = 5
+    max_parametric: int = 5
+    passages: int = 2
+
+
+AUTORAG_PRESETS: Final[Mapping[AutoragPreset, AutoragLimits]] = {
+    "nq": AutoragLimits(5, 5, 3),
+    "2wiki": AutoragLimits(10, 5, 2),
+    "triviaqa": AutoragLimits(5, 5, 3),
+    "popqa": AutoragLimits(5, 5, 2),
+    "hotpotqa": AutoragLimits(5, 5, 3),
+    "webquestions": AutoragLimits(5, 5, 1),
+}
+
+
+class AutoragSettings(Section):
+    """Auto-RAG (METHODS.md §2)."""
+
+    mode: AutoragMode | None = Field(
+        None,
+        description="`tuned`: for models trained on Auto-RAG's form, its published checkpoints "
+        "among them; `few_shot`: the form is shown by examples. Absent: as the reader's model was "
+        "trained where its folder says so (the shipped model's does), else `few_shot`.",
+    )
+    preset: AutoragPreset | None = Field(
+        None, description="T, T^PK and m of a dataset as published (Table 10 of the paper)."
+    )
     parametric: bool = True
-    max_retrievals: int = Field(5, ge=1, le=20, description="T")
-    max_parametric: int = Field(5, ge=0, le=20, description="T^PK, at most max_steps")
+    max_retrievals: int | None = Field(
+        None, ge=1, le=20, description="T; absent: as the preset says, else 5."
+    )
+    max_parametric: int | None = Field(
+        None,
+        ge=0,
+        le=20,
+        description="T^PK, at most max_steps; absent: as the preset says, else 5.",
+    )
+    passages: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="m, of one search, where the request has no top_k; absent: as the preset says, "
+        "else 2.",
+    )
     context_tokens: int = Field(8192, ge=512, description="Oldest documents go when it is full.")
+
+    @property
+    def limits(self) -> AutoragLimits:
+        """Each as set, else as the preset has it."""
+        preset = AUTORAG_PRESETS[self.preset] if self.preset else AutoragLimits()
+        return AutoragLimits(
+            preset.max_retrievals if self.max_retrievals is None else self.max_retrievals,
+            preset.max_parametric if self.max_parametric is None else self.max_parametric,
+            preset.passages if self.passages is None else self.passages,
+        )
 
 
 class EfficientragSettings(Section):
-    """EfficientRAG (methods §4). What is absent follows the profile."""
+    """EfficientRAG (METHODS.md §4). What is absent follows the profile."""
 
     profile: Literal["official", "service"] = "service"
     labeler: Path | None = Field(None, description="A checkpoint's folder; absent: the shipped one")
@@ -86,7 +139,7 @@ PresetName = Literal[
 
 
 class RindSettings(Section):
-    """Which word asks for retrieval (methods §3.4 #1 to #3); absent: as the profile says."""
+    """Which word asks for retrieval (METHODS.md §3.4 #1 to #3); absent: as the profile says."""
 
     norm: Literal["sentence", "none"] = Field(
         "sentence", description="Attention relative to its sentence, or as it is."
@@ -100,6 +153,11 @@ class RindSettings(Section):
     gate_on_filter: bool | None = Field(
         None, description="Words without content cannot ask for retrieval."
     )
+    weigh_last: bool | None = Field(
+        None,
+        description="The last word of a sentence, which no later word attends to, counts as "
+        "attended to as much as the average word at least.",
+    )
 
 
 class QfsSettings(Section):
@@ -109,7 +167,7 @@ class QfsSettings(Section):
 
 
 class DraginSettings(Section):
-    """DRAGIN (methods §3). What is absent follows the profile and the preset."""
+    """DRAGIN (METHODS.md §3). What is absent follows the profile and the preset."""
 
     profile: Literal["official", "in_context", "service"] = "service"
     preset: PresetName | None = Field(None, description="θ, n and L of a published model and set.")
@@ -129,7 +187,13 @@ class DraginSettings(Section):
     cut_drafts: bool | None = Field(None, description="A draft ends at its first line break.")
     rind: RindSettings = RindSettings()
     qfs: QfsSettings = QfsSettings()
-    tagger: Literal["stopwords", "hanta", "spacy"] = "stopwords"
+    tagger: Literal["stopwords", "hanta", "spacy"] = Field(
+        "stopwords",
+        description="Tells words with content from others: a list of stop words, HanTa's parts of "
+        "speech, or those of spaCy's model en_core_web_sm, as in the official code. Compared with "
+        "that code on spaCy's model (`spacy`, with sentences by `model`), trajectories of the "
+        "profile `official` were identical.",
+    )
     sentences: Literal["own", "sentencizer", "model"] = Field(
         "own", description="The service's rules, spaCy's rules, or spaCy's model."
     )

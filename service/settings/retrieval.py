@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
-from service.settings.base import Section
+from service.settings.base import Section, SectionWithSecrets
+from service.settings.urls import checked
 from service.settings.vectors import VectorSettings
 
 Pooling = Literal["mean", "cls"]
 Distance = Literal["cosine", "dot"]
+LOAD_S = 10.0  # that an embedding model in this process may take, loading included
 
 
-class EmbeddingSettings(Section):
+class EmbeddingSettings(SectionWithSecrets):
     """Where the embedding model runs, and what differs from its preset. A model without a preset
     has no prefixes, the mean of its last layer, normalised, cosine and 512 tokens."""
 
     url: str | None = Field(
-        None, description="Base URL with /v1 of a server that has `/embeddings`; absent: here."
+        None,
+        description="Base URL with /v1 of a server that has `/embeddings`; absent: here.",
+        repr=False,
     )
     key: SecretStr | None = Field(None, description="Of that server, sent as a bearer token.")
+    key_file: Path | None = Field(None, description="A file that holds the key, in its place.")
+    ca_file: FilePath | None = Field(
+        None, description="Certificates (PEM) of the authority that signed the server's."
+    )
     location: str | None = Field(
         None, description="Folder of the model, or its name at the server, if not the model's name."
     )
@@ -53,14 +62,15 @@ class EmbeddingSettings(Section):
     @field_validator("url")
     @classmethod
     def _url_is_http(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no http:// or https:// URL")
-        return url.rstrip("/") if url else None
+        return checked(url) if url else None
 
 
 class BackendSettings(Section):
     timeout_s: float | None = Field(
-        None, gt=0, description="Of one search, its retries included; absent: retrieval.timeout_s."
+        None,
+        gt=0,
+        description="Of one search, its retries included; absent: retrieval.timeout_s, and 10 s "
+        "for an embedding model in this process, which may have to be loaded first.",
     )
     concurrency: int = Field(
         64, ge=1, description="Searches that run at once; others wait, within their time."
@@ -87,10 +97,19 @@ class BreakerSettings(Section):
         5,
         ge=1,
         description="So many failed searches in a row (no connection, no answer in time, 429, 502, "
-        "503, 504) open the circuit breaker of a backend: it is left alone.",
+        "503, 504) open the circuit breaker of a backend: it is not asked for a while.",
+    )
+    lost_s: float = Field(
+        3.0,
+        gt=0,
+        description="So many seconds in which searches waited for it and none came back open the "
+        "circuit breaker too.",
     )
     open_s: float = Field(
-        5.0, gt=0, description="After so long one search tries whether it is back."
+        1.0,
+        gt=0,
+        description="After so long one search tries whether it is back; its question does not wait "
+        "for it.",
     )
 
 
@@ -107,16 +126,23 @@ class CacheSettings(Section):
     )
 
 
-class RerankerSettings(Section):
+class RerankerSettings(SectionWithSecrets):
     """A cross-encoder that orders the fused passages of `hybrid` anew. While it is out, answers
     keep the fused order; `revelator_retrieval_failures_total{backend="reranker"}` counts it."""
 
     kind: Literal["vllm", "vllm-score", "tei", "local"] = Field(
         description="`vllm` (/v1/rerank) or `vllm-score` (/score) of a vLLM server; `tei` "
-        "(/rerank) of text-embeddings-inference; `local`: a model in this process, extra `local`."
+        "(/rerank) of text-embeddings-inference; `local`: a model in this process, extra "
+        "`transformers`."
     )
-    url: str | None = Field(None, description="Of the server, without a path: http://host:8000.")
+    url: str | None = Field(
+        None, description="Of the server, without a path: http://host:8000.", repr=False
+    )
     key: SecretStr | None = Field(None, description="Of that server, sent as a bearer token.")
+    key_file: Path | None = Field(None, description="A file that holds the key, in its place.")
+    ca_file: FilePath | None = Field(
+        None, description="Certificates (PEM) of the authority that signed the server's."
+    )
     model: str | None = Field(
         None, description="Its name at the vLLM server, or its folder for `local`."
     )
@@ -125,18 +151,37 @@ class RerankerSettings(Section):
     )
     timeout_s: float = Field(2.0, gt=0, description="Of one search's scores, retries included.")
 
+    @field_validator("url")
+    @classmethod
+    def _url_is_http(cls, url: str | None) -> str | None:
+        return checked(url) if url else None
+
     @model_validator(mode="after")
     def _place_is_named(self) -> Self:
         if self.kind == "local" and self.model is None:
             raise ValueError("kind `local` needs `model`, the folder of a cross-encoder")
-        if self.kind != "local" and not (self.url or "").startswith(("http://", "https://")):
+        if self.kind != "local" and not self.url:
             raise ValueError(f"kind `{self.kind}` needs `url`, as http://host:8000")
         return self
 
 
-class RetrievalSettings(Section):
+class RetrievalSettings(SectionWithSecrets):
     elasticsearch_url: str | None = Field(
-        None, description="http://[user:password@]host:9200; absent: embedded tantivy."
+        None, description="http://[user:password@]host:9200; absent: embedded tantivy.", repr=False
+    )
+    elasticsearch_user: str | None = None
+    elasticsearch_password: SecretStr | None = None
+    elasticsearch_password_file: Path | None = Field(
+        None, description="A file that holds the password, in its place."
+    )
+    elasticsearch_api_key: SecretStr | None = Field(
+        None, description="In the place of user and password; as Elasticsearch encodes it."
+    )
+    elasticsearch_api_key_file: Path | None = Field(
+        None, description="A file that holds the API key, in its place."
+    )
+    elasticsearch_ca_file: FilePath | None = Field(
+        None, description="Certificates (PEM) of the authority that signed the server's."
     )
     elasticsearch_replicas: int | None = Field(
         None,
@@ -145,18 +190,31 @@ class RetrievalSettings(Section):
         "what component template `revelator@custom` says.",
     )
     qdrant_url: str | None = Field(
-        None, description="http://[:KEY@]host:6333; absent: embedded qdrant-edge."
+        None,
+        description="http://[:KEY@]host:6333, of version 1.16 or newer; absent: embedded "
+        "qdrant-edge.",
+        repr=False,
     )
-    qdrant_grpc_port: int = Field(
-        6334,
+    qdrant_key: SecretStr | None = Field(None, description="Qdrant's API key.")
+    qdrant_key_file: Path | None = Field(
+        None, description="A file that holds the key, in its place."
+    )
+    qdrant_ca_file: FilePath | None = Field(
+        None,
+        description="Certificates (PEM) of the authority that signed the server's, for REST and "
+        "gRPC.",
+    )
+    qdrant_grpc_port: int | None = Field(
+        None,
         ge=0,
         le=65_535,
-        description="Where Qdrant's host listens there, gRPC is spoken; 0: HTTP only.",
+        description="The gRPC port of the same server; absent: the port of `qdrant_url` plus one. "
+        "gRPC is used once both ports have proved to be one server, REST until then. 0: REST only.",
     )
     vectors: VectorSettings = VectorSettings()
     embedding_model: str = Field(
         "minilm",
-        description="`minilm`, from the package of extra `local`; another preset (`e5-base-v2`, "
+        description="`minilm`, which is shipped (extra `local`); another preset (`e5-base-v2`, "
         "`contriever-msmarco`, `bge-base-en-v1.5`, …); or a model's folder or name.",
     )
     embedding: EmbeddingSettings = EmbeddingSettings()
@@ -172,7 +230,12 @@ class RetrievalSettings(Section):
     normalisation: Literal["min-max", "z"] = Field(
         "z", description="`weighted`: scores to 0 … 1, or to mean 0 and deviation 1."
     )
-    timeout_s: float = Field(10.0, gt=0, description="Of one search, and of one write to a server.")
+    timeout_s: float = Field(
+        2.0, gt=0, description="Of one search in one backend; a side that takes longer is out."
+    )
+    write_timeout_s: float = Field(
+        30.0, gt=0, description="Of one request to a server that is no search: writes, counts."
+    )
     retries: int = Field(
         2,
         ge=0,
@@ -183,3 +246,23 @@ class RetrievalSettings(Section):
     breaker: BreakerSettings = BreakerSettings()
     cache: CacheSettings = CacheSettings()
     reranker: RerankerSettings | None = Field(None, description="Absent: none.")
+
+    @field_validator("elasticsearch_url", "qdrant_url")
+    @classmethod
+    def _url_is_http(cls, url: str | None) -> str | None:
+        return checked(url) if url else None
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        if self.elasticsearch_api_key and self.elasticsearch_user:
+            raise ValueError("give elasticsearch_api_key or elasticsearch_user, not both")
+        if (self.elasticsearch_user is None) != (self.elasticsearch_password is None):
+            raise ValueError("elasticsearch_user and elasticsearch_password go together")
+        return self
+
+    def search_timeout_s(self, backend: str) -> float:
+        """Of one search in a backend, by its name in the metrics."""
+        if own := self.backends.of(backend).timeout_s:
+            return own
+        loaded_here = backend == "embedding" and self.embedding.url is None
+        return max(self.timeout_s, LOAD_S) if loaded_here else self.timeout_s

@@ -11,8 +11,8 @@ from service.settings.base import Section
 
 
 class RouterSettings(Section):
-    """`model`: a call to the Revelator (methods §1.2). `classifier`: a small encoder, which leaves
-    to that call what it is not sure of."""
+    """`model`: a call to the Revelator (METHODS.md §1.2). `classifier`: a small encoder, which
+    leaves to that call what it is not sure of."""
 
     kind: Literal["model", "classifier"] = "model"
     confidence: float = Field(

@@ -36,9 +36,29 @@ class LimitSettings(Section):
 
 
 class AnswerSettings(Section):
+    """What becomes of answers without evidence, in every loop and on every route but `direct`."""
+
+    no_evidence: Literal["abstain", "closed_book", "top3_unfiltered"] = Field(
+        "abstain",
+        description="When searches kept no passage: give no answer, let the model answer from "
+        "memory, or show it the three best-ranked passages.",
+    )
+    unsupported: Literal["flag", "abstain", "allow"] = Field(
+        "flag",
+        description="When neither a kept passage nor a supported sub-answer contains the answer: "
+        "give it with the flag `unsupported`, give no answer, or let the model answer from memory "
+        "with the flag `closed_book`.",
+    )
     no_answer_text: str = Field(
         "No answer was found in the passages.", min_length=1, description="Said when abstaining."
     )
     merge_style: Literal["prose", "benchmark"] = Field(
-        "prose", description="`benchmark` joins a compound answer's parts by ` && `."
+        "prose",
+        description="`benchmark`: a compound answer is the short answers of its parts with ` && ` "
+        "between them, written by the model where its templates have `merge_benchmark.txt`.",
     )
+
+    @property
+    def invites_memory(self) -> bool:
+        """Whether prompts over evidence may invite the model to answer from memory."""
+        return self.no_evidence == "closed_book" or self.unsupported == "allow"

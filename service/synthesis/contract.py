@@ -24,7 +24,7 @@ from service.synthesis.prompts import Prompts
 from service.training.splits import Side, side_of
 
 T = TypeVar("T")
-ATTEMPTS: Final = 3  # of a call whose reply is no good (methods §4.5)
+ATTEMPTS: Final = 3  # of a call whose reply is no good (METHODS.md §4.5)
 RETRY_TEMPERATURE: Final = 0.7  # greedy again would say the same again
 
 
@@ -54,7 +54,8 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an item or a row is made of; it decides the side of the split (design, Held out).
+    """What an item or a row is made of; it decides the side of the split
+    (`service.training.splits`).
 
     `ids` and `titles` of all its passages, `answer_titles` of those that hold the answer, and
     `question` where people wrote it (a synthesised one is left out).

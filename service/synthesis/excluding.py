@@ -1,4 +1,4 @@
-"""Questions of development and test files: no row may ask one of them (methods §1.5)."""
+"""Questions of development and test files: no row may ask one of them (METHODS.md §1.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tagger and a splitter do (methods §3.2, steps 4 and 7)."""
+"""What a tagger and a splitter do (METHODS.md §3.2, steps 4 and 7)."""
 
 from __future__ import annotations
 

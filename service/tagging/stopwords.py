@@ -10,7 +10,7 @@ _WORD = re.compile(r"[^\W_]+(?:[-'’.,][^\W_]+)*")
 
 
 class StopwordTagger:
-    """The paper's s_i (methods §3.4 #4) in the place of parts of speech."""
+    """The paper's s_i (METHODS.md §3.4 #4) in the place of parts of speech."""
 
     def content_words(self, text: str) -> frozenset[str]:
         words = _WORD.findall(text)

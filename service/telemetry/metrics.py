@@ -1,7 +1,7 @@
 """The Prometheus metrics of one process part, in a registry of its own (no singletons).
 
-Names are fixed by the design and used by dashboards and alerts. `route` and `loop` are `none` until
-a question has them.
+Names are a contract: dashboards and alerts use them. `route` and `loop` are `none` until a question
+has them.
 """
 
 from __future__ import annotations
@@ -132,6 +132,16 @@ class Metrics:
         self._wasted = Counter(
             "revelator_wasted_tokens_total",
             "Tokens of calls that were cut off before their end.",
+            registry=registry,
+        )
+        self._resent = Counter(
+            "revelator_resent_calls_total",
+            "Engine calls sent once more: their connection was closed before a reply.",
+            registry=registry,
+        )
+        self._unread = Counter(
+            "revelator_unread_judgements_total",
+            "Replies of the judge that were no verdict.",
             registry=registry,
         )
         self._saved = Counter(
@@ -288,9 +298,17 @@ class Metrics:
         """Tokens that an engine made for a call that was cut off."""
         self._wasted.inc(tokens)
 
+    def call_resent(self) -> None:
+        """An engine call was sent once more."""
+        self._resent.inc()
+
     def saved(self, tokens: int) -> None:
         """Tokens that an engine did not have to make for a call that was ended on purpose."""
         self._saved.inc(tokens)
+
+    def unread_judgements(self, count: int) -> None:
+        """So many replies of the judge on relevance or the end of a search were no verdict."""
+        self._unread.inc(count)
 
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         """One search in one backend ended."""

@@ -1,4 +1,4 @@
-"""DRAGIN's drafts (methods §3.3): reasoning sentences that end in ``So the answer is X.``
+"""DRAGIN's drafts (METHODS.md §3.3): reasoning sentences that end in ``So the answer is X.``
 
 Raw text without turns: demonstrations, an optional ``Context:`` block, the question, the answer.
 The passage of a fact is withheld in about half of the rows. What is withheld cannot be known, the
@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from service.loops.dragin.prompts import demonstrations_text
 from service.prompting.quoting import quote
 from service.training import roles
 from service.training.distractors import Distractors, Reading
@@ -70,7 +71,8 @@ def context(passages: Sequence[str]) -> str:
 
 
 def shipped_demonstrations() -> str:
-    return roles.TEMPLATES.render("dragin_demonstrations") + "\n"
+    """As the profile `service` shows them."""
+    return demonstrations_text(roles.TEMPLATES, may_decline=True) + "\n"
 
 
 class Drafts:

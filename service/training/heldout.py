@@ -37,8 +37,8 @@ def heldout_questions(
 ) -> list[dict[str, Any]]:
     """At most `size` rows of each kind: id, kind, question, route, answer or parts, passages.
 
-    The passage with the answer is held out; a bridge may lead there from one that is not (design:
-    held out, for ever); to `tune` with, none is. None asks what two passages answer differently.
+    The passage with the answer is held out; a bridge may lead there from one that is not;
+    to `tune` with, none is held out. None asks what two passages answer differently.
     """
     facts = [
         fact

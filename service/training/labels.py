@@ -1,4 +1,4 @@
-"""The rows of `train labeler` and `train filter` (methods §4.5, step 6), as JSON Lines.
+"""The rows of `train labeler` and `train filter` (METHODS.md §4.5, step 6), as JSON Lines.
 
 `synthesize efficientrag` writes them, by rules or by a teacher. Words are those of
 `service.labelling.words`, as the encoders cut them, so that a row can be read without its maker.

@@ -1,6 +1,6 @@
 """The embedded model's shape, its attention for training on a CPU, and its export.
 
-A Llama decoder of about 4.7 M parameters (design "Engines and stores"): 5 layers of width 256,
+A Llama decoder of about 4.7 M parameters: 5 layers of width 256,
 8 query and 4 key heads of 32, tied embeddings, context 2,048.
 """
 
@@ -16,8 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
+from service.generation.training_notes import KEY, TrainingNotes
 from service.training.tokenizer import BOS, EOS
 
+NOTES = TrainingNotes(templates="compact", autorag="tuned", passages=1)
 CONTEXT = 2048
 VOCABULARY = 5120
 PLAIN_ATTENTION = "plain_bmm"
@@ -85,6 +87,7 @@ def export_model(model: LlamaForCausalLM, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config = model.config.to_dict() | {"dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}
     config = {name: value for name, value in config.items() if not name.startswith("_")}
+    config[KEY] = NOTES.model_dump()
     _write_json(folder / "config.json", config)
     generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": EOS, "do_sample": False}
     _write_json(folder / "generation_config.json", generation)

@@ -22,7 +22,7 @@ ROUTES = {
     "compound": "compound question",
     "complex": "complex question",
 }
-TEMPLATES = TemplateSet("compact")
+TEMPLATES = TemplateSet("tiny")
 # Most answers are among the first words of their passage.
 ANSWERS_WITHIN = 30
 

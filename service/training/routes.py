@@ -1,7 +1,7 @@
 """Questions with their routes: people's own, and synthesised ones, from one side of the split.
 
 All in the normal form that the router reads, so that no set is known by its looks. The sources are
-CommonsenseQA (`direct`: methods §1.5 draws that class from it), NQ-open, WebQuestions and SQuAD
+CommonsenseQA (`direct`: METHODS.md §1.5 draws that class from it), NQ-open, WebQuestions and SQuAD
 (`single`), MuSiQue and StrategyQA (`complex`), questions made from passages, and questions of
 people joined to compound ones or with a chain of relations in the place of a name.
 """

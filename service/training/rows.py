@@ -65,7 +65,7 @@ class RowProvenance(_Part):
 
 
 def side_of(question: str, source: RowProvenance) -> Side | None:
-    """What a row made from `source` may be used for (design, Held out); None: for neither.
+    """What a row made from `source` may be used for; None: for neither.
 
     `question` is the one people wrote, where `source.written`.
     """
@@ -88,11 +88,13 @@ AnyRow = TypeVar("AnyRow", bound=Sourced)
 
 
 class Row(Sourced):
-    """`task`: a role of methods §1.3 (`route`, `decompose`, …) or `autorag`. `question`: as the
-    user typed it, outside of any prompt (`train router` reads it with the last message)."""
+    """`task`: a role of METHODS.md §1.3 (`route`, `decompose`, …), `autorag` or `dragin`.
+    `question`: as the user typed it, outside of any prompt (`train router` reads it with the last
+    message). `raw`: the reply goes on with the text of the prompt, without a chat's turns."""
 
     task: str = Field(pattern=r"^[a-z_]+$")
     messages: list[RowMessage] = Field(min_length=2)
+    raw: bool = False
 
     @model_validator(mode="after")
     def _a_chat(self) -> Self:
@@ -104,6 +106,8 @@ class Row(Sourced):
             raise ValueError("the last message is not the assistant's")
         if not any(message.learn for message in self.messages):
             raise ValueError("no message is to be learnt")
+        if self.raw and (roles[0] == "system" or len(roles) > 2):
+            raise ValueError("a raw row has one text and one that goes on with it")
         return self
 
 

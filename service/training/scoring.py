@@ -114,7 +114,7 @@ class Heldout:
 
     def reading(self, size: int, distractors: int) -> list[tuple[str, str]]:
         """(prompt, answer): real names, unseen wordings, whole passages, gold anywhere."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for _ in range(size):
             made = self.maker.single(share=0.0)
             fact = made.hops[0].fact
@@ -145,7 +145,7 @@ class Heldout:
 
     def relevance(self, size: int) -> list[tuple[str, str]]:
         """(prompt, true or false): the gold passage, or one of the ten nearest others."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for number in range(size):
             made = self.maker.single(share=0.0)
             fact = made.hops[0].fact
@@ -184,7 +184,7 @@ class Heldout:
 
     def endings(self, size: int) -> list[tuple[str, str]]:
         """(prompt, yes or no) of chains, as often complete as not."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for number in range(size):
             made = self._chain()
             done = number % 2 == 0
@@ -195,7 +195,7 @@ class Heldout:
 
     def refines(self, size: int) -> list[tuple[str, str]]:
         """(prompt, next question) of chains, and of single questions that are echoed."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for number in range(size):
             made = self.maker.single(0) if number % 4 == 0 else self._chain()
             count = self.rng.randrange(len(made.hops))
@@ -206,7 +206,7 @@ class Heldout:
 
     def decompositions(self, size: int) -> list[tuple[str, str]]:
         """(prompt, JSON) of compound questions."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for _ in range(size):
             made = self.maker.compound(0)
             turn = roles.decompose_turn(made.question, roles.compound_parts(made, made.question))
@@ -215,7 +215,7 @@ class Heldout:
 
     def finals(self, size: int) -> list[tuple[str, str]]:
         """(prompt, answer) of comparisons, every sub-answer given."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for _ in range(size):
             made = self.maker.comparison(0)
             pairs.append((
@@ -225,7 +225,7 @@ class Heldout:
 
     def merges(self, size: int) -> list[tuple[str, str]]:
         """(prompt, prose) of compound questions."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for _ in range(size):
             made = self.maker.compound(0)
             turn = roles.merge_turn(made.question, roles.pairs_of(made.hops))

@@ -12,6 +12,8 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
+from service import runtime
+from service.api import health
 from service.retrieval.catalog import watching
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, NORMA, TEXT, add, put, stored
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found counts here: a probe waits for its own round, however busy the machine is."""
     monkeypatch.setattr(watching, "LOOK_S", 0.0)
+    monkeypatch.setattr(health, "PATIENCE_S", 60.0)
 
 
 async def ready(service: Live) -> dict[str, Any]:
@@ -155,3 +159,24 @@ async def test_a_body_that_breaks_off_replaces_nothing(tmp_path: Path) -> None:
         await leftovers(service, 0)
         assert await collections_of(service).manifest("mine") == before
         assert (await ask(service))["citations"][0]["passage_id"] == "n"
+
+
+async def test_a_late_probe_takes_no_gateway_out_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(service, [NORMA])
+        await ready(service)  # opens the collection that probes search
+        monkeypatch.setattr(runtime, "OPEN_S", 0.0)
+        service.app.state.readiness._until = 0.0
+        async with service.http.get("/readyz") as response:
+            problem = await check_problem(response, 503, "not-ready")
+            assert "retrieval: no answer within" in problem["detail"]
+        await ask(service)
+        (told,) = (await ready(service))["degraded"]
+        assert told.startswith("retrieval: no answer within")
+        monkeypatch.setattr(runtime, "LATELY_S", 0.0)
+        service.app.state.readiness._until = 0.0
+        async with service.http.get("/readyz") as response:
+            assert response.status == 503

@@ -9,10 +9,9 @@ import pytest
 from service.domain import Answer, Timing
 from service.events import AnswerReady, Token, Trigger, Withdraw
 from service.folding import Fold
-from service.generation.local import LocalGenerator
-from service.settings import EngineSettings
 from tests.conformance.dragin_parity import WordRetriever, load_passages
 from tests.support.live import answering, config, live, typed
+from tests.support.tiny import open_tiny
 
 pytestmark = pytest.mark.anyio
 ASKED = {"loop": "dragin", "route": "single", "timeout_s": 300}
@@ -22,7 +21,7 @@ ASKED = {"loop": "dragin", "route": "single", "timeout_s": 300}
 @pytest.mark.timeout(400)
 async def test_a_question_is_drafted_doubted_and_answered(profile: str) -> None:
     settings = config(dragin={"profile": profile, "threshold": 0.05, "max_tokens": 40})
-    engine = LocalGenerator("local", EngineSettings(timeout_s=120), threads=1)
+    engine = open_tiny(timeout_s=120)
     retriever = WordRetriever(load_passages())
     try:
         async with live(engine, settings=settings, retriever=retriever) as service:

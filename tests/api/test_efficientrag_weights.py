@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from service.domain import Answer
-from service.generation.local import LocalGenerator
-from service.settings import EngineSettings
 from tests.support.live import config, live
+from tests.support.tiny import open_tiny
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 ASKED: dict[str, Any] = {"loop": "efficientrag", "route": "single", "timeout_s": 300}
 
 
 async def answer(question: str, data_dir: Path) -> Answer:
-    engine = LocalGenerator("local", EngineSettings(timeout_s=120), threads=1)
+    engine = open_tiny(timeout_s=120)
     settings = config(data_dir=data_dir)
     try:
         async with live(engine, settings=settings, own_stores=True) as service:

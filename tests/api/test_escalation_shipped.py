@@ -12,6 +12,7 @@ from service.concurrency import closing
 from service.events import AnswerReady, BaseEvent, RouteChosen, StepEnd
 from service.runtime import Runtime, open_runtime
 from service.settings import Settings
+from tests.conftest import need
 
 pytestmark = pytest.mark.anyio
 # One cycle reads the passage of the film, which does not tell of its director.
@@ -42,8 +43,8 @@ async def is_mended(runtime: Runtime, row: dict[str, Any]) -> bool:
 async def test_a_question_that_one_step_gets_wrong_is_right_after_escalation(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("onnxruntime")
+    need("torch")
+    need("onnxruntime")
     settings = Settings.model_validate(
         {"data_dir": tmp_path, "escalation": {"when": "always", "below": 0.95}}
     )

@@ -13,6 +13,7 @@ from service.folding import Fold
 from service.generation.scripted import ScriptedGenerator, ScriptStep
 from service.runtime import open_runtime
 from tests.api.test_answer import check_grammar
+from tests.conftest import need
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config, live, typed
 
@@ -36,7 +37,7 @@ def routes(wire: list[tuple[str, Any]]) -> list[tuple[str, str]]:
 
 
 async def test_the_shipped_classifier_routes_without_a_call() -> None:
-    pytest.importorskip("onnxruntime")
+    need("onnxruntime")
     script = [step for step in answering() if step.match != "Task: route"]
     async with live(script, settings=config(router=CLASSIFIED)) as service:
         wire = await service.stream("Who composed Norma?")
@@ -50,7 +51,7 @@ async def test_the_shipped_classifier_routes_without_a_call() -> None:
 
 
 async def test_what_the_classifier_is_not_sure_of_the_model_routes() -> None:
-    pytest.importorskip("onnxruntime")
+    need("onnxruntime")
     settings = config(router=CLASSIFIED | {"confidence": 1.0})
     async with live(settings=settings) as service:
         wire = await service.stream("Who composed Norma?")

@@ -4,7 +4,7 @@
 
 DATA holds the corpora and questions of MuSiQue, 2WikiMultihopQA, SQuAD and NQ-open (README.md
 there); the 300 questions are the 100 of MuSiQue, 100 of SQuAD and 100 of NQ-open, evenly picked,
-over all 8,129 passages, each asked in both query shapes (methods §6 #30). URL is a running
+over all 8,129 passages, each asked in both query shapes (METHODS.md §6 #30). URL is a running
 Elasticsearch, RUN_SH a script that starts one (`run.sh DATA 0`, prints `ready PORT`).
 
 Target, for each shape: mean overlap of the ten best >= 0.93. The overlap of one question is |both|

@@ -36,7 +36,6 @@ from service.concurrency import gather
 from service.domain import RoleName
 from service.generation.base import TokenUsage
 from service.generation.factory import open_generator
-from service.generation.local.generator import EMBEDDED
 from service.prompting.templates import SHIPPED, TemplateSet
 from service.settings import EngineSettings
 from service.telemetry.logs import configure_logging
@@ -44,6 +43,7 @@ from tests.benchmarks.signals_cost import rate, without
 from tests.conformance import dragin_official, dragin_parity
 from tests.conformance.dragin_parity import Parameters, Trajectory, WordRetriever
 from tests.stubs.wide_model import save_wide_model
+from tests.support.tiny import TINY
 from tests.support.vllm import Vllm, metric, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
@@ -82,6 +82,9 @@ class Observed:
 
     def saved(self, tokens: int) -> None:
         self.tokens_saved += tokens
+
+    def unread_judgements(self, count: int) -> None:
+        pass
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         pass
@@ -246,9 +249,9 @@ def compare(base: float, rows: Sequence[dict[str, Any]], made: dict[str, list[Pa
 
 def make_work(folder: Path, given: argparse.Namespace) -> Work:
     wide = given.size == "wide"
-    model = save_wide_model(EMBEDDED, folder / "model") if wide else EMBEDDED
-    templates = Path(shutil.copytree(SHIPPED / "compact", folder / "templates"))
-    shots = [(SHIPPED / name / "dragin_demonstrations.txt") for name in ("full", "compact")]
+    model = save_wide_model(TINY, folder / "model") if wide else TINY
+    templates = Path(shutil.copytree(SHIPPED / "tiny", folder / "templates"))
+    shots = [(SHIPPED / name / "dragin_demonstrations.txt") for name in ("full", "tiny")]
     texts = [shot.read_text(encoding="utf-8").strip() for shot in shots]
     (templates / shots[0].name).write_text("\n".join(texts), encoding="utf-8")
     known = dragin_parity.load_questions()

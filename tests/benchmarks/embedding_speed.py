@@ -26,7 +26,8 @@ import orjson
 
 from service.domain import Passage
 from service.retrieval.embedding import MINILM, passage_input
-from service.retrieval.embedding.minilm import load_encoder, minilm_folder
+from service.retrieval.embedding.minilm import load_encoder
+from service.training.minilm import minilm_folder
 
 BATCH = 32
 TOP_K = 10

@@ -20,9 +20,9 @@ from typing import Any
 
 from service.generation.base import GenerationRequest, Message, complete
 from service.generation.local import LocalGenerator
-from service.generation.local.generator import EMBEDDED
 from service.settings import EngineSettings
 from tests.stubs.tiny_model import save_tiny_model
+from tests.support.tiny import TINY
 
 EMBEDDED_SHAPE = {
     "hidden_size": 256,
@@ -107,8 +107,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = options.model
-        if model is None and (EMBEDDED / "config.json").is_file():
-            model = str(EMBEDDED)
+        if model is None and (TINY / "config.json").is_file():
+            model = str(TINY)
         if model is None:
             print("the shipped model's weights are not there: a random model of its shape")
             model = str(save_tiny_model(Path(folder), context=2048, shape=EMBEDDED_SHAPE))

@@ -24,6 +24,7 @@ from service.domain import Answer
 from service.runtime import Runtime, open_runtime
 from service.settings import Settings
 from service.telemetry.logs import configure_logging
+from tests.support.tiny import as_trained
 from tests.support.vllm import Vllm, metric, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
@@ -34,7 +35,8 @@ COUNTERS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
 
 def settings_for(workers: Sequence[Vllm], folder: Path) -> Settings:
     engine = {"kind": "vllm", "urls": [w.url for w in workers], "pool": {"slow_start_s": 0}}
-    return Settings.model_validate({"data_dir": folder, "engines": {"default": engine}})
+    sections = as_trained() | {"data_dir": folder, "engines": {"default": engine}}
+    return Settings.model_validate(sections)
 
 
 def read(workers: Sequence[Vllm]) -> tuple[float, float]:

@@ -20,8 +20,14 @@ from typing import Any
 
 import torch
 
-from service.retrieval.embedding.minilm import load_encoder, minilm_folder, open_session
-from service.retrieval.embedding.minilm_file import model_file
+from service.retrieval.embedding.minilm import (
+    FOLDER,
+    LAYERS,
+    graph_name,
+    load_encoder,
+    minilm_tokenizer,
+    open_session,
+)
 from service.retrieval.embedding.presets import MINILM
 from service.routing.head import ROUTES, Head, load_head
 from service.routing.opening import SHIPPED
@@ -148,9 +154,9 @@ def cost(head: Head, rows: Sequence[RoutedQuestion]) -> str:
     questions = [row.question for row in random.Random(2).sample(list(rows), 300)]
     contract = MINILM.model_copy(update={"max_length": head.card.longest})
     encode = load_encoder(contract, 1, head.card.layers)
-    weights = minilm_folder() / "model.safetensors"
-    session = open_session(model_file(weights, layers=head.card.layers), 1)
-    whole = open_session(model_file(weights), 1)
+    session, whole = (
+        open_session(FOLDER / graph_name(layers), 1) for layers in (head.card.layers, LAYERS)
+    )
     times: list[list[float]] = [[], [], []]
     for question in questions:
         ids = _ids(question)
@@ -173,11 +179,8 @@ def cost(head: Head, rows: Sequence[RoutedQuestion]) -> str:
 
 def _ids(question: str) -> Any:
     import numpy as np
-    from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(minilm_folder() / "tokenizer.json"))
-    tokenizer.no_padding()
-    return np.array([tokenizer.encode(question).ids], np.int64)
+    return np.array([minilm_tokenizer().encode(question).ids], np.int64)
 
 
 def main() -> None:

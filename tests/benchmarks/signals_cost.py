@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 from service.concurrency import gather
 from service.generation.base import GenerationRequest, Generator, complete
-from service.generation.local.generator import EMBEDDED
 from service.generation.signals import SignalRequest
 from service.generation.vllm import VllmGenerator
 from service.settings import EngineSettings
 from tests.stubs.wide_model import save_wide_model
+from tests.support.tiny import TINY
 from tests.support.vllm import vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
@@ -113,7 +113,7 @@ def main() -> None:
         url = arguments.url
         if url is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            model = arguments.model or save_wide_model(EMBEDDED, folder / "model")
+            model = arguments.model or save_wide_model(TINY, folder / "model")
             options = ["--model", str(model), "--block-size", "32", *FLAGS]
             environment = plugin_environment(folder)
             server = stack.enter_context(

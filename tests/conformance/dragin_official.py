@@ -22,11 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from service.generation.local.generator import EMBEDDED
 from service.loops.dragin.queries import QUERY_TOKENS
 from service.prompting.templates import TemplateSet
 from service.tagging.opening import open_splitter, open_tagger
 from tests.conformance import dragin_parity as parity
+from tests.support.tiny import TINY
 
 # The questions are dealt out to the runs in turn.
 RUNS = (
@@ -77,9 +77,10 @@ def stand_in(name: str, **members: Any) -> None:
         setattr(sys.modules[parent], child, module)
 
 
-def import_official(checkout: Path) -> Any:
+def import_official(checkout: Path, *, with_spacy: bool = False) -> Any:
     """The checkout's `generate` module among stand-ins."""
-    stand_in("spacy", load=lambda _: Text)
+    if not with_spacy:
+        stand_in("spacy", load=lambda _: Text)
     stand_in("faiss")
     for name in ("beir", "beir.datasets", "beir.retrieval", "beir.retrieval.search"):
         stand_in(name)
@@ -231,7 +232,7 @@ def counts(runs: list[dict[str, Any]]) -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--model", type=Path, default=EMBEDDED)
+    parser.add_argument("--model", type=Path, default=TINY)
     parser.add_argument("--out", type=Path, default=parity.RECORD)
     given = parser.parse_args()
     PASSAGES["sample"] = parity.WordRetriever(parity.load_passages())

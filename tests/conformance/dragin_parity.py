@@ -29,7 +29,7 @@ from service.settings import Settings
 
 RECORD = Path(__file__).parent / "dragin_official.json"
 SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
-TEMPLATES = TemplateSet("compact")
+TEMPLATES = TemplateSet("tiny")
 PASSAGES_SHOWN = 3
 _WORD = re.compile(r"[^\W_]+")
 
@@ -157,7 +157,9 @@ async def run_ours(
     profile: str = "official",
     templates: TemplateSet = TEMPLATES,
     observer: Observer | None = None,
+    **dragin: Any,
 ) -> Trajectory:
+    """`dragin`: further settings of the loop."""
     settings = Settings.model_validate(
         {
             "dragin": {
@@ -165,6 +167,7 @@ async def run_ours(
                 "threshold": parameters.hallucination_threshold,
                 "max_tokens": parameters.generate_max_length,
                 "query_words": parameters.retrieve_keep_top_k,
+                **dragin,
             }
         }
     )

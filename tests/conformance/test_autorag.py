@@ -1,4 +1,4 @@
-"""Auto-RAG's message lists (roles, text, white space) for every branch of methods §2.2 and §2.3."""
+"""Auto-RAG's message lists (roles, text, white space) for every branch of METHODS.md §2.2, §2.3."""
 
 from __future__ import annotations
 

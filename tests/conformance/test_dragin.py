@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from service.generation.local import LocalGenerator
-from service.generation.local.generator import EMBEDDED
-from service.settings import EngineSettings
 from tests.conformance import dragin_parity as parity
+from tests.support.tiny import TINY, open_tiny
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 IDENTICAL = 0.98
@@ -32,7 +31,7 @@ def record() -> dict[str, Any]:
 
 @pytest.fixture
 async def engine(anyio_backend: str) -> AsyncIterator[LocalGenerator]:
-    opened = LocalGenerator("local", EngineSettings(timeout_s=300), threads=1)
+    opened = open_tiny(timeout_s=300)
     yield opened
     await opened.aclose()
 
@@ -49,7 +48,7 @@ def test_the_record_is_evidence(record: dict[str, Any]) -> None:
 async def test_trajectories_are_those_of_the_official_code(
     record: dict[str, Any], engine: LocalGenerator
 ) -> None:
-    if record["weights"] != parity.weights_hash(EMBEDDED):
+    if record["weights"] != parity.weights_hash(TINY):
         pytest.skip(  # a checkout is needed, which no run has: not what REVELATOR_REAL asks for
             "the record was made with other weights; remake it: "
             "python -m tests.conformance.dragin_official CHECKOUT"

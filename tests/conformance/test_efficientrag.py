@@ -1,4 +1,4 @@
-"""The loop in profile `official` against methods §4.2, written down line by line."""
+"""The loop in profile `official` against METHODS.md §4.2, written down line by line."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -10,24 +9,33 @@ import pytest
 from service.retrieval.catalog.backends import Backends
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.qdrant_server import QdrantServer
-from tests.unit.retrieval.worlds import SETTINGS
 
+WRITE_S = 20.0
 # qdrant-client's engine in this process says that it scans everything.
 QUIET = pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
 
 
 def elastic_server(request: pytest.FixtureRequest) -> ElasticServer:
-    return ElasticServer(request.getfixturevalue("elasticsearch_url"), SETTINGS.timeout_s)
+    return ElasticServer(request.getfixturevalue("elasticsearch_url"), WRITE_S)
 
 
-def qdrant_server() -> QdrantServer:
-    """The one of QDRANT_URL, else qdrant-client's engine in this process."""
-    return QdrantServer(os.environ.get("QDRANT_URL") or ":memory:", SETTINGS.timeout_s)
+def qdrant_server(request: pytest.FixtureRequest, protocol: str) -> QdrantServer:
+    """A real one by `gRPC` or `REST`, or qdrant-client's engine in this process (`memory`)."""
+    if protocol == "memory":
+        return QdrantServer(":memory:", WRITE_S)
+    url, port = request.getfixturevalue("qdrant")
+    return QdrantServer(url, WRITE_S, port if protocol == "gRPC" else 0)
 
 
 WORLDS: dict[str, Callable[[pytest.FixtureRequest], Backends]] = {
     "tantivy and qdrant-edge": lambda request: Backends(),
-    "tantivy and Qdrant": lambda request: Backends(None, qdrant_server()),
+    "tantivy and Qdrant in memory": lambda request: Backends(
+        None, qdrant_server(request, "memory")
+    ),
+    "tantivy and Qdrant by gRPC": lambda request: Backends(None, qdrant_server(request, "gRPC")),
+    "tantivy and Qdrant by REST": lambda request: Backends(None, qdrant_server(request, "REST")),
     "Elasticsearch and qdrant-edge": lambda request: Backends(elastic_server(request), None),
-    "Elasticsearch and Qdrant": lambda request: Backends(elastic_server(request), qdrant_server()),
+    "Elasticsearch and Qdrant by gRPC": lambda request: Backends(
+        elastic_server(request), qdrant_server(request, "gRPC")
+    ),
 }

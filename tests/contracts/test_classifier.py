@@ -12,13 +12,14 @@ import pytest
 from service.domain import RouteName
 from service.routing.base import Classifier
 from service.routing.opening import SHIPPED
+from tests.conftest import need
 from tests.stubs.fake_classifier import FakeClassifier
 
 pytestmark = pytest.mark.anyio
 
 
 def shipped() -> Classifier:
-    pytest.importorskip("onnxruntime")
+    need("onnxruntime")
     from service.routing.minilm import MinilmClassifier
 
     return MinilmClassifier(SHIPPED, threads=1)

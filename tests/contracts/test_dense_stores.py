@@ -19,7 +19,6 @@ from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import qdrant_store
 from service.retrieval.stores.base import VectorStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
-from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.qdrant_store import QdrantStore
 from service.settings.retrieval import Distance
 from service.settings.vectors import VectorSettings
@@ -30,6 +29,7 @@ EXACT = pytest.mark.filterwarnings("ignore:Local mode performs exact:UserWarning
 pytestmark = [pytest.mark.anyio, QUIET, EXACT]
 
 NAME = "dense-contract"
+EMBEDDED = "qdrant-edge"
 DIMENSION, COUNT = 32, 400
 SETTINGS = {
     "as they are": VectorSettings(),
@@ -43,16 +43,16 @@ SETTINGS = {
 class Worlds:
     """Makes stores and closes them; a Qdrant's collection is gone at the end."""
 
-    def __init__(self, folder: Path) -> None:
-        self.server: QdrantServer = qdrant_server()
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self.kind: str = request.param
+        protocol = self.kind.rpartition(" ")[2]
+        self.server = None if self.kind == EMBEDDED else qdrant_server(request, protocol)
         self.folder = folder
         self.made: list[VectorStore] = []
 
-    async def make(
-        self, kind: str, contract: EmbeddingContract, settings: VectorSettings
-    ) -> VectorStore:
+    async def make(self, contract: EmbeddingContract, settings: VectorSettings) -> VectorStore:
         store: VectorStore
-        if kind == "qdrant":
+        if self.server is not None:
             create = partial(QdrantStore.create, replace=True)
             store = await anyio.to_thread.run_sync(create, self.server, NAME, contract, settings)
         else:
@@ -63,13 +63,14 @@ class Worlds:
     async def aclose(self) -> None:
         for store in self.made:
             store.close()
-        await qdrant_store.drop(self.server, NAME)
-        await self.server.aclose()
+        if self.server is not None:
+            await qdrant_store.drop(self.server, NAME)
+            await self.server.aclose()
 
 
-@pytest.fixture
-async def worlds(tmp_path: Path) -> AsyncIterator[Worlds]:
-    made = Worlds(tmp_path / "dense")
+@pytest.fixture(params=[EMBEDDED, "Qdrant in memory", "Qdrant by gRPC", "Qdrant by REST"])
+async def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Worlds]:
+    made = Worlds(request, tmp_path / "dense")
     yield made
     await made.aclose()
 
@@ -91,12 +92,9 @@ def similarities(stored: Any, query: Any, distance: Distance) -> Any:
 
 @pytest.mark.parametrize("kept", SETTINGS)
 @pytest.mark.parametrize("distance", ["cosine", "dot"])
-@pytest.mark.parametrize("kind", ["qdrant_edge", "qdrant"])
-async def test_the_nearest_come_first(
-    worlds: Worlds, kind: str, distance: Distance, kept: str
-) -> None:
+async def test_the_nearest_come_first(worlds: Worlds, distance: Distance, kept: str) -> None:
     contract = EmbeddingContract(model="m", dimension=DIMENSION, distance=distance)
-    store = await worlds.make(kind, contract, SETTINGS[kept])
+    store = await worlds.make(contract, SETTINGS[kept])
     stored = vectors(COUNT, seed=1)
     await anyio.to_thread.run_sync(store.upsert, records(COUNT), stored.tolist())
     await store.optimize()
@@ -112,10 +110,9 @@ async def test_the_nearest_come_first(
         assert [hit.passage.passage_id for hit in hits] == [f"p{n:04}" for n in even]
 
 
-@pytest.mark.parametrize("kind", ["qdrant_edge", "qdrant"])
-async def test_vectors_of_another_size_are_refused(worlds: Worlds, kind: str) -> None:
+async def test_vectors_of_another_size_are_refused(worlds: Worlds) -> None:
     contract = EmbeddingContract(model="m", dimension=DIMENSION)
-    store = await worlds.make(kind, contract, VectorSettings())
+    store = await worlds.make(contract, VectorSettings())
     await anyio.to_thread.run_sync(store.upsert, records(3), vectors(3, seed=1).tolist())
     with pytest.raises(RevelatorError, match="embedding model"):
         await store.search(StoreQuery("", 3, [1.0] * (DIMENSION + 1)))

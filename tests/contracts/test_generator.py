@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,6 +18,7 @@ from service.generation.factory import open_generator
 from service.generation.scripted import ScriptedGenerator, ScriptStep
 from service.settings import EngineSettings
 from tests.stubs.openai_server import StubServer
+from tests.stubs.tiny_compiled import COMPILED
 from tests.stubs.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ class Subject:
 
     async def idle(self) -> bool:
         try:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 while self.below.running:  # noqa: ASYNC110 (engines have no event for it)
                     await asyncio.sleep(0.005)
         except TimeoutError:
@@ -76,17 +77,20 @@ async def over_http() -> AsyncIterator[Subject]:
 
 
 @asynccontextmanager
-async def in_process(model: Path) -> AsyncIterator[Subject]:
-    engine: Any = open_generator("local", EngineSettings(model=str(model)))
+async def in_process(kind: Literal["local", "embedded"], model: Path) -> AsyncIterator[Subject]:
+    engine: Any = open_generator("mine", EngineSettings(kind=kind, model=str(model)))
     yield Subject(engine, engine)
     await engine.aclose()
 
 
-@pytest.fixture(params=["scripted", "openai", "local"])
-async def subject(
-    request: pytest.FixtureRequest, tiny_model: Path, anyio_backend: str
-) -> AsyncIterator[Subject]:
-    opened = {"scripted": scripted, "openai": over_http, "local": lambda: in_process(tiny_model)}
+@pytest.fixture(params=["scripted", "openai", "local", "embedded"])
+async def subject(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[Subject]:
+    opened = {
+        "scripted": scripted,
+        "openai": over_http,
+        "local": lambda: in_process("local", request.getfixturevalue("tiny_model")),
+        "embedded": lambda: in_process("embedded", COMPILED),
+    }
     async with opened[request.param]() as subject:
         yield subject
 

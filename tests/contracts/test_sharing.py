@@ -29,7 +29,7 @@ NAME = "shared"
 
 @pytest.fixture
 async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
-    made = Backends(elastic_server(request), qdrant_server())
+    made = Backends(elastic_server(request), qdrant_server(request, "gRPC"))
     await made.drop(NAME)
     yield made
     await made.drop(NAME)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import anyio.to_thread
 import pytest
 
-from service.errors import StoreError
+from service.errors import ConfigurationError, StoreError
+from service.retrieval.base import SearchRequest
 from service.retrieval.catalog.backends import Backends
 from service.retrieval.catalog.collections import Collections
 from service.retrieval.catalog.upkeep import Finding
 from service.retrieval.chunking import passages_of
 from service.retrieval.documents import Document, Record
+from service.retrieval.embedding import Vector
+from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingesting.ingest import ingest_documents
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writing import LONG, contents, opened
-from tests.unit.retrieval.worlds import CORPUS, CountingEmbedder
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]
 
@@ -96,6 +99,52 @@ async def test_differences_are_found_shown_and_mended(tmp_path: Path, backends: 
 
         again = await collections.check(NAME, repair=True)
         assert (again.findings, again.done) == ([], [])
+
+
+class OtherEmbedder(CountingEmbedder):
+    """The same numbers turned round, under another contract."""
+
+    contract = CountingEmbedder.contract.model_copy(update={"revision": 2})
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        return [vector[::-1] for vector in await super().embed_passages(texts)]
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        return [vector[::-1] for vector in await super().embed_queries(texts)]
+
+
+async def test_another_embedding_is_told_and_embedded_again(
+    tmp_path: Path, backends: Backends
+) -> None:
+    long = {"id": "half", "title": "", "text": LONG}
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME, description="kept")
+        await ingest_documents([*CORPUS, long], NAME, collections)
+        before = await collections.manifest(NAME)
+    embedder = OtherEmbedder()
+    async with opened(tmp_path, backends, embedder) as collections:
+        report = await collections.check(NAME)
+        assert kinds(report.findings) == {"embedding": 1}
+        assert "--repair" in report.findings[0].detail
+        with pytest.raises(ConfigurationError, match="--repair"):
+            await ingest_documents([{"id": "new", "title": "", "text": "New."}], NAME, collections)
+
+        report = await collections.check(NAME, repair=True)
+        assert kinds(report.findings) == {"embedding": 1}
+        assert report.left == []
+        assert embedder.passages == before.passages
+        assert report.done == [f"{before.passages} passages embedded again"]
+        after = await collections.manifest(NAME)
+        new = {"generation": after.generation, "embedding": embedder.contract}
+        assert after.generation > before.generation
+        assert after.model_copy(update={"leftovers": ()}) == before.model_copy(update=new)
+        bm25, dense = await contents(await collections.get(NAME))
+        assert bm25 == dense
+        assert len(bm25) == before.passages
+
+        retriever = HybridRetriever(collections, embedder, SETTINGS)
+        found = await retriever.search(SearchRequest("volcano", 1, NAME, retriever="dense"))
+        assert [hit.passage.passage_id for hit in found.passages] == ["etna"]
 
 
 async def test_a_store_that_lost_everything_is_not_gone_by(

@@ -178,7 +178,7 @@ async def test_other_settings_than_a_collection_was_made_with(
 ) -> None:
     async with opened(tmp_path, backends) as collections:
         await collections.create(NAME)
-    other: Any = WORLDS["tantivy and Qdrant"](None)  # type: ignore[arg-type]
+    other: Any = WORLDS["tantivy and Qdrant in memory"](None)  # type: ignore[arg-type]
     other = Backends() if other.names == backends.names else other
     async with opened(tmp_path, other) as collections:
         with pytest.raises(StoreError, match=r"is held by .* set retrieval.elasticsearch_url"):

@@ -158,10 +158,11 @@ def _dies_at(operation: int) -> Callable[[Any], Any]:
         def wrapped(*arguments: Any) -> Any:
             nonlocal count
             count += 1
-            if count == operation and operation % 2 == 0:
+            own = count  # others may begin before this one ends
+            if own == operation and operation % 2 == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             result = call(*arguments)
-            if count == operation:
+            if own == operation:
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 class Proxy:
     """`delay_s` and `status` may change while it runs; `refusals` bounds how often `status` is
-    answered. `requests` counts what came in."""
+    answered, `only` to which requests: those that hold it. `requests` counts what came in."""
 
     def __init__(self, target: str) -> None:
         parts = urlsplit(target)
@@ -22,43 +23,49 @@ class Proxy:
         self.delay_s = 0.0
         self.status: int | None = None
         self.refusals = 1_000_000
+        self.only = b""
+        self.product = "Elasticsearch"
         self.requests = 0
 
     async def serve(self, client: SocketStream) -> None:
         """One connection; a request fits into what is read at once."""
-        with contextlib.suppress(anyio.BrokenResourceError, OSError):
+        with contextlib.suppress(OSError):
             async with (
                 client,
                 await anyio.connect_tcp(*self._target) as server,
                 anyio.create_task_group() as group,
             ):
-                group.start_soon(self._answers, server, client)
-                await self._requests(client, server)
+                group.start_soon(self._answers, server, client, group.cancel_scope)
+                with contextlib.suppress(anyio.BrokenResourceError, OSError):
+                    await self._requests(client, server)
                 group.cancel_scope.cancel()
 
     async def _requests(self, client: SocketStream, server: SocketStream) -> None:
         async for data in client:
             self.requests += data.count(b" HTTP/1.1\r\n")
             await anyio.sleep(self.delay_s)
-            if self.status is not None and self.refusals > 0:
+            if self.status is not None and self.refusals > 0 and self.only in data:
                 self.refusals -= 1
-                await client.send(_answer(self.status))
+                await client.send(_answer(self.status, self.product))
                 return
             await server.send(data)
 
     @staticmethod
-    async def _answers(server: SocketStream, client: SocketStream) -> None:
+    async def _answers(
+        server: SocketStream, client: SocketStream, connection: anyio.CancelScope
+    ) -> None:
         with contextlib.suppress(anyio.BrokenResourceError, OSError):
             async for data in server:
                 await client.send(data)
+        connection.cancel()  # a server that is gone leaves no client waiting
 
 
-def _answer(status: int) -> bytes:
+def _answer(status: int, product: str) -> bytes:
     body = b'{"error":{"type":"of_the_proxy","reason":"said the proxy"}}'
     return (
-        b"HTTP/1.1 %d Said\r\nx-elastic-product: Elasticsearch\r\nconnection: close\r\n"
+        b"HTTP/1.1 %d Said\r\nx-elastic-product: %s\r\nconnection: close\r\n"
         b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
-    ) % (status, len(body), body)
+    ) % (status, product.encode(), len(body), body)
 
 
 @asynccontextmanager
@@ -71,3 +78,15 @@ async def proxied(target: str) -> AsyncIterator[Proxy]:
             group.start_soon(listener.serve, proxy.serve)
             yield proxy
             group.cancel_scope.cancel()
+
+
+def free_port(*, pair: bool = False) -> int:
+    """A port of this machine that nobody listens on; with `pair` the next one is free too."""
+    while True:
+        with socket.socket() as own, socket.socket() as next_one:
+            own.bind(("127.0.0.1", 0))
+            port: int = own.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                if pair:
+                    next_one.bind(("127.0.0.1", port + 1))
+                return port

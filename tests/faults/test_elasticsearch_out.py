@@ -28,12 +28,15 @@ from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
 from service.settings import RetrievalSettings
 from tests.elasticsearch_node import Node, running_elasticsearch
+from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents
+from tests.faults.outage import BRIEFLY_S, FOR_S, check, outage
 from tests.unit.retrieval.worlds import CORPUS, dense_hashes
 
 pytestmark = pytest.mark.anyio
 
 TIMEOUT_S = 1.0
+WRITE_S = 10.0  # that a write may take
 PATIENT_S = 20.0  # where nothing is to be out
 NAME = "out"
 COUNT = 300  # documents of the killed ingest; more than one batch
@@ -51,7 +54,7 @@ class World:
     """Collections on Elasticsearch and qdrant-edge, and the retriever over them."""
 
     def __init__(self, data: Path, url: str, timeout_s: float = TIMEOUT_S) -> None:
-        self.backends = Backends(ElasticServer(url, timeout_s))
+        self.backends = Backends(ElasticServer(url, max(timeout_s, WRITE_S)))
         embedder = HashingEmbedder()
         self.collections = Collections(data, embedder, Sample(data / "none"), self.backends)
         settings = RetrievalSettings(embedding_model="hashing", timeout_s=timeout_s)
@@ -126,6 +129,18 @@ async def test_killed_and_started_again(tmp_path: Path, elasticsearch_script: Pa
                     break
                 await anyio.sleep(0.2)
             assert await world.contents() == before
+
+
+@pytest.mark.timeout(180)
+async def test_questions_go_on_and_all_is_whole_again(
+    tmp_path: Path, elasticsearch_script: Path
+) -> None:
+    """One fault after the other, on one server."""
+    async with elastic_world(elasticsearch_script, tmp_path) as (faults, service):
+        for fault in NAMES:
+            breaks, heals = faults.faults(service)[fault]
+            told = await outage(service, breaks, heals, FOR_S.get(fault, BRIEFLY_S))
+            check(told, SIDE, harmless=fault in HARMLESS)
 
 
 def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:

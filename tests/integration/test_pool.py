@@ -19,6 +19,7 @@ from service.generation.factory import open_generator
 from service.runtime import Runtime, open_runtime
 from service.settings import Settings
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
+from tests.support.tiny import as_trained
 from tests.support.vllm import Vllm, metric, vllm_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
@@ -47,7 +48,7 @@ def settings_for(workers: Sequence[Vllm]) -> Settings:
         "timeout_s": 60.0,
         "pool": {"probe_s": 2.0, "slow_start_s": 0.0},
     }
-    return Settings.model_validate({"engines": {"default": engine}})
+    return Settings.model_validate(as_trained() | {"engines": {"default": engine}})
 
 
 def prefix_cache(workers: Sequence[Vllm]) -> tuple[float, float]:
@@ -101,7 +102,7 @@ async def test_a_caller_that_leaves_stops_the_engine(workers: list[Vllm]) -> Non
     async with closing(engine.stream(request)) as deltas:
         await anext(deltas)
 
-    async with asyncio.timeout(10):  # a second on an idle machine
+    async with asyncio.timeout(30):  # a second on an idle machine
         while await asyncio.to_thread(_sum, workers, RUNNING):  # noqa: ASYNC110 (no event)
             await asyncio.sleep(0.02)
     assert await asyncio.to_thread(_sum, workers, TOKENS) - before < 1500

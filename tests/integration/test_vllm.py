@@ -20,8 +20,6 @@ from rich.console import Console
 from service.concurrency import closing
 from service.errors import EngineFailure
 from service.generation.base import GenerationRequest, Message, complete
-from service.generation.local import LocalGenerator
-from service.generation.local.generator import EMBEDDED
 from service.generation.openai import OpenAIGenerator
 from service.generation.signals import ScoreRequest
 from service.generation.vllm import VllmGenerator
@@ -31,6 +29,7 @@ from service.synthesis.driver import Run
 from service.synthesis.pipelines import pipeline_of
 from service.synthesis.teacher import Teacher
 from tests.conftest import unavailable
+from tests.support.tiny import TINY, open_tiny
 from tests.support.vllm import metric, vllm_server
 from tests.unit.synthesis.worlds import compound_lines, nothing
 
@@ -151,12 +150,10 @@ async def test_leaving_aborts_the_call_within_a_second(
 
 
 async def test_the_engine_in_the_process_writes_the_same(engine: OpenAIGenerator) -> None:
-    """Greedy output of the shipped model, token by token, in two implementations."""
-    if not (EMBEDDED / "config.json").is_file():
-        unavailable("the shipped model", "train it")
-    if os.environ.get("VLLM_URL") and not os.environ.get("VLLM_SERVES_EMBEDDED"):
-        unavailable("the shipped model at VLLM_URL", "set VLLM_SERVES_EMBEDDED=1 where it is")
-    local = LocalGenerator("local", EngineSettings())
+    """Greedy output of TINY, token by token, in two implementations."""
+    if os.environ.get("VLLM_URL") and not os.environ.get("VLLM_SERVES_TINY"):
+        unavailable(f"{TINY.name} at VLLM_URL", "set VLLM_SERVES_TINY=1 where it is")
+    local = open_tiny()
     for topic, chat in (("the film Norma", True), ("an Zürich—é", True), ("Paris", False)):
         text = f"Task: answer\nQuestion: Who made {topic}?\nAnswer:"
         raw = GenerationRequest(prompt=text, max_tokens=24)

@@ -1,5 +1,7 @@
 """Real vLLM servers that can give no signals: each says why, and serves text all the same."""
 
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
 from __future__ import annotations
 
 import json
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.conftest import need
+
+need("torch")
 
 from service.errors import EngineFailure
 from service.generation.base import GenerationRequest, complete

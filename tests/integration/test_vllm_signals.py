@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.conftest import need
+from tests.support.tiny import TINY
+
+torch = need("torch")
 
 from service.errors import EngineFailure, EngineRefusal  # noqa: E402
 from service.generation.base import GenerationRequest, complete  # noqa: E402
-from service.generation.local.generator import EMBEDDED  # noqa: E402
 from service.generation.signals import ContextRows, DraftToken, ScoreRequest, SignalRequest  # noqa: E402
 from service.generation.vllm import VllmGenerator  # noqa: E402
 from service.settings import EngineSettings  # noqa: E402
@@ -106,7 +108,7 @@ async def worker(chunked: str, anyio_backend: str) -> AsyncIterator[VllmGenerato
 
 @pytest.fixture(scope="module")
 def eager() -> Eager:
-    return Eager(EMBEDDED)
+    return Eager(TINY)
 
 
 Made = tuple[str, list[DraftToken], ContextRows]
@@ -141,8 +143,8 @@ def passage(start: int, sentences: int) -> str:
 
 
 async def nothing_held(worker: VllmGenerator) -> bool:
-    """Within two seconds."""
-    for _ in range(40):
+    """Soon."""
+    for _ in range(400):
         info = await worker.plugin_info()
         assert info is not None
         if not (info.calls or info.reserved_bytes or info.worker_calls or info.worker_bytes):

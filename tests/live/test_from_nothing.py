@@ -119,6 +119,16 @@ def test_ingest_and_ask_go_through_the_running_server(server: Server, tmp_path: 
     body = json.loads(asked.stdout)
     assert body["steps"][0]["passages"][0]["passage_id"] == "1"
 
+    listed = server.run("collections", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["notes", "sample"]
+    shown = server.run("collections", "show", "notes")
+    assert "documents: 2\n" in shown.stdout
+    assert server.run("collections", "delete", "notes", "--yes").returncode == 0
+    again = server.run("collections", "delete", "notes", "--yes")
+    assert again.returncode == 2
+    assert "there is no collection 'notes'" in again.stderr
+
 
 @pytest.mark.timeout(180)
 def test_what_is_asked_for_and_is_not_there_is_said_in_one_line(server: Server) -> None:

@@ -21,7 +21,7 @@ from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, Raw, answering, eventually, live
 
 pytestmark = pytest.mark.anyio
-WITHIN_S = 1.0
+WITHIN_S = 5.0  # a moment on an idle machine
 LONG = "word " * 20_000
 
 
@@ -172,7 +172,7 @@ async def test_a_client_that_never_reads_loses_its_answer_not_the_server_s_place
         await client.until("event: start")
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await eventually(lambda: engine.running == 1)
-        await eventually(lambda: engine.running == 0, 5.0)
+        await eventually(lambda: engine.running == 0)
         assert service.app.state.admission.running == 0
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         text = await client.rest()

@@ -42,7 +42,7 @@ def settings_of(folder: Path, server: StubServer) -> Settings:
     teacher = EngineSettings(kind="openai", urls=[server.url], model="stub-model")
     return Settings(
         data_dir=folder / "data",
-        engines={"default": EngineSettings(), "big": teacher},
+        engines={"default": EngineSettings(model="not asked"), "big": teacher},
         retrieval=RetrievalSettings(embedding_model="hashing"),
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from service.domain import RouteName
-from service.routing.base import Routed
+from service.routing.base import ROUTES, Routed
 
 
 class FakeClassifier:
@@ -11,6 +13,7 @@ class FakeClassifier:
         self.says = Routed(route, probability)
         self.asked: list[str] = []
 
-    async def classify(self, question: str) -> Routed:
+    async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
+        self.allowed = list(allowed)
         self.asked.append(question)
         return self.says

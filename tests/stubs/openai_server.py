@@ -32,7 +32,9 @@ class StubServer:
     `cut` (it closes after `cut_after` words), `garbage`, `html`, `silent` (headers, then nothing),
     `no_choices`, `error_event`. `owned_by`, `models`: what `/models` says; `version` and `health`
     (a status): what `/version` and `/health` say. `rejects`: fields of a body that are answered by
-    400. `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body.
+    400. `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body. `reasoning`:
+    words of thinking, sent before the reply in a field of their own; they count as tokens.
+    `refuses`: of a body, why it is answered by `refusal` (a status), None for those that are not.
     """
 
     reply: str | Callable[[dict[str, Any]], str] = "It is Paris ."
@@ -51,6 +53,8 @@ class StubServer:
     version: str = "0.32.0"
     usage: bool = True
     reasoning: str = ""
+    refuses: Callable[[dict[str, Any]], str | None] = lambda body: None
+    refusal: int = 400
     dialect: Literal["sse", "json"] = "sse"
     host: str = "127.0.0.1"
     port: int = 0
@@ -127,8 +131,10 @@ class StubServer:
 
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         failure = self._next_failure()
-        if refused := [name for name in self.rejects if name in body]:
-            return web.json_response({"error": {"message": f"no field {refused[0]}"}}, status=400)
+        refused = next((f"no field {name}" for name in self.rejects if name in body), None)
+        if why := refused or self.refuses(body):
+            status = 400 if refused else self.refusal
+            return web.json_response({"error": {"message": why}}, status=status)
         if isinstance(failure, int):
             headers = {"Retry-After": self.retry_after} if self.retry_after else {}
             return web.Response(
@@ -161,9 +167,10 @@ class StubServer:
         await asyncio.sleep(self.first_delay)
         if failure in ("silent", "garbage", "no_choices", "error_event"):
             return await self._fail(request, response, failure)
-        if self.reasoning:
-            await _send(response, _event({"delta": {"reasoning_content": self.reasoning}}))
-        limit = body["max_tokens"]
+        thoughts = WORDS.findall(self.reasoning)
+        for thought in thoughts[: body["max_tokens"]]:
+            await _send(response, _event({"delta": {"reasoning_content": thought}}))
+        limit = max(0, body["max_tokens"] - len(thoughts))
         for number, word in enumerate(words[:limit]):
             if failure == "cut" and number >= self.cut_after:
                 assert request.transport is not None
@@ -172,7 +179,7 @@ class StubServer:
             if self.token_delay:
                 await asyncio.sleep(self.token_delay)
             await _send(response, _event(_choice(chat, word, body)))
-        await self._end(response, body, chat, words)
+        await self._end(response, body, chat, [*thoughts, *words])
         return response
 
     async def _end(

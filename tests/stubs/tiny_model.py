@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.conftest import need
+
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 CHAT_TEMPLATE = (
     "{%- set ns = namespace(system='') -%}{%- for m in messages -%}"
@@ -89,8 +91,11 @@ def save_tiny_model(
     shape: Mapping[str, int] = TINY_SHAPE,
     spread: float = 0.5,
 ) -> Path:
-    """Random weights, large enough that no two logits come close to a tie, saved in bf16."""
-    import torch
+    """Random weights, large enough that no two logits come close to a tie, saved in bf16.
+
+    Skips the test without the extra `transformers`.
+    """
+    torch = need("torch", "transformers")
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 

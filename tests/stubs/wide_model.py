@@ -10,11 +10,13 @@ import json
 import shutil
 from pathlib import Path
 
+from tests.conftest import need
+
 
 def save_wide_model(source: Path, folder: Path, intermediate: int = 26_100) -> Path:
     """Copy the Llama model at `source` with MLPs of `intermediate` units: 26,100 make 103 M weights
     of the shipped one."""
-    import torch
+    torch = need("torch")
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(source, folder, dirs_exist_ok=True)

@@ -202,7 +202,7 @@ class Raw:
             await self.writer.wait_closed()
 
 
-async def eventually(condition: Any, seconds: float = 1.0) -> float:
+async def eventually(condition: Any, seconds: float = 10.0) -> float:
     """Wait until `condition()` holds; the seconds it took. Fails after `seconds`."""
     started = time.monotonic()
     while not condition():

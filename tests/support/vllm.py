@@ -1,4 +1,4 @@
-"""A real vLLM on the CPU, serving the shipped model, from the python that VLLM_PYTHON names."""
+"""A real vLLM on the CPU, serving `tiny.TINY`, from the python that VLLM_PYTHON names."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from service.generation.local.generator import EMBEDDED
 from tests.conftest import unavailable
+from tests.support.tiny import TINY
 
 START_S = 300
 
 
 def vllm_python() -> str:
     """Skips the test, or fails it under REVELATOR_REAL, where there is none."""
-    if not (EMBEDDED / "config.json").is_file():
-        unavailable("the shipped model", "train it, or set VLLM_URL")
     return os.environ.get("VLLM_PYTHON") or unavailable(
         "a vLLM server", "set VLLM_PYTHON to a python that has vLLM"
     )
@@ -60,7 +58,7 @@ def vllm_server(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(EMBEDDED)]
+    command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(TINY)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--max-model-len", "2048", "--enforce-eager"]
     # a small model may fill its answer with the white space that JSON allows anywhere

@@ -15,10 +15,10 @@ SERVICE = ROOT / "service"
 
 # A layer may import itself and what stands to its left.
 LAYERS = (
-    ("errors", "concurrency", "text", "domain", "offline"),
-    ("events", "budget", "settings", "locking"),
+    ("errors", "concurrency", "text", "grounding", "domain", "offline"),
+    ("events", "budget", "settings", "locking", "tls", "connections"),
     ("prompting", "generation", "retrieval", "tagging", "labelling", "routing"),
-    ("calling", "citing", "folding", "inquiry", "drafting", "telemetry"),
+    ("calling", "citing", "evidence", "folding", "inquiry", "drafting", "telemetry"),
     ("revelator",),
     ("loops",),
     ("handlers",),
@@ -26,6 +26,8 @@ LAYERS = (
     ("runtime",),
     ("evaluation", "api", "terminal", "training", "synthesis"),
     ("serving", "asking", "checking", "banner"),
+    ("cli_options",),
+    ("cli_collections",),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -35,6 +37,7 @@ OPENERS = {"runtime", "generation", "retrieval"}
 CONCRETE = (
     "service.generation.openai",
     "service.generation.local",
+    "service.generation.embedded",
     "service.generation.vllm",
     "service.retrieval.stores.tantivy_store",
     "service.retrieval.stores.qdrant_edge_store",

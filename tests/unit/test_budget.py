@@ -31,8 +31,8 @@ def test_a_fifth_of_the_time_is_kept_for_the_answer() -> None:
 
 def test_slow_reader_calls_raise_the_reserve() -> None:
     spent, _ = budget(timeout_s=10.0)
-    spent.spend_call(10, 4.0, reader=True)
-    spent.spend_call(10, 9.0, reader=False)
+    spent.end_call(0, 10, 4.0, reader=True)
+    spent.end_call(0, 10, 9.0, reader=False)
     assert spent.reserve_s == 6.0
 
 
@@ -43,7 +43,7 @@ def test_calls_tokens_and_retrievals_each_end_it() -> None:
         setattr(spent, field, 2)
         assert spent.exhausted() == "budget"
     spent, _ = budget(max_tokens=10)
-    spent.spend_call(10, 0.1, reader=False)
+    spent.end_call(0, 10, 0.1, reader=False)
     assert spent.exhausted() == "budget"
 
 

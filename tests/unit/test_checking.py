@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
+from tests.conftest import need
 from tests.support.workers import StubWorker, stub_workers
 
 
@@ -73,8 +74,8 @@ def test_one_of_two_out_and_another_version(
         ({"MODEL": "absent"}, "serves stub-model, not absent"),
         ({"POOL__RESOLVE": "true", "URLS": "http://nowhere.invalid:8000/v1"}, "no address of"),
         ({"URLS": "http://127.0.0.1:9/v1"}, "takes no connection"),
-        ({"URLS": "127.0.0.1:9/v1"}, "is no http:// or https:// URL"),
-        ({"URLS": ""}, "is no http:// or https:// URL"),
+        ({"URLS": "127.0.0.1:9/v1"}, "is not an http:// or https:// URL"),
+        ({"URLS": ""}, "is not an http:// or https:// URL"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -103,7 +104,7 @@ def test_a_role_whose_adapter_nobody_serves(
 def test_who_routes_where_it_is_not_the_model(
     workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pytest.importorskip("onnxruntime")
+    need("onnxruntime")
     monkeypatch.setenv("REVELATOR_ROUTER__KIND", "classifier")
     code, output = check(monkeypatch, [worker.url for worker in workers])
     assert code == 0, output

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from service.citing import Evidence, bearing_sentence, cite
 from service.events import RetrievedPassage
+from service.grounding import bears
+from service.text import content_words, sentences
 
 TEXT = "Norma is an opera in two acts. It was composed by Vincenzo Bellini. Bellini died in 1835."
 
@@ -34,8 +36,11 @@ def test_among_equals_the_sentence_closest_to_the_question() -> None:
 
 def test_no_passage_is_cited_twice_and_order_is_step_then_rank() -> None:
     evidence = [
-        Evidence("1", "a", "q", [found("p1", "One."), found("p2", "Two.", 2)]),
-        Evidence("2", "a", "q", [found("p2", "Two."), found("p3", "Three.", 2), found("p4", " ")]),
+        Evidence("1", found("p1", "One."), "a", "q"),
+        Evidence("1", found("p2", "Two.", 2), "a", "q"),
+        Evidence("2", found("p2", "Two."), "a", "q"),
+        Evidence("2", found("p3", "Three.", 2), "a", "q"),
+        Evidence("2", found("p4", " "), "a", "q"),
     ]
     cited = [(citation.passage_id, citation.step) for citation in cite(evidence)]
     assert cited == [("p1", "1"), ("p2", "1"), ("p3", "2")]
@@ -43,6 +48,27 @@ def test_no_passage_is_cited_twice_and_order_is_step_then_rank() -> None:
 
 @given(st.text(min_size=1).filter(str.strip), st.text(), st.text())
 def test_a_citation_is_always_an_exact_substring(text: str, answer: str, question: str) -> None:
-    (citation,) = cite([Evidence("1", answer, question, [found("p", text)])])
+    (citation,) = cite([Evidence("1", found("p", text), answer, question)])
     assert text[citation.start : citation.end] == citation.text
     assert citation.text.strip() == citation.text != ""
+
+
+SENTENCE = st.lists(
+    st.sampled_from(["Norma", "Bellini", "died", "acts", "in", "1835", "opera", "the", "Catania"]),
+    min_size=1,
+    max_size=6,
+).map(lambda words: f"{' '.join(words)}. ")
+
+
+@given(st.lists(SENTENCE, min_size=1, max_size=5).map("".join), SENTENCE, SENTENCE)
+def test_it_bears_the_answer_then_shares_most_words_then_comes_first(
+    text: str, answer: str, question: str
+) -> None:
+    def closeness(sentence: str) -> tuple[bool, int, int]:
+        words = content_words(sentence)
+        shared = words & content_words(answer)
+        return bears(sentence, answer), len(shared), len(words & content_words(question))
+
+    start, end = bearing_sentence(text, answer, question)
+    whole = [text[begin:stop].strip() for begin, stop in sentences(text)]
+    assert text[start:end] == max(whole, key=closeness)

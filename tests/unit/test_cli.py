@@ -28,15 +28,35 @@ def test_the_version() -> None:
 
 
 def test_every_command_explains_itself() -> None:
-    for command in ("serve", "ask", "ingest", "evaluate", "check"):
+    for command in ("serve", "ask", "ingest", "evaluate", "check", "collections"):
         code, output = run(command, "--help")
         assert code == 0
         assert "Usage" in output
 
 
+def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_RETRIEVAL__EMBEDDING_MODEL", "hashing")
+    code, output = run("ingest", "revelator.jsonl", "--collection", "mine")
+    assert code == 0, output
+    code, output = run("collections", "list")
+    assert code == 0, output
+    assert output.splitlines()[1].split()[:3] == ["mine", "1", "1"]
+    code, output = run("collections", "show", "mine")
+    assert "documents: 1\n" in output
+    assert "state: complete\n" in output
+    result = CliRunner().invoke(app, ["collections", "delete", "mine"], input="n\n")
+    assert result.exit_code == 1
+    assert run("collections", "show", "mine")[0] == 0
+    assert run("collections", "delete", "mine", "--yes") == (0, "collection mine is deleted\n")
+    code, output = run("collections", "show", "mine")
+    assert (code, "there is no collection 'mine'" in output) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
+        (["collections", "delete", "gone", "--yes"], "there is no collection 'gone'"),
+        (["collections", "show", "../x"], "a name is"),
         (["check", "--config", "gone.toml"], "no settings file at gone.toml"),
         (["worker", "a-model", "--port", "9"], "there is no vLLM in the environment"),
         (["serve", "--host", "0.0.0.0"], "keys"),

@@ -19,6 +19,7 @@ from service.generation.base import (
     TokenUsage,
 )
 from service.inquiry import RESTARTS, OpenStep, Scope
+from service.prompting.templates import PromptTemplate
 from service.revelator.reading import write_answer
 from tests.support.asking import ScriptedRetriever, inquiry
 
@@ -106,7 +107,7 @@ async def test_the_answer_that_stands_is_the_last_one_alone() -> None:
     step, fold = step_over(Lossy(losses=1)), Fold()
     fold.add(step.start())
 
-    async with closing(write_answer(step, "Where?", "answer")) as stream:
+    async with closing(write_answer(step, PromptTemplate("Where?").fill({}), "answer")) as stream:
         async for event in stream:
             fold.add(event)
 

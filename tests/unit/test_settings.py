@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import ConfigurationError
-from service.settings import Settings, load_settings
+from service.settings import AutoragSettings, Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +78,31 @@ def test_a_settings_file_that_is_named_must_exist() -> None:
 def test_keys_do_not_show_in_print() -> None:
     settings = load_settings(flags={"server.keys": ["hidden"]})
     assert "hidden" not in repr(settings)
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_setting_by_its_old_name_is_told_the_new_one(
+    by_variable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "revelator.toml"
+    config.write_text("" if by_variable else '[hanrag]\non_no_evidence = "closed_book"\n')
+    if by_variable:
+        monkeypatch.setenv("REVELATOR_HANRAG__ON_NO_EVIDENCE", "closed_book")
+    with pytest.raises(ConfigurationError, match=r"hanrag.on_no_evidence: .* answers.no_evidence"):
+        load_settings(config)
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({}, (5, 5, 2)),
+        ({"preset": "2wiki"}, (10, 5, 2)),
+        ({"preset": "webquestions"}, (5, 5, 1)),
+        ({"preset": "nq", "max_retrievals": 7}, (7, 5, 3)),
+        ({"preset": "nq", "max_parametric": 0, "passages": 4}, (5, 0, 4)),
+    ],
+)
+def test_auto_rags_limits_are_those_set_else_those_of_the_preset(
+    given: dict[str, object], limits: tuple[int, int, int]
+) -> None:
+    assert tuple(AutoragSettings.model_validate(given).limits) == limits

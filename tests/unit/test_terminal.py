@@ -47,7 +47,7 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         StepEnd(step="3.1", answer="Catania", flags=["repaired"]),
     )
     assert text.splitlines() == [
-        "route single, loop anrag, by model (93% sure)",
+        "route single, loop anrag, by model (confidence 93%)",
         "step 2 retrieve: Who composed Norma?",
         "  2 search (hybrid): Who composed Norma?",
         "  2 1 passages (without dense)",
@@ -56,6 +56,13 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         "  2 enough to answer: yes",
         "  3.1 ends: Catania  repaired",
     ]
+
+
+def test_an_unknown_confidence_is_said_to_be_unknown() -> None:
+    by_model = RouteChosen(route="single", loop="anrag", by="model")
+    assert shown(by_model) == "route single, loop anrag, by model (confidence unknown)\n"
+    by_request = RouteChosen(route="single", loop="anrag", by="request")
+    assert shown(by_request) == "route single, loop anrag, by request\n"
 
 
 def test_markup_in_data_is_text() -> None:

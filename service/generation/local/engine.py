@@ -8,29 +8,22 @@ decoding is one forward pass for all rows. In float32 a row's tokens do not depe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from service.errors import EngineFailure
-from service.generation.base import Delta, GenerationRequest
-from service.generation.encoding import CONTEXT_TAIL, Detokenizer, PromptEncoder
+from service.generation.batching.admission import Admission, advance
+from service.generation.batching.constraints import SchemaCompiler
+from service.generation.batching.jobs import AnyJob, Call, deliver
+from service.generation.batching.reading import Reading
+from service.generation.batching.rows import Row
+from service.generation.batching.signal_rows import SignalRow
+from service.generation.encoding import PromptEncoder
 from service.generation.local.cache import CachedRow, merge, new_cache, padding_mask
-from service.generation.local.constraints import (
-    ChoiceConstraint,
-    Constraint,
-    SchemaCompiler,
-    TrieNode,
-    build_trie,
-)
-from service.generation.local.jobs import AnyJob, Call, Item, Job, SignalJob, deliver
-from service.generation.local.rows import Row
-from service.generation.local.scoring import Reading, open_reading, score
-from service.generation.local.signal_rows import RowTap, SignalRow
-from service.generation.local.taps import last_layer, make_tappable
-from service.generation.signals import SignalDelta, Span
+from service.generation.local.scoring import score
+from service.generation.local.taps import RowTap, last_layer, make_tappable
+from service.generation.signals import Span
 
 PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
 WASTE = 1.25  # longest over shortest prompt of one prefill pass
@@ -47,14 +40,17 @@ class Engine:
         self._name = name
         self._network = network
         self._encoder = encoder
-        self._constrained = constrained
         self._device: torch.device = network.device
         config = network.config.get_text_config(decoder=True)
         self.context_tokens: int = getattr(config, "max_position_embeddings", None) or 4096
-        self._ends = _end_tokens(network, encoder.tokenizer)
-        self._schemas = SchemaCompiler(encoder.tokenizer, config.vocab_size, sorted(self._ends))
-        self._trie: Callable[[tuple[str, ...]], TrieNode] = lru_cache(maxsize=256)(
-            lambda choices: build_trie(choices, self._spellings)
+        ends = _end_tokens(network, encoder.tokenizer)
+        self._admission = Admission(
+            name,
+            encoder,
+            context_tokens=self.context_tokens,
+            end_tokens=ends,
+            schemas=SchemaCompiler(encoder.backend, config.vocab_size, sorted(ends)),
+            constrained=constrained,
         )
         self.no_signals = make_tappable(network)
         self._last_layer = last_layer(network)
@@ -75,7 +71,9 @@ class Engine:
     def step(self, newcomers: list[AnyJob]) -> None:
         """Read a group of texts, prefill a group of those that wait (their first token), decode one
         token of the rest."""
-        self._pending += self._accept(newcomers)
+        rows, readings = self._admission.open(newcomers)
+        self._pending += rows
+        self._readings += readings
         self._read()
         self._pending = [row for row in self._pending if not row.job.cancelled]
         group = _next_group(self._pending, lambda row: len(row.prompt))
@@ -94,21 +92,6 @@ class Engine:
         self._pending, self._rows, self._cache, self._width = [], [], None, 0
         deliver((job, error) for job in jobs)
 
-    def _accept(self, jobs: Iterable[AnyJob]) -> list[Row]:
-        rows: list[Row] = []
-        for job in jobs:
-            try:
-                if isinstance(job, SignalJob):
-                    rows.append(self._signal_row(job))
-                elif isinstance(job, Job):
-                    rows.append(self._row(job))
-                else:
-                    self._readings.append(open_reading(self._encoder, job, self.context_tokens))
-            except Exception as error:  # this call's own fault: a schema, a template
-                failure = EngineFailure(f"engine {self._name!r} cannot run the call: {error}")
-                deliver([(job, failure)])
-        return rows
-
     def _read(self) -> None:
         """One pass over the texts that wait to be scored and are of like length."""
         self._readings = [reading for reading in self._readings if not reading.job.cancelled]
@@ -117,47 +100,6 @@ class Engine:
             self.forward_passes += 1
             results = score(self._network, group)
             deliver((r.job, result) for r, result in zip(group, results, strict=True))
-
-    def _signal_row(self, job: SignalJob) -> SignalRow:
-        ids, spans = self._encoder.encode_with_spans(job.request.prompt or "", bos=True)
-        limit = max(1, min(job.request.max_tokens, self.context_tokens // 2))
-        prompt = _shorten(ids or [0], self.context_tokens - limit)
-        job.spans = _shorten(spans or [(0, 0)], self.context_tokens - limit)
-        decoder = Detokenizer(self._encoder.backend, prompt[-CONTEXT_TAIL:])
-        return SignalRow(job, prompt, decoder, limit=limit, end_tokens=self._ends, constraint=None)
-
-    def _row(self, job: Job) -> Row:
-        request = job.request
-        prompt = self._encoder.encode(request)
-        limit = max(1, min(request.max_tokens, self.context_tokens // 2))
-        prompt = _shorten(prompt, self.context_tokens - limit)
-        context = prompt[-CONTEXT_TAIL:] if request.prompt is not None else ()
-        choice = bool(request.choices) and self._constrained
-        return Row(
-            job,
-            prompt,
-            Detokenizer(self._encoder.backend, context),
-            limit=self.context_tokens - len(prompt) if choice else limit,
-            end_tokens=self._ends,
-            constraint=self._constraint(request) if self._constrained else None,
-        )
-
-    def _constraint(self, request: GenerationRequest) -> Constraint | None:
-        if request.choices:
-            trie = self._trie(request.choices)
-            return ChoiceConstraint(trie, self._ends, to_the_end=request.logprobs)
-        if request.json_schema is not None:
-            return self._schemas.compile(request.json_schema)
-        return None
-
-    def _spellings(self, choice: str) -> set[tuple[int, ...]]:
-        """A choice's ids at the start of a turn, after other text, and after a space."""
-        encode = self._encoder.encode_text
-        return {
-            tuple(ids)
-            for ids in (encode(choice), encode(choice, at_start=False), encode(" " + choice))
-            if ids
-        }
 
     def _prefill(self, rows: list[Row]) -> list[tuple[Row, CachedRow]]:
         """First tokens of `rows`; those that go on, with where their states lie."""
@@ -212,24 +154,8 @@ class Engine:
         return output.logits.float()  # type: ignore[no-any-return]
 
     def _advance(self, rows: list[Row], logits: Tensor) -> list[int]:
-        """Choose and take a token per row, deliver; the numbers of the rows that go on."""
         best = logits.argmax(dim=-1).tolist()
-        items: list[tuple[Call, Item]] = []
-        goes_on: list[int] = []
-        for number, row in enumerate(rows):
-            item = self._take(row, best[number], logits[number])
-            if item is not None:
-                items.append((row.job, item))
-            if item is None or (isinstance(item, Delta | SignalDelta) and item.finish is None):
-                goes_on.append(number)
-        deliver(items)
-        return goes_on
-
-    def _take(self, row: Row, best: int, logits: Tensor) -> Item | None:
-        try:
-            return row.take(best if row.is_plain else row.choose(logits))
-        except Exception as error:
-            return EngineFailure(f"engine {self._name!r} cannot go on with the call: {error}")
+        return advance(self._name, rows, best, lambda number: logits[number].cpu().numpy())
 
     def _rebuild(self, kept: list[int], joining: list[tuple[Row, CachedRow]]) -> None:
         """Make the batch of the rows `kept` and those `joining`."""
@@ -255,13 +181,6 @@ def _next_group(waiting: list[T], length: Callable[[T], int]) -> list[T]:
             group.append(row)
             shortest, longest = low, high
     return group
-
-
-def _shorten(prompt: list[T], room: int) -> list[T]:
-    """Drop the oldest but the first."""
-    if len(prompt) <= room:
-        return prompt
-    return [prompt[0], *prompt[len(prompt) - room + 1 :]]
 
 
 def _end_tokens(network: Any, tokenizer: Any) -> frozenset[int]:

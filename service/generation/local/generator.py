@@ -1,167 +1,33 @@
-"""The asynchronous face of the engine in the process; importing it imports no torch."""
+"""Folders of people's own models, on torch; importing it imports no torch."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-from service.errors import EngineFailure, EngineTimeout
-from service.generation.base import Capabilities, Delta, GenerationRequest
-from service.generation.local.jobs import BatchEngine, Call, Item, Job, ScoreJob, SignalJob
-from service.generation.local.signals import LocalSignalCall
-from service.generation.local.worker import Worker
-from service.generation.signals import ScoreRequest, Scoring, SignalCall, SignalRequest, Span
-from service.settings import EngineSettings
+from service.generation.batching.generator import BatchedGenerator
+from service.generation.batching.jobs import BatchEngine
 
 EMBEDDED = Path(__file__).parents[2] / "models" / "embedded"
-EMBEDDED_PASSAGES = 1  # the shipped model is confused by more (tests/benchmarks/LOG.md)
-WAITING_PER_SLOT = 16  # ten judgements a question, and some: a question must not refuse itself
 
 
-class LocalGenerator:
-    """A causal LM of transformers, batched continuously in one thread.
+class LocalGenerator(BatchedGenerator):
+    """A causal LM of transformers.
 
-    `settings.model` is a folder (or a name in the local hub cache), absent the shipped model;
-    `max_concurrency` calls run at once, 16 times as many may wait, further ones raise Overloaded.
-    `request.model` is ignored: there is one model. `threads` bounds torch's threads, at most the
-    physical cores. Weights become float32 on the CPU, where a call's tokens then do not depend on
-    what else runs.
-
-    A prompt longer than the model's context less the tokens to come loses its oldest tokens, all
-    but the first (the start token): callers shorten at better places, this is the last resort.
+    `settings.model` is a folder (or a name in the local hub cache), absent the shipped model.
+    Weights become float32 on the CPU, where a call's tokens then do not depend on what else runs.
     """
 
-    def __init__(self, name: str, settings: EngineSettings, *, threads: int = 4) -> None:
-        self._name = name
-        self._settings = settings
-        self._threads = threads
-        self._worker: Worker | None = None
-        self._closed = False
-
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        constrained = self._settings.constrained != "none"
-        return Capabilities(
-            choices=constrained,
-            json_schema=constrained,
-            logprobs=True,
-            token_signals=not (self._worker and self._worker.no_signals),
-            context_tokens=self._worker.context_tokens if self._worker else None,
-            passages=None if self._settings.model else EMBEDDED_PASSAGES,
-        )
-
-    @property
-    def forward_passes(self) -> int:
-        """Forward passes of the model so far, over all calls."""
-        return self._worker.forward_passes if self._worker else 0
-
-    @property
-    def running(self) -> int:
-        """Calls in the batch; one that was closed stays until the step it is in has ended."""
-        return self._worker.running if self._worker else 0
-
-    @property
-    def waiting(self) -> int:
-        return self._worker.waiting if self._worker else 0
-
-    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        worker = await self._started()
-        job = Job(request, asyncio.get_running_loop())
-        worker.submit(job)
-        try:
-            while True:
-                item = await self._next(job)
-                if isinstance(item, BaseException):
-                    raise item
-                if isinstance(item, Delta):
-                    yield item
-                    if item.finish is not None:
-                        return
-        finally:
-            job.cancelled = True
-
-    @asynccontextmanager
-    async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
-        worker = await self._with_signals()
-        job = SignalJob(request, asyncio.get_running_loop())
-        worker.submit(job)
-        try:
-            yield LocalSignalCall(request, job, self._next)
-        finally:
-            job.cancelled = True
-
-    async def score(self, request: ScoreRequest) -> Scoring:
-        worker = await self._with_signals()
-        job = ScoreJob(request, asyncio.get_running_loop())
-        worker.submit(job)
-        try:
-            item = await self._next(job)
-        finally:
-            job.cancelled = True
-        if isinstance(item, Scoring):
-            return item
-        raise item if isinstance(item, BaseException) else EngineFailure("no scoring came")
-
-    async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
-        return (await self._started()).spans(text)
-
-    async def check(self) -> None:
-        """Load the model where that has not been done. Raises EngineFailure."""
-        await self._started()
-
-    async def aclose(self) -> None:
-        """Fail the running calls and join the thread. A second call does nothing."""
-        self._closed = True
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.stop()
-
-    async def _with_signals(self) -> Worker:
-        worker = await self._started()
-        if worker.no_signals:
-            raise EngineFailure(f"engine {self._name!r} gives no signals: {worker.no_signals}")
-        return worker
-
-    async def _next(self, job: Call) -> Item:
-        if not job.items.empty():
-            return job.items.get_nowait()
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                return await job.items.get()
-        except TimeoutError:
-            raise EngineTimeout(
-                f"engine {self._name!r} gave nothing for {self._settings.timeout_s:g} s with "
-                f"{self.running} calls running and {self.waiting} waiting; lower "
-                f"engines.{self._name}.max_concurrency or raise engines.{self._name}.timeout_s"
-            ) from None
-
-    async def _started(self) -> Worker:
-        """The worker with its model loaded; loading counts into no call's silence."""
-        if self._closed:
-            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
-        if self._worker is None:
-            running = self._settings.max_concurrency
-            self._worker = Worker(self._name, self._load, running, running * WAITING_PER_SLOT)
-        worker = self._worker
-        try:
-            if not worker.loaded.done():
-                await asyncio.shield(asyncio.wrap_future(worker.loaded))
-            worker.loaded.result()
-        except EngineFailure:
-            if self._worker is worker:
-                self._worker = None  # the next call tries again
-            raise
-        return worker
+    def _model(self) -> str:
+        return self._settings.model or str(EMBEDDED)
 
     def _load(self) -> BatchEngine:
         from service.generation.local.loading import load_engine  # noqa: PLC0415
 
-        model = self._settings.model or str(EMBEDDED)
-        constrained = self._settings.constrained != "none"
-        return load_engine(self._name, model, threads=self._threads, constrained=constrained)
+        return load_engine(
+            self._name,
+            self._model,
+            threads=self._threads,
+            constrained=self._constrained,
+            variables=self._settings.template_variables,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,13 @@ if TYPE_CHECKING:
     from service.generation.local.engine import Engine
 
 
-def load_engine(name: str, model: str, *, threads: int, constrained: bool) -> Engine:
+def load_engine(
+    name: str, model: str, *, threads: int, constrained: bool, variables: Mapping[str, Any]
+) -> Engine:
     """Load model and tokenizer, without a network. Raises EngineFailure saying what is missing.
 
     `model` is a folder or a name in the local hub cache. On CUDA the weights keep their type.
+    `variables`: for the chat template.
     """
     prepare_torch()
     _check_folder(name, Path(model))
@@ -25,7 +29,7 @@ def load_engine(name: str, model: str, *, threads: int, constrained: bool) -> En
     except ImportError as error:
         raise EngineFailure(
             f"engine {name!r} is of kind local and lacks {error.name}: pip install "
-            f"'revelator[local]', or set engines.{name}.kind"
+            f"'revelator[transformers]', or set engines.{name}.kind"
         ) from None
     from service.generation.encoding import PromptEncoder  # noqa: PLC0415
     from service.generation.local.engine import Engine  # noqa: PLC0415
@@ -42,7 +46,7 @@ def load_engine(name: str, model: str, *, threads: int, constrained: bool) -> En
         reason = str(error).splitlines()[0][:200]
         raise EngineFailure(f"engine {name!r} cannot load the model at {model}: {reason}") from None
     network = network.to("cuda" if on_gpu else "cpu").eval()
-    return Engine(name, network, PromptEncoder(tokenizer), constrained=constrained)
+    return Engine(name, network, PromptEncoder(tokenizer, variables), constrained=constrained)
 
 
 def _check_folder(name: str, folder: Path) -> None:

@@ -6,12 +6,16 @@ rotated and with the cache joined on, to the tap that a forward pass was given (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from service.generation.batching.signal_rows import SignalRow
+from service.generation.vllm_plugin.attention import attention_rows
 
 IMPLEMENTATION = "revelator_tapped_sdpa"
 
@@ -21,6 +25,20 @@ class Tap(Protocol):
 
     def see(self, query: Tensor, key: Tensor, scale: float) -> None:
         """Queries (batch, heads, rows, size) and keys (batch, kv_heads, positions, size)."""
+
+
+class RowTap:
+    """The tap of a pass over a batch: (row, its place in the batch, its query, its first key)."""
+
+    def __init__(self, layer: int, places: Sequence[tuple[SignalRow, int, int, int]]) -> None:
+        self.layer = layer
+        self._places = places
+
+    def see(self, query: Tensor, key: Tensor, scale: float) -> None:
+        for row, number, place, first in self._places:
+            keys = key[number, :, first : first + row.length].transpose(1, 2)
+            weights = attention_rows(query[None, number, :, place], keys, row.length - 1, scale)
+            row.see(weights[:, 0].cpu().numpy())
 
 
 def make_tappable(network: Any) -> str | None:

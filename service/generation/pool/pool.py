@@ -81,7 +81,7 @@ class PoolGenerator:
                 ):
                     async for delta in deltas:
                         yield delta if begun else replace(delta, worker=member.name)
-                        begun = True
+                        begun = begun or bool(delta.text)
                 return
             except _Lost as lost:
                 if begun:

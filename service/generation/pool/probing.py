@@ -11,6 +11,7 @@ from yarl import URL
 from service.errors import EngineFailure, EngineUnreached
 from service.generation.pool.member import Profile
 from service.settings import EngineSettings
+from service.tls import tls_context
 
 MOST_BYTES = 1_000_000
 
@@ -84,7 +85,11 @@ class Probe:
             self._session = aiohttp.ClientSession(
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=self._settings.pool.probe_s),
-                connector=aiohttp.TCPConnector(limit=0, force_close=True),
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    force_close=True,
+                    ssl=tls_context(self._settings.ca_file, "engines.*.ca_file") or True,
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session

@@ -18,6 +18,9 @@ class PoolObserver(Protocol):
     def worker_failure(self, worker: str) -> None:
         """A worker lost a call."""
 
+    def call_resent(self) -> None:
+        """A call met a connection that its server had closed, and was sent once more."""
+
 
 class _Unobserved:
     def worker_in_flight(self, worker: str, change: int) -> None:
@@ -27,6 +30,9 @@ class _Unobserved:
         pass
 
     def worker_failure(self, worker: str) -> None:
+        pass
+
+    def call_resent(self) -> None:
         pass
 
 

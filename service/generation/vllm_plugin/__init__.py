@@ -1,4 +1,4 @@
-"""Token signals out of a stock vLLM, for requests that ask for them (methods §3.2, §6 #19).
+"""Token signals out of a stock vLLM, for requests that ask for them (METHODS.md §3.2, §6 #19).
 
 Runs inside the environment of vLLM, through its documented extension points, and imports nothing
 that such an environment lacks. Three parts, in three places:

@@ -1,5 +1,5 @@
-"""Auto-RAG: one model talks with the retriever until it can answer (methods §2)."""
+"""Auto-RAG: one model talks with the retriever until it can answer (METHODS.md §2)."""
 
-from service.loops.autorag.conversation import Autorag
+from service.loops.autorag.conversation import Autorag, autorag_mode
 
-__all__ = ["Autorag"]
+__all__ = ["Autorag", "autorag_mode"]

@@ -1,4 +1,4 @@
-"""The loop `autorag` (methods §2.2): `Plan` decides, this makes the calls, `Record` shows them.
+"""The loop `autorag` (METHODS.md §2.2): `Plan` decides, this makes the calls, `Record` shows them.
 
 Each retrieval is a step `retrieve`: `thought` and `query` of the turn that asked for it (and that
 turn's call), `passages`, all kept since nobody judges; its `answer` is the reasoning of the turn
@@ -11,28 +11,40 @@ is shown once it is known which step it opens.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from service.calling import Role
 from service.concurrency import closing
-from service.domain import LoopName, StoppedBy
-from service.errors import DeadlineExceeded
+from service.domain import AutoragMode, LoopName, Passage, StoppedBy
+from service.errors import LimitReached
 from service.events import BaseEvent, Stop, Token, TokenRole, Withdraw
 from service.generation.base import GenerationRequest
-from service.inquiry import Inquiry, Scope
-from service.loops.autorag.decisions import Action, Conclude, GiveUp, Imagine, Plan, Search
+from service.inquiry import Inquiry, OpenStep, Scope
+from service.loops.autorag.decisions import Action, Conclude, GiveUp, Imagine, Plan, Remind, Search
 from service.loops.autorag.dialogue import (
     FEW_SHOT_STOPS,
     Dialogue,
     document_text,
+    evidence_request,
     knowledge_request,
     naive_request,
     opening,
+    reminder,
+    titled_text,
 )
 from service.loops.autorag.record import Record
-from service.loops.autorag.turns import Piece, TurnStream, read_turn
+from service.loops.autorag.turns import ANYWHERE, AT_LINES, Piece, TurnStream, read_turn
+from service.prompting.templates import Prompt
+from service.revelator.parsing import ends_with, read_answer
+from service.settings import AutoragSettings
 
-TOP_K: Final = 2
+EVIDENCE: Final = 6  # passages, as three searches bring
+
+
+def autorag_mode(settings: AutoragSettings, reader: Role) -> AutoragMode:
+    """The mode that is set, else the one that the reader's model was trained on."""
+    return settings.mode or reader.generator.capabilities.autorag or "few_shot"
 
 
 class Autorag:
@@ -43,15 +55,26 @@ class Autorag:
     async def run(
         self, scope: Scope, question: str, as_role: TokenRole
     ) -> AsyncIterator[BaseEvent]:
-        """T is the request's `max_steps` where it names one, T^PK at most T (design, Defaults)."""
+        """T is the request's `max_steps` where it names one, T^PK is at most T."""
         inquiry = scope.inquiry
         settings = inquiry.settings.autorag
-        most = inquiry.request.max_steps or settings.max_retrievals
-        parametric = min(settings.max_parametric, most) if settings.parametric else 0
-        messages = opening(inquiry.roles.reader.templates, settings.mode, question.strip())
+        most = inquiry.request.max_steps or settings.limits.max_retrievals
+        parametric = min(settings.limits.max_parametric, most) if settings.parametric else 0
+        mode = autorag_mode(settings, inquiry.roles.reader)
+        messages = opening(inquiry.roles.reader.templates, mode, question.strip())
+        tuned = mode == "tuned"
+        form = ANYWHERE if tuned else AT_LINES
         conversation = _Conversation(
             inquiry=inquiry,
-            plan=Plan(question.strip(), most, parametric),
+            plan=Plan(
+                question.strip(),
+                most,
+                parametric,
+                form,
+                reminds=not tuned,
+                examples="" if tuned else messages[0].content,
+            ),
+            tuned=tuned,
             dialogue=Dialogue(messages),
             record=Record(scope, question, as_role),
             final=as_role == "answer",
@@ -65,20 +88,22 @@ class Autorag:
 class _Conversation:
     """`final`: the last call may use the time reserve (a compound part leaves it to the merge).
     `thought`: the newest turn's reasoning; `finding`: the newest on passages; `unread`: documents
-    came after it."""
+    came after it; `wrong`: the newest turn, which was not in the form."""
 
     inquiry: Inquiry
     plan: Plan
+    tuned: bool
     dialogue: Dialogue
     record: Record
     final: bool
     stopped_by: StoppedBy = "answer"
     action: Action | None = None
     ended: bool = False
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, Passage] = field(default_factory=dict)
     thought: str | None = None
     finding: str | None = None
     unread: bool = False
+    wrong: str | None = None
 
     async def events(self) -> AsyncIterator[BaseEvent]:
         try:
@@ -86,12 +111,15 @@ class _Conversation:
                 async with closing(self._cycle()) as events:
                     async for event in events:
                         yield event
-        except DeadlineExceeded:
-            self.stopped_by = "deadline"
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
         if not self.ended:
             async with closing(self._last_words()) as events:
                 async for event in events:
                     yield event
+        if read_answer(self.record.answer, self.plan.question).declined:
+            for event in self.record.decline():
+                yield event
         answered = self.record.conclude()
         for event in self.record.close():
             yield event
@@ -106,8 +134,8 @@ class _Conversation:
 
     @property
     def _unfounded(self) -> bool:
-        """Retrieved, found nothing at all, and the service abstains then (design, Answer)."""
-        abstains = self.inquiry.settings.hanrag.on_no_evidence == "abstain"
+        """Retrieved, found nothing at all, and the service abstains then."""
+        abstains = self.inquiry.settings.answers.no_evidence == "abstain"
         return abstains and self.plan.retrieved > 0 and not self.seen
 
     async def _cycle(self) -> AsyncIterator[BaseEvent]:
@@ -133,12 +161,12 @@ class _Conversation:
 
     async def _turn(self, final: bool = False) -> AsyncIterator[BaseEvent]:
         """Let the model speak and decide what follows; an answer is shown as it comes."""
-        request, call, stream = self._turn_request(), self.record.call(), TurnStream()
+        request, call, stream = self._turn_request(), self.record.call(), self._stream()
         try:
             async with closing(call.write("reader", request, "draft", final=final)) as tokens:
                 async for token in tokens:
                     if isinstance(token, Withdraw):
-                        stream = TurnStream()
+                        stream = self._stream()
                         for event in self.record.restart():
                             yield event
                         continue
@@ -149,10 +177,19 @@ class _Conversation:
         for event in self._show(stream.finish(), stream.text):
             yield event
         self.dialogue.learn(request.messages, call.usage.prompt_tokens)
+        self.action = self.plan.decide(stream.text, self.dialogue.shown, cut=call.cut)
+        if isinstance(self.action, Remind):
+            self.wrong = stream.text
+            for event in self.record.restart():
+                yield event
+            return
         self.dialogue.reply(stream.text)
-        self.action = self.plan.decide(stream.text)
         for event in self._read(stream.text):
             yield event
+        self._flag_cut(call, stream.text)
+
+    def _stream(self) -> TurnStream:
+        return TurnStream(self.plan.form)
 
     def _turn_request(self) -> GenerationRequest:
         settings, most = self.inquiry.settings.autorag, self.plan.max_tokens
@@ -161,7 +198,10 @@ class _Conversation:
         messages = self.dialogue.fitted(context - most)
         if messages != self.dialogue.messages and self.record.step:
             self.record.step.flag("shortened")
-        stop = FEW_SHOT_STOPS if settings.mode == "few_shot" else ()
+        if self.wrong is not None:
+            templates, first = self.inquiry.roles.reader.templates, not self.plan.retrieved
+            messages = [*messages, *reminder(templates, self.wrong, first=first)]
+        stop = () if self.tuned else FEW_SHOT_STOPS
         return GenerationRequest(messages=tuple(messages), max_tokens=most, stop=stop)
 
     def _show(self, pieces: list[Piece], text: str) -> list[BaseEvent]:
@@ -173,7 +213,7 @@ class _Conversation:
             elif piece.kind == "draft":
                 events += self.record.draft(piece.text)
             elif not self._unfounded:
-                events += self._answer(piece.text, read_turn(text).thought)
+                events += self._answer(piece.text, read_turn(text, self.plan.form).thought)
         return events
 
     def _answer(self, text: str, thought: str | None) -> list[BaseEvent]:
@@ -188,7 +228,12 @@ class _Conversation:
     def _read(self, text: str) -> list[BaseEvent]:
         """What a whole turn changes: its reasoning is kept, its answer stands or falls."""
         self.unread = False
-        self.thought = None if isinstance(self.action, GiveUp) else read_turn(text).thought
+        asked_again, self.wrong = self.wrong is not None, None
+        if asked_again and isinstance(self.action, Search):
+            self.action = replace(self.action, repaired=True)
+        self.thought = (
+            None if isinstance(self.action, GiveUp) else read_turn(text, self.plan.form).thought
+        )
         if self.seen:
             self.finding = self.thought
             self.record.read(self.thought)
@@ -197,29 +242,44 @@ class _Conversation:
         self.ended = True
         if self._unfounded:
             return []
-        return self._answer(self.action.answer[len(self.record.answer) :], self.thought)
+        events = self._answer(self.action.answer[len(self.record.answer) :], self.thought)
+        if asked_again and self.record.step:
+            self.record.step.flag("repaired")
+        return events
+
+    def _flag_cut(self, call: OpenStep, text: str) -> None:
+        """An answer that reaches the end of a text that was cut is no whole one."""
+        step, answer = self.record.step, self.record.answer
+        if call.cut and step is not None and answer and ends_with(text, answer):
+            step.flag("shortened")
 
     # ---- documents
 
     async def _search(self, search: Search) -> AsyncIterator[BaseEvent]:
         """Lines 7 to 9: the first m passages not seen before are the next user turn.
 
-        Excluding what was seen before the cut makes the depth of the search (§6 #17) irrelevant.
+        Excluding what was seen before the cut makes the depth of the search irrelevant
+        (METHODS.md §6 #17).
         """
         step, events = self.record.open("retrieve", self.record.question, self.thought)
         for event in events:
             yield event
         if search.repaired:
             step.flag("repaired")
-        yield step.query_event(search.query)
-        top_k = self.inquiry.request.top_k or TOP_K
+        if self.plan.shortened:
+            step.flag("shortened")
+        if self.plan.echoed:
+            step.flag("prompt_example")
+        yield step.begin_search(search.query)
+        top_k = self.inquiry.request.top_k or self.inquiry.settings.autorag.limits.passages
         result = await step.search(search.query, top_k, frozenset(self.seen))
         passages = [hit.passage for hit in result.passages]
         yield step.passages_event(result, [True] * len(passages), [None] * len(passages))
         if not passages:
             step.flag("no_new_evidence" if self.seen else "no_evidence")
-        self.seen.update(passage.passage_id for passage in passages)
-        text = document_text(passage.text for passage in passages)
+        self.seen.update({passage.passage_id: passage for passage in passages})
+        bare = document_text(passage.text for passage in passages)
+        text = bare if self.tuned else titled_text(passages)
         self.dialogue.document(self.plan.document_number, text)
         self.unread = bool(passages)
 
@@ -229,6 +289,8 @@ class _Conversation:
         for event in events:
             yield event
         step.flag("closed_book")
+        if self.plan.shortened:
+            step.flag("shortened")
         templates = self.inquiry.roles.reader.templates
         request = knowledge_request(templates, self.plan.question, query)
         pieces: list[str] = []
@@ -253,8 +315,8 @@ class _Conversation:
                 async with closing(self._turn(self.final)) as events:
                     async for event in events:
                         yield event
-            except DeadlineExceeded:
-                self.stopped_by = "deadline"
+            except LimitReached as limit:
+                self.stopped_by = limit.stopped_by
         if self.ended or self._unfounded or self.record.answer:
             return
         if self.finding:
@@ -265,15 +327,27 @@ class _Conversation:
             async for event in events:
                 yield event
 
+    def _direct_request(self) -> GenerationRequest:
+        reader = self.inquiry.roles.reader
+        published = self.tuned and reader.templates.has("autorag_naive")
+        if published or not self.seen:
+            return naive_request(reader.templates, self.plan.question)
+        most = reader.generator.capabilities.passages or EVIDENCE
+        newest = list(self.seen.values())[-most:]
+        return evidence_request(reader.templates, self.plan.question, newest)
+
     async def _answer_directly(self) -> AsyncIterator[BaseEvent]:
-        """NAIVE (line 17)."""
+        """NAIVE (line 17), which published checkpoints answer from memory; other models answer from
+        the newest passages where any were found."""
         step, events = self.record.open_answer(None)
         for event in events:
             yield event
         step.flag("fallback_direct")
         if not self.seen:
             step.flag("closed_book")
-        request = naive_request(self.inquiry.roles.reader.templates, self.plan.question)
+        if self.plan.echoed:
+            step.flag("prompt_example")
+        request = self._direct_request()
         try:
             async with closing(
                 step.write("reader", request, self.record.as_role, final=self.final)
@@ -284,7 +358,11 @@ class _Conversation:
                     else:
                         self.record.answer += token.text
                     yield token
-        except DeadlineExceeded:
-            self.stopped_by = "deadline"
-            if not self.record.answer:
-                raise
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
+        self._flag_cut(step, self.record.answer)
+        prompt = request.messages[-1].content
+        if isinstance(prompt, Prompt) and self.record.answer and prompt.gives(self.record.answer):
+            step.flag("prompt_example")
+            for event in self.record.withdraw("repair") if self.seen else []:
+                yield event

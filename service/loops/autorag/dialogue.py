@@ -1,4 +1,4 @@
-"""Auto-RAG's prompts (methods §2.3): the dialogue, its trimming, and the calls beside it.
+"""Auto-RAG's prompts (METHODS.md §2.3): the dialogue, its trimming, and the calls beside it.
 
 Roles, markers, white space and turn order are those of the published checkpoints, down to the
 label that the knowledge prompt misspells; the sentences in the templates are ours. A set without
@@ -10,27 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
+from service.domain import AutoragMode, Passage
 from service.generation.base import GenerationRequest, Message
 from service.loops.autorag.decisions import DIRECT_TOKENS, KNOWLEDGE_TOKENS
 from service.prompting.quoting import quote
-from service.prompting.templates import SHIPPED, TemplateSet, load_template
+from service.prompting.templates import (
+    SHIPPED,
+    PassageText,
+    TemplateSet,
+    load_template,
+    passage_line,
+)
 
-Mode = Literal["tuned", "few_shot"]
 KNOWLEDGE_STOPS: Final = ("<|eot_id|>", "\n")
 # An untuned model imitates the demonstrations to the end, the retriever's turns too.
-FEW_SHOT_STOPS: Final = ("\nRetrieved Document_", "\nQuestion:", "###")
+FEW_SHOT_STOPS: Final = ("\nRetrieved Document_", "\nQuestion:", "\n###\n")
 TOKENS_PER_BYTE: Final = 0.25
 _MESSAGE_OVERHEAD: Final = 4  # tokens of a chat format around each message
 _SHIPPED: Final = {  # read now: no question may wait for a disk
     name: load_template(SHIPPED / "full", name)
-    for name in ("autorag_few_shot", "autorag_knowledge")
-}
+    for name in (
+        "autorag_few_shot", "autorag_knowledge", "autorag_reminder", "autorag_reminder_first",
+    )
+}  # fmt: skip
 _TELLING_BYTES: Final = 2_000  # of a shorter prompt the format is too large a part
 
 
-def opening(templates: TemplateSet, mode: Mode, question: str) -> list[Message]:
+def opening(templates: TemplateSet, mode: AutoragMode, question: str) -> list[Message]:
     """The messages before the first turn."""
     system: list[Message] = []
     if mode == "few_shot":
@@ -38,6 +46,15 @@ def opening(templates: TemplateSet, mode: Mode, question: str) -> list[Message]:
     elif templates.has("autorag_system"):
         system.append(Message("system", templates.render("autorag_system")))
     return [*system, _question(question)]
+
+
+def evidence_request(
+    templates: TemplateSet, question: str, passages: Iterable[Passage]
+) -> GenerationRequest:
+    """An answer from passages that were found, asked for as ANRAG asks."""
+    texts = [PassageText(passage.title, passage.text) for passage in passages]
+    prompt = templates.answer(question, texts)
+    return GenerationRequest(messages=(Message("user", prompt),), max_tokens=DIRECT_TOKENS)
 
 
 def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:
@@ -57,9 +74,20 @@ def knowledge_request(templates: TemplateSet, question: str, query: str) -> Gene
     return GenerationRequest(prompt=prompt, max_tokens=KNOWLEDGE_TOKENS, stop=KNOWLEDGE_STOPS)
 
 
+def reminder(templates: TemplateSet, wrong: str, *, first: bool) -> list[Message]:
+    """A turn in the wrong form, and the form it should have: the first turn's, or a later one's."""
+    name = "autorag_reminder_first" if first else "autorag_reminder"
+    return [Message("assistant", wrong), Message("user", _render(templates, name))]
+
+
 def document_text(texts: Iterable[str]) -> str:
     """The user turn's document: texts alone, in rank order, joined by one space."""
     return " ".join(quote(text) for text in texts)
+
+
+def titled_text(passages: Iterable[Passage]) -> str:
+    """The same for models that were not trained on texts alone: each after its title."""
+    return " ".join(passage_line(PassageText(each.title, each.text)) for each in passages)
 
 
 def _question(question: str) -> Message:
@@ -81,6 +109,11 @@ class Dialogue:
     tokens_per_byte: float = TOKENS_PER_BYTE
     _documents: list[int] = field(default_factory=list)
 
+    @property
+    def shown(self) -> str:
+        """The question and the documents so far."""
+        return "\n".join(each.content for each in self.messages if each.role == "user")
+
     def reply(self, text: str) -> None:
         """The assistant's turn."""
         self.messages.append(Message("assistant", text))
@@ -98,7 +131,8 @@ class Dialogue:
 
     def fitted(self, limit: int) -> list[Message]:
         """The messages in at most about `limit` tokens: the oldest documents' text goes first, the
-        reasoning stays; the newest document is cut where it alone is too long (§2.2)."""
+        reasoning stays; the newest document is cut where it alone is too long
+        (METHODS.md §2.2)."""
         messages = list(self.messages)
         for index in self._documents[:-1]:
             if self._tokens(messages) <= limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from service.domain import CallUsage, StepKind
 from service.events import BaseEvent, ThoughtWritten, Token, TokenRole, Withdraw
@@ -69,12 +70,18 @@ class Record:
         self.answer += text
         return [*events, Token(step=step.id, role=self.as_role, text=text)]
 
-    def withdraw(self) -> list[BaseEvent]:
+    def withdraw(self, reason: Literal["restart", "repair"] = "restart") -> list[BaseEvent]:
         """What was written of the answer is void."""
         if not self.answer or self.step is None:
             return []
         self.answer = ""
-        return [Withdraw(step=self.step.id, role=self.as_role, reason="restart")]
+        return [Withdraw(step=self.step.id, role=self.as_role, reason=reason)]
+
+    def decline(self) -> list[BaseEvent]:
+        """What was written says that there is no answer."""
+        if self.step is not None:
+            self.step.flag("declined")
+        return self.withdraw("repair")
 
     def restart(self) -> list[BaseEvent]:
         """The turn under way is void: it will be written again."""
@@ -90,10 +97,12 @@ class Record:
         return bool(self.answer)
 
     def close(self) -> list[BaseEvent]:
-        """End the last step; it is charged with what no other was."""
+        """End the last step; it is charged with what no other was. Calls that opened none have one
+        of their own."""
+        events = self.open_answer(None)[1] if self.step is None and self.owed.llm_calls else []
         if self.step is not None:
             self._charge(self.step)
-        return self._end()
+        return [*events, *self._end()]
 
     def _charge(self, step: OpenStep) -> None:
         step.charge(self.owed)

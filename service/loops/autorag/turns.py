@@ -1,7 +1,9 @@
-"""What an assistant turn says (methods §2.3), whole or while it is being written; no I/O.
+"""What an assistant turn says (METHODS.md §2.3), whole or while it is being written; no I/O.
 
-Markers are matched whatever their case and the last one counts (§2.4 #3); asterisks that untuned
-models put around them are passed over.
+Markers are matched whatever their case and the last one counts (METHODS.md §2.4 #3); asterisks that
+untuned models put around them are passed over. Tuned models are read as the paper's code reads
+them, a marker anywhere; of others a marker counts at the start of a line only, and its text ends
+with the line, since they write prose around it and run on into the next example.
 """
 
 from __future__ import annotations
@@ -9,14 +11,43 @@ from __future__ import annotations
 import re
 from typing import Final, Literal, NamedTuple
 
-_QUERY = re.compile(r"query\*{0,2}\s*[:：]", re.IGNORECASE)
-_REFINED = re.compile(r"refined query\*{0,2}\s*[:：]", re.IGNORECASE)
-_FINAL = re.compile(r"final answer\*{0,2}\s*[:：]", re.IGNORECASE)
-_FINAL_PROSE = re.compile(r"final answer is\b\s*[:：]?", re.IGNORECASE)
-_FIRST_MARKER = re.compile(
-    r"[\s*]*(?:(?:(?:initial|refined) )?query\*{0,2}\s*[:：]|final answer\*{0,2}\s*[:：])",
-    re.IGNORECASE,
+_FLAGS = re.IGNORECASE | re.MULTILINE
+_COLON = r"\*{0,2}\s*[:：]"
+
+
+class Form(NamedTuple):
+    """How markers are found. `lines`: at the start of a line, and no further than its end."""
+
+    lines: bool
+    query: re.Pattern[str]
+    refined: re.Pattern[str]
+    final: re.Pattern[str]
+    final_prose: re.Pattern[str]
+    first: re.Pattern[str]
+
+
+ANYWHERE: Final = Form(
+    lines=False,
+    query=re.compile(rf"query{_COLON}", _FLAGS),
+    refined=re.compile(rf"refined query{_COLON}", _FLAGS),
+    final=re.compile(rf"final answer{_COLON}", _FLAGS),
+    final_prose=re.compile(r"final answer is\b\s*[:：]?", _FLAGS),
+    first=re.compile(
+        rf"[\s*]*(?:(?:(?:initial|refined) )?query{_COLON}|final answer{_COLON})", _FLAGS
+    ),
 )
+_LINE = r"^[ \t>*_]*"
+_KIND = r"(?:(?:initial|refined|search|new|next|first) )?"
+_LEAD = r"(?:(?:so|thus|hence|therefore)\b,?[ \t]*)?"
+AT_LINES: Final = Form(
+    lines=True,
+    query=re.compile(rf"{_LINE}{_KIND}query{_COLON}", _FLAGS),
+    refined=re.compile(rf"{_LINE}refined query{_COLON}", _FLAGS),
+    final=re.compile(rf"{_LINE}final answer{_COLON}", _FLAGS),
+    final_prose=re.compile(rf"{_LINE}{_LEAD}(?:the|my|our) final answer is\b\s*[:：]?", _FLAGS),
+    first=re.compile(rf"\s*{_LINE}(?:{_KIND}query{_COLON}|final answer{_COLON})", _FLAGS),
+)
+_RULER = re.compile(r"^\s*#{3,}\s*$", re.MULTILINE)
 _LABEL = re.compile(
     r"\A[\s*]*(?:analysis|intermediate answer(?:_\d+)?)\*{0,2}\s*[:：]\s*(?:\*\*\s*)?",
     re.IGNORECASE,
@@ -47,18 +78,39 @@ class Turn(NamedTuple):
     final: str | None
 
 
-def read_turn(text: str) -> Turn:
+def read_turn(text: str, form: Form = ANYWHERE) -> Turn:
     """Read a whole turn."""
+    text = _own_part(text, form)
     return Turn(
-        thought=_thought(text),
-        query=_query_after(_QUERY, text),
-        refined=_query_after(_REFINED, text),
-        final=_final(text),
+        thought=_thought(text, form),
+        query=_query_after(form.query, text, form),
+        refined=_query_after(form.refined, text, form),
+        final=_final(text, form),
     )
 
 
-def _thought(text: str) -> str | None:
-    marker = _FIRST_MARKER.search(text)
+def _own_part(text: str, form: Form, ended: bool = True) -> str:
+    """The turn without what an untuned model writes after a line of ``###``: other examples.
+
+    While it is written, an end that may become such a line is none of it yet.
+    """
+    if not form.lines:
+        return text
+    ruler = _RULER.search(text)
+    own = text[: ruler.start()] if ruler else text
+    return own if ended else own.rstrip("# \t")
+
+
+def _value(text: str, form: Form) -> str:
+    """What stands after a marker; of several lines the first that is not empty."""
+    if not form.lines:
+        return text
+    text = text.lstrip()
+    return "" if form.first.match(text) else text.partition("\n")[0]
+
+
+def _thought(text: str, form: Form) -> str | None:
+    marker = form.first.search(text)
     reasoning = text[: marker.start()] if marker else text
     return _LABEL.sub("", reasoning).strip() or None
 
@@ -68,22 +120,22 @@ def _last_end(marker: re.Pattern[str], text: str, start: int = 0) -> int | None:
     return ends[-1] if ends else None
 
 
-def _query_after(marker: re.Pattern[str], text: str) -> str | None:
+def _query_after(marker: re.Pattern[str], text: str, form: Form) -> str | None:
     start = _last_end(marker, text)
     if start is None:
         return None
-    query = text[start:]
+    query = _value(text[start:], form)
     if structure := _AFTER_QUERY.search(query):
         query = query[: structure.start()]
-    query = query.replace("[Dense]", "").replace("**", "")  # [Dense]: methods §2.2, line 7
+    query = query.replace("[Dense]", "").replace("**", "")  # [Dense]: METHODS.md §2.2, line 7
     return " ".join(query.split()) or None
 
 
-def _final(text: str) -> str | None:
-    start = _last_end(_FINAL, text)
+def _final(text: str, form: Form) -> str | None:
+    start = _last_end(form.final, text)
     if start is None:
-        start = _last_end(_FINAL_PROSE, text)
-    return None if start is None else _tidy(text[start:]) or None
+        start = _last_end(form.final_prose, text)
+    return None if start is None else _tidy(_value(text[start:], form)) or None
 
 
 def _tidy(answer: str) -> str:
@@ -102,14 +154,15 @@ class TurnStream:
     """Tells a turn's reasoning from its answer while the turn is written.
 
     Reasoning up to the first marker is `draft`, text after `Final Answer:` is `answer`. A query
-    outweighs an answer (methods §2.2, line 4), and of two answers the last one counts: both void
+    outweighs an answer (METHODS.md §2.2, line 4), and of two answers the last one counts: both void
     what was shown. What may become a marker is held back, so that the pieces of kind `answer`
     since the last `void` are, joined, the `final` that `read_turn` reads. (Prose without a marker,
     "the final answer is …", is only read at the end.)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: Form = ANYWHERE) -> None:
         self.text = ""
+        self._form = form
         self._drafted = 0
         self._answer = ""
         self._answer_from: int | None = None
@@ -124,21 +177,27 @@ class TurnStream:
         return [*self._draft(ended=True), *self._answers(ended=True)]
 
     def _draft(self, ended: bool) -> list[Piece]:
-        marker = _FIRST_MARKER.search(self.text, self._drafted)
-        known = marker.start() if marker else len(_known(self.text, ended))
-        fresh, self._drafted = self.text[self._drafted : known], max(self._drafted, known)
+        text = _own_part(self.text, self._form, ended)
+        marker = self._form.first.search(text, self._line)
+        known = marker.start() if marker else len(_known(text, ended))
+        fresh, self._drafted = text[self._drafted : known], max(self._drafted, known)
         return [Piece("draft", fresh)] if fresh else []
 
+    @property
+    def _line(self) -> int:
+        """Where the line begins up to which reasoning was shown: no marker begins before it."""
+        return self.text.rfind("\n", 0, self._drafted) + 1 if self._form.lines else self._drafted
+
     def _answers(self, ended: bool) -> list[Piece]:
-        """No marker begins before the end of the draft: the search need not either."""
-        asks = _QUERY.search(self.text, self._drafted)
-        start = None if asks else _last_end(_FINAL, self.text, self._drafted)
+        text, form = _own_part(self.text, self._form, ended), self._form
+        asks = form.query.search(text, self._line)
+        start = None if asks else _last_end(form.final, text, self._line)
         pieces: list[Piece] = []
         if start != self._answer_from:
             pieces += [Piece("void")] if self._answer else []
             self._answer, self._answer_from = "", start
         if start is not None:
-            answer = _tidy(_known(self.text[start:], ended))
+            answer = _tidy(_value(_known(text[start:], ended), form))
             fresh, self._answer = answer[len(self._answer) :], answer
             pieces += [Piece("answer", fresh)] if fresh else []
         return pieces

@@ -1,4 +1,4 @@
-"""DRAGIN: the model's own doubt, token by token, asks for retrieval (methods §3)."""
+"""DRAGIN: the model's own doubt, token by token, asks for retrieval (METHODS.md §3)."""
 
 from service.loops.dragin.loop import Dragin
 

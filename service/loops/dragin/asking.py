@@ -1,4 +1,4 @@
-"""From a hit to the query (methods §3.2, lines 8 and 9)."""
+"""From a hit to the query (METHODS.md §3.2, lines 8 and 9)."""
 
 from __future__ import annotations
 

@@ -7,19 +7,20 @@ from service.tagging.base import Splitter
 
 class FirstSentence:
     """Feed it pieces until it is `done`: a whole word of the next sentence has come, so the first
-    can no longer change. A splitter that is not incremental needs the whole text."""
+    can no longer change. A splitter that is not incremental needs the whole text. `text` is all
+    that was fed."""
 
     def __init__(self, splitter: Splitter) -> None:
         self.sentence = ""
         self.done = False
         self._splitter = splitter
-        self._text = ""
+        self.text = ""
         self._shown = 0
 
     def feed(self, piece: str) -> str:
         """Take a piece; what of the sentence is now certain and was not given before."""
-        self._text = (self._text + piece).lstrip()
-        words, space, _ = self._text.rpartition(" ")
+        self.text = (self.text + piece).lstrip()
+        words, space, _ = self.text.rpartition(" ")
         if not space or not self._splitter.incremental:
             return ""
         found = self._splitter.sentences(words)
@@ -29,7 +30,7 @@ class FirstSentence:
     def finish(self) -> str:
         """The text is over; the rest of the sentence."""
         self.done = True
-        return self._show(self._splitter.sentences(self._text))
+        return self._show(self._splitter.sentences(self.text))
 
     def _show(self, found: list[str]) -> str:
         self.sentence = found[0] if found else ""

@@ -1,4 +1,4 @@
-"""The loop `dragin` (methods §3.2): pure functions decide, this makes the calls.
+"""The loop `dragin` (METHODS.md §3.2): pure functions decide, this makes the calls.
 
 A draft is a step `answer`: its text streams as `draft` tokens, and what stands of it is its
 `thought`. Where a word asks for retrieval the draft is withdrawn, and a step `retrieve` follows:
@@ -20,7 +20,7 @@ from service.calling import Roles
 from service.concurrency import closing
 from service.domain import LoopName
 from service.drafting import gives_signals
-from service.errors import DeadlineExceeded
+from service.errors import LimitReached
 from service.events import BaseEvent, Stop, ThoughtWritten, Token, TokenRole, Trigger, Withdraw
 from service.generation.base import GenerationRequest
 from service.inquiry import OpenStep, Scope
@@ -40,6 +40,7 @@ from service.loops.dragin.rind import Hit
 from service.loops.dragin.run import SLACK, Run
 from service.loops.dragin.words import join
 from service.retrieval.base import SearchResult
+from service.revelator import parsing
 from service.settings import Settings
 from service.tagging.opening import missing, open_splitter, open_tagger
 
@@ -67,7 +68,7 @@ class Dragin:
     async def run(
         self, scope: Scope, question: str, as_role: TokenRole
     ) -> AsyncIterator[BaseEvent]:
-        """Most retrievals: the request's `max_steps` where it names one (design, Defaults)."""
+        """Most retrievals: the request's `max_steps` where it names one."""
         inquiry = scope.inquiry
         options = resolve(inquiry.settings.dragin)
         if inquiry.request.max_steps:
@@ -80,7 +81,9 @@ class Dragin:
             options=options,
             tagger=await anyio.to_thread.run_sync(open_tagger, options.tagger),
             splitter=await anyio.to_thread.run_sync(open_splitter, options.splitter),
-            layout=opening_layout(inquiry.roles.reader.templates, question.strip()),
+            layout=opening_layout(
+                inquiry.roles.reader.templates, question.strip(), may_decline=options.may_decline
+            ),
             step=OpenStep(inquiry, "", "answer"),
         )
         async with closing(_events(run)) as events:
@@ -97,8 +100,8 @@ async def _events(run: Run) -> AsyncIterator[BaseEvent]:
             async with closing(_round(run)) as events:
                 async for event in events:
                     yield event
-    except DeadlineExceeded:
-        run.stopped_by = "deadline"
+    except LimitReached as limit:
+        run.stopped_by = limit.stopped_by
     async with closing(_conclude(run)) as events:
         async for event in events:
             yield event
@@ -113,7 +116,13 @@ async def _round(run: Run) -> AsyncIterator[BaseEvent]:
     async with closing(read_draft(run, draft)) as tokens:
         async for token in tokens:
             yield token
-    if draft.hit is None or not run.may_retrieve:
+    run.count_sentences(draft.watch.text)
+    if draft.hit is None and run.wants_search(draft.watch.text):
+        yield Withdraw(step=run.step.id, role="draft", reason="trigger")
+        async with closing(_search_question(run)) as events:
+            async for event in events:
+                yield event
+    elif draft.hit is None or not run.may_retrieve:
         run.write(draft.watch.text)
         if text := draft.watch.text.strip():
             yield ThoughtWritten(step=run.step.id, text=text)
@@ -145,23 +154,43 @@ async def _retrieve(run: Run, draft: Draft, hit: Hit) -> AsyncIterator[BaseEvent
     """Lines 8 to 11."""
     for event in run.open("retrieve"):
         yield event
-    kept = hit.previous
+    kept, drafted = hit.previous, hit.sentence
     if run.options.truncate_at_token:
         kept = join(kept, *(word.word.text for word in hit.words[: hit.first]))
+        drafted = join(*(word.word.text for word in hit.words[hit.first :])) or drafted
     if kept:
         yield ThoughtWritten(step=run.step.id, text=kept)
     query = await make_query(run, draft, hit)
     yield _trigger(run, hit, query)
+    run.write(kept)
+    async with closing(_search(run, query, drafted)) as events:
+        async for event in events:
+            yield event
+
+
+async def _search_question(run: Run) -> AsyncIterator[BaseEvent]:
+    """A draft declined before anything was searched, sure that it does not know: the question is
+    the query, and nothing of the draft stands."""
+    for event in run.open("retrieve"):
+        yield event
+    async with closing(_search(run, run.question.strip(), "")) as events:
+        async for event in events:
+            yield event
+
+
+async def _search(run: Run, query: str, drafted: str) -> AsyncIterator[BaseEvent]:
+    """Passages for the query, and the sentence that the model writes from them."""
     run.retrievals += 1
-    layout = replace(run.layout, written=join(run.layout.written, kept), passages=())
+    run.step.hallucinated = 1
+    layout = replace(run.layout, passages=())
     if query:
-        yield run.step.query_event(query)
+        yield run.step.begin_search(query)
         top_k = run.inquiry.request.top_k or TOP_K
         result = await run.step.search(query, top_k, shape="best_fields")
         layout = await _with_passages(run, layout, result)
         yield _passages(run, result, layout)
     run.layout = layout
-    async with closing(rewrite(run, hit)) as tokens:
+    async with closing(rewrite(run, drafted)) as tokens:
         async for token in tokens:
             yield token
 
@@ -198,7 +227,8 @@ def _passages(run: Run, result: SearchResult, layout: Layout) -> BaseEvent:
 
 
 async def _conclude(run: Run) -> AsyncIterator[BaseEvent]:
-    """The answer out of the text, after a call for it where the text has none (§3.2, failures)."""
+    """The answer out of the text, after a call for it where the text has none
+    (METHODS.md §3.2, failures)."""
     if run.unfounded:
         yield run.step.end()
         yield Stop(stopped_by=run.stopped_by, answered=False)
@@ -210,6 +240,12 @@ async def _conclude(run: Run) -> AsyncIterator[BaseEvent]:
     answer = read_answer(text)
     if answer is None and run.stopped_by == "deadline":
         answer = text or None
+    if answer and parsing.read_answer(answer, run.question).declined:
+        run.step.flag("declined")
+        answer = None
+    if answer and run.borrows(answer):
+        run.step.flag("prompt_example")
+        answer = answer if run.inquiry.settings.dragin.profile != "service" else None
     if not run.retrievals:
         run.step.flag("closed_book")
     if answer:
@@ -230,7 +266,10 @@ async def _concluded(run: Run) -> str:
     try:
         final = run.as_role == "answer"
         completion = await run.step.ask("reader", request, final=final)
-    except DeadlineExceeded:
-        run.stopped_by = "deadline"
+    except LimitReached as limit:
+        run.stopped_by = limit.stopped_by
         return text
-    return cut_overrun(join(text, CONCLUSION, completion.text))
+    concluded = cut_overrun(join(text, CONCLUSION, completion.text))
+    if completion.finish == "length" and parsing.ends_with(concluded, completion.text.strip()):
+        run.step.flag("shortened")
+    return concluded

@@ -15,11 +15,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The resolved set (methods §3.4, §6 #1).
+    """The resolved set (METHODS.md §3.4, §6 #1).
 
     `limit` is L: the tokens of a draft, and of the whole text. `full_context`: attention is that
     of the generation, prompt and all, instead of the draft read on its own. `exclude_self`: a
     token's attention to itself does not count. `cut_drafts`: a draft ends at its first line break.
+    `may_decline`: a demonstration shows how to say that no answer was found.
     """
 
     rule: Rule = field(default_factory=Rule)
@@ -31,6 +32,7 @@ class Options:
     full_context: bool = False
     exclude_self: bool = False
     cut_drafts: bool = False
+    may_decline: bool = False
     truncate_at_token: bool = False
     docs_persist: bool = False
     query_prefix_only: bool = False
@@ -41,7 +43,11 @@ class Options:
 OFFICIAL: Final = Options()
 IN_CONTEXT: Final = replace(OFFICIAL, full_context=True, exclude_self=True)
 SERVICE: Final = replace(
-    IN_CONTEXT, rule=Rule(gate_on_filter=True), cut_drafts=True, max_retrievals=8
+    IN_CONTEXT,
+    rule=Rule(gate_on_filter=True, weigh_last=True),
+    cut_drafts=True,
+    may_decline=True,
+    max_retrievals=8,
 )
 PROFILES: Final = {"official": OFFICIAL, "in_context": IN_CONTEXT, "service": SERVICE}
 
@@ -64,6 +70,7 @@ def resolve(settings: DraginSettings) -> Options:
             _or(settings.threshold, base.rule.threshold),
             rind.norm,
             _or(rind.gate_on_filter, base.rule.gate_on_filter),
+            _or(rind.weigh_last, base.rule.weigh_last),
         ),
         limit=_or(settings.max_tokens, base.limit),
         query_words=_or(settings.query_words, base.query_words),

@@ -1,4 +1,4 @@
-"""θ, n and L of the paper's models and sets (methods §3.2, Settings; §3.4 #10)."""
+"""θ, n and L of the paper's models and sets (METHODS.md §3.2, §3.4 #10)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""DRAGIN's prompts: demonstrations, passages, the question, the text so far (methods §3.3).
+"""DRAGIN's prompts: demonstrations, passages, the question, the text so far (METHODS.md §3.3).
 
 Raw text, and in this order, so that each draft's prompt begins with the one before it and every
-question's with the demonstrations.
+question's with the demonstrations. Where the profile lets the model decline, a demonstration of
+that comes first, where it weighs least; it is a file of its own, because the published prompts
+have none.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from service.prompting.templates import TemplateSet
 from service.text import sentences
 
 ROLES: Final = ("dragin_demonstrations", "dragin_case", "dragin_context")
+DECLINING: Final = "dragin_declining"
 _MARK: Final = "\ue0d7"  # private use: where the question stands in its template
 _DEMONSTRATION = re.compile(r"\n(?=Question:)")
 _NUMBERED = re.compile(r"\[(\s*\d+\s*)\]")
@@ -78,15 +81,23 @@ class Layout:
             yield layout
 
 
-def opening_layout(templates: TemplateSet, question: str) -> Layout:
+def opening_layout(templates: TemplateSet, question: str, *, may_decline: bool = False) -> Layout:
     """The first draft's: nothing written, nothing retrieved."""
-    text = templates.render("dragin_demonstrations")
+    text = demonstrations_text(templates, may_decline=may_decline)
     demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
     return Layout(templates, demonstrations, as_data(question))
 
 
+def demonstrations_text(templates: TemplateSet, *, may_decline: bool) -> str:
+    """The demonstrations, one a question; the one that declines only where the set has it."""
+    text = templates.render("dragin_demonstrations")
+    if may_decline and templates.has(DECLINING):
+        return f"{templates.render(DECLINING)}\n{text}"
+    return text
+
+
 def shown(passages: Sequence[str]) -> tuple[str, ...]:
-    """Passages as data; one without text has no line (methods §3.2, failures)."""
+    """Passages as data; one without text has no line (METHODS.md §3.2, failures)."""
     return tuple(line for line in map(as_data, passages) if line)
 
 

@@ -1,4 +1,4 @@
-"""QFS: the words that a doubtful word attends to most, as a query (methods §3.2). Pure."""
+"""QFS: the words that a doubtful word attends to most, as a query (METHODS.md §3.2). Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def query_text(question: str, text: str, hit: Hit, *, prefix_only: bool = False)
     """Question, text, the sentences before, and the words of the hit's sentence, joined by spaces.
 
     Empty parts leave their space, as in the official code. `prefix_only` leaves out the words
-    after the last hit (§3.4 #7).
+    after the last hit (METHODS.md §3.4 #7).
     """
     words = [word.word.text for word in hit.words][: sentence_end(hit, prefix_only)]
     joined = f"{question} {text} {hit.previous} "
@@ -52,7 +52,7 @@ def sentence_end(hit: Hit, prefix_only: bool) -> int:
 
 def text_context(query: QueryText, scoring: Scoring) -> QueryContext:
     """C from a pass over its text. A hit that no word of the tokens lies at exactly is skipped
-    (methods §6 #23)."""
+    (METHODS.md §6 #23)."""
     spans = [token.span for token in scoring.tokens]
     first = next((n for n, (begin, end) in enumerate(spans) if end > begin), len(spans))
     words = group_words(query.text, spans[first:], first)

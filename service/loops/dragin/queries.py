@@ -1,4 +1,4 @@
-"""The query of a hit (methods §3.3). QFS, the default, is in `qfs.py`. Pure."""
+"""The query of a hit (METHODS.md §3.3). QFS, the default, is in `qfs.py`. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a draft to its hit, or to its end (methods §3.2, lines 4 and 5)."""
+"""Reads a draft to its hit, or to its end (METHODS.md §3.2, lines 4 and 5)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _read(run: Run, draft: Draft) -> AsyncIterator[Token]:
                 yield token
         if options.full_context:
             draft.hit = draft.hit or watch.finish()
-            if draft.hit is not None and options.formulation == "real_words":
+            if draft.hit is not None and run.may_retrieve and options.formulation == "real_words":
                 draft.rows = await call.rows(hit_tokens(draft.hit))
     if not options.full_context and watch.tokens:
         ids = tuple(token.id for token in watch.tokens)
@@ -64,18 +64,20 @@ async def _read(run: Run, draft: Draft) -> AsyncIterator[Token]:
 
 
 async def _feed(run: Run, draft: Draft, call: DraftCall) -> AsyncIterator[Token]:
-    """Feed the watch until it has a hit; white space before the first word is not shown."""
+    """Feed the watch until it has a hit that may be followed by a retrieval; without one the draft
+    stands, so it is read to its end. White space before the first word is not shown."""
     watch = draft.watch
     async with closing(aiter(call)) as deltas:
         async for delta in deltas:
             begin = len(watch.text)
             for token in delta.tokens:
-                if draft.hit is None:
-                    draft.hit = watch.feed(token)
+                if draft.hit is None or not run.may_retrieve:
+                    hit = watch.feed(token)
+                    draft.hit = draft.hit or hit
             new = watch.text[begin:] if watch.text[:begin].strip() else watch.text.lstrip()
             if new:
                 yield Token(step=run.step.id, role="draft", text=new)
-            if draft.hit is not None:
+            if draft.hit is not None and run.may_retrieve:
                 return
 
 

@@ -1,4 +1,4 @@
-"""The sentence of a hit, written anew from the passages (methods §3.2, lines 10 and 11)."""
+"""The sentence of a hit, written anew from the passages (METHODS.md §3.2, lines 10 and 11)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from service.drafting import begun_again, writing
 from service.events import Token, Withdraw
 from service.generation.base import GenerationRequest
 from service.loops.dragin.first_sentence import FirstSentence
-from service.loops.dragin.rind import Hit
 from service.loops.dragin.run import Run
-from service.loops.dragin.words import join
 
 
-async def rewrite(run: Run, hit: Hit) -> AsyncIterator[Token | Withdraw]:
+async def rewrite(run: Run, drafted: str) -> AsyncIterator[Token | Withdraw]:
     """The call ends as soon as its first sentence is certain, and is begun again where a pool's
-    worker is lost. Without passages the sentence stands as drafted: the same prompt would write it
-    again."""
+    worker is lost. Without passages the sentence stands as `drafted`: the same prompt would write
+    it again. A sentence out of the demonstrations is flagged; drafting goes on from it."""
     if not run.layout.passages:
         run.step.flag("no_evidence")
-        rest = hit.words[hit.first :] if run.options.truncate_at_token else ()
-        sentence = join(*(word.word.text for word in rest)) or hit.sentence
+        sentence = drafted
     else:
         first = FirstSentence(run.splitter)
 
@@ -34,6 +31,9 @@ async def rewrite(run: Run, hit: Hit) -> AsyncIterator[Token | Withdraw]:
             async for token in tokens:
                 yield token
         sentence = first.sentence
+        run.count_sentences(first.text)
+    if run.borrows(sentence):
+        run.step.flag("prompt_example")
     run.write(sentence)
     run.step.answer = sentence or None
 

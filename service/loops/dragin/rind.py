@@ -1,10 +1,10 @@
-"""RIND: which word of a draft asks for retrieval (methods §3.2, steps 4 to 7). Pure."""
+"""RIND: which word of a draft asks for retrieval (METHODS.md §3.2, steps 4 to 7). Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from service.loops.dragin.words import Word
 from service.tagging.base import Tagger
@@ -22,12 +22,18 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`threshold` is θ. `norm`: attention relative to its sentence, or as it is (§3.4 #1).
-    `gate_on_filter`: words without content cannot trigger (§3.4 #3)."""
+    """`threshold` is θ. `norm`: attention relative to its sentence, or as it is
+    (METHODS.md §3.4 #1). `gate_on_filter`: words without content cannot trigger
+    (METHODS.md §3.4 #3). `weigh_last`: the last word of a sentence receives the mean attention of
+    the others at least."""
 
     threshold: float = 1.0
     norm: Norm = "sentence"
     gate_on_filter: bool = False
+    weigh_last: bool = False
+
+
+_RULE: Final = Rule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +94,33 @@ def find_end(sentence: str, words: Sequence[Word], start: int) -> int:
 
 
 def score_words(
-    words: Sequence[Word], signals: Sequence[Signal], norm: Norm = "sentence"
+    words: Sequence[Word], signals: Sequence[Signal], rule: Rule = _RULE
 ) -> tuple[ScoredWord, ...]:
     """The words of one sentence: the sum of attention times the mean of weight (steps 3 and 5).
 
     Attention that is 0 in the whole sentence stays 0.
     """
     attention = [sum(signals[t].attention for t in word.tokens) for word in words]
+    if rule.weigh_last:
+        attention = _weigh_last(attention)
     weights = [sum(signals[t].weight for t in word.tokens) / len(word.tokens) for word in words]
     total = sum(attention)
-    factor = 1.0 if norm == "none" else len(words) / total if total > 0 else 0.0
+    factor = 1.0 if rule.norm == "none" else len(words) / total if total > 0 else 0.0
     return tuple(
         ScoredWord(word, a, h, a * factor * h)
         for word, a, h in zip(words, attention, weights, strict=True)
     )
+
+
+def _weigh_last(attention: Sequence[float]) -> list[float]:
+    """Attention per word, the last word's raised to the mean of the others.
+
+    Only later words attend to a word, and none comes after the last one, where answers stand. Its
+    own attention says nothing, so it counts as an average word, whose score is its entropy; so
+    does the only word of a sentence.
+    """
+    *others, last = attention or [0.0]
+    return [*others, max(last, sum(others) / len(others) if others else 1.0)] if attention else []
 
 
 def judge(
@@ -136,7 +155,7 @@ def find_hit(
     """The first hit of a whole draft."""
     for number, indexes in enumerate(assign(sentences, words)):
         own = [words[index] for index in indexes]
-        scored = score_words(own, signals, rule.norm)
+        scored = score_words(own, signals, rule)
         hit = judge(sentences[:number], sentences[number], scored, rule, tag)
         if hit is not None:
             return hit

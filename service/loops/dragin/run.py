@@ -10,9 +10,11 @@ from service.domain import StepKind, StoppedBy
 from service.drafting import token_spans
 from service.events import BaseEvent, TokenRole
 from service.inquiry import Inquiry, OpenStep, Scope
+from service.loops.dragin.answers import declines
 from service.loops.dragin.options import Options
 from service.loops.dragin.prompts import Layout
 from service.loops.dragin.words import join
+from service.prompting.examples import is_example
 from service.tagging.base import Splitter, Tagger
 
 START: Final = 1  # token that an engine puts before a prompt
@@ -51,10 +53,23 @@ class Run:
         most = self.options.max_retrievals
         return most is None or self.retrievals < most
 
+    def wants_search(self, draft: str) -> bool:
+        """Whether a draft declines before anything was searched, as a model may that is sure of
+        not knowing: no word of it is in doubt, so none would ask for a retrieval."""
+        undecided = self.options.may_decline and self.may_retrieve and not self.retrievals
+        return undecided and declines(join(self.layout.written, draft))
+
+    def borrows(self, text: str) -> bool:
+        """Whether a text of the model's is a demonstration, or has a name from one that neither the
+        question nor the passages hold; the model's own words before it do not count."""
+        return is_example(
+            text, self.layout.shots(), "\n".join([self.question, *self.layout.passages])
+        )
+
     @property
     def unfounded(self) -> bool:
-        """Retrieved, found nothing at all, and the service abstains then (design, Answer)."""
-        abstains = self.inquiry.settings.hanrag.on_no_evidence == "abstain"
+        """Retrieved, found nothing at all, and the service abstains then."""
+        abstains = self.inquiry.settings.answers.no_evidence == "abstain"
         return abstains and self.retrievals > 0 and not self.seen
 
     def open(self, kind: StepKind) -> list[BaseEvent]:
@@ -65,6 +80,9 @@ class Run:
 
     def write(self, *parts: str) -> None:
         self.layout = replace(self.layout, written=join(self.layout.written, *parts))
+
+    def count_sentences(self, generated: str) -> None:
+        self.step.generated(len(self.splitter.sentences(generated)))
 
     async def count(self, text: str) -> int:
         """Tokens of a text with the one before it."""

@@ -1,4 +1,4 @@
-"""Reads a draft as it comes and says when a sentence of it asks for retrieval (methods §3.2).
+"""Reads a draft as it comes and says when a sentence of it asks for retrieval (METHODS.md §3.2).
 
 Under `in_context` a sentence is judged as soon as it is complete, by the attention that queries up
 to its last token give; so the verdict does not depend on how far the engine has run on, and a hit
@@ -90,7 +90,7 @@ class DraftWatch:
             self._fold(own[-1].last)
         weights = self._weights()
         signals = [Signal(a, w) for a, w in zip(self._maxima, weights, strict=True)]
-        scored = score_words(own, signals, self.options.rule.norm)
+        scored = score_words(own, signals, self.options.rule)
         hit = judge(self._previous, sentence, scored, self.options.rule, self.tagger)
         self._previous.append(sentence)
         self._start = end

@@ -1,4 +1,4 @@
-"""Words of a text by where its tokens lie (methods §3.2, RIND step 3)."""
+"""Words of a text by where its tokens lie (METHODS.md §3.2, RIND step 3)."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def _word(text: str, spans: Sequence[Span], left: int, right: int, offset: int) 
 
 
 def join(*parts: str) -> str:
-    """Single spaces between the parts that are not empty (methods §3.2)."""
+    """Single spaces between the parts that are not empty (METHODS.md §3.2)."""
     return " ".join(part for part in (part.strip() for part in parts) if part)

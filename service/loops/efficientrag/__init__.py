@@ -1,4 +1,4 @@
-"""EfficientRAG: two encoders lead the search, one call of the model reads (methods §4)."""
+"""EfficientRAG: two encoders lead the search, one call of the model reads (METHODS.md §4)."""
 
 from service.loops.efficientrag.loop import EfficientRag
 

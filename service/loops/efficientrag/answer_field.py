@@ -30,7 +30,7 @@ class AnswerField:
     """Tells the answer from the JSON around it while that is written.
 
     White space is held back until a word follows, so that the pieces joined are the answer as
-    `read_answer` reads it, where the JSON is plain.
+    `answer_in` reads it, where the JSON is plain.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class AnswerField:
         return fresh
 
 
-def read_answer(text: str) -> str | None:
+def answer_in(text: str) -> str | None:
     """The answer in an output that has the key; None where there is none, or it is empty."""
     for value in json_values(unwrap(text)):
         found = member(value, {KEY}) if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""What follows a hop (methods §4.2, lines 6 to 9; §6 #25); no I/O."""
+"""What follows a hop (METHODS.md §4.2, lines 6 to 9; METHODS.md §6 #25); no I/O."""
 
 from __future__ import annotations
 

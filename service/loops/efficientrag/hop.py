@@ -1,4 +1,4 @@
-"""One hop: a search, the labels of what it found, the next query (methods §4.2, lines 3 to 9)."""
+"""A hop: a search, the labels of what it found, the next query (METHODS.md §4.2, lines 3 to 9)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from service.concurrency import closing, deadline
 from service.domain import Passage
-from service.errors import DeadlineExceeded
+from service.errors import DeadlineExceeded, LimitReached
 from service.events import BaseEvent, Judgement, ThoughtWritten
 from service.inquiry import OpenStep
 from service.labelling.base import PassageLabel, Tag
@@ -30,15 +30,15 @@ async def hop(run: Run, query: str) -> AsyncIterator[BaseEvent]:
         async with closing(_search(run, step, query)) as events:
             async for event in events:
                 yield event
-    except DeadlineExceeded:
-        run.following = Read("deadline")
+    except LimitReached as limit:
+        run.following = Read(limit.stopped_by)
     if isinstance(run.following, Read) and run.following.flag:
         step.flag(run.following.flag)
     yield step.end()
 
 
 async def _search(run: Run, step: OpenStep, query: str) -> AsyncIterator[BaseEvent]:
-    yield step.query_event(query)
+    yield step.begin_search(query)
     result = await step.search(query, run.inquiry.request.top_k or FETCH)
     found = [hit.passage for hit in result.passages]
     yield step.passages_event(result, [None] * len(found), [None] * len(found))
@@ -53,7 +53,7 @@ async def _search(run: Run, step: OpenStep, query: str) -> AsyncIterator[BaseEve
         yield _judgement(step, passage, choice, relevant=label.tag is not Tag.TERMINATE)
     if not run.pool.candidates:
         step.flag("no_evidence")
-        if run.inquiry.settings.hanrag.on_no_evidence == "top3_unfiltered":
+        if run.inquiry.settings.answers.no_evidence == "top3_unfiltered":
             for judgement in _take(run, step, found, "none was kept"):
                 yield judgement
     added = sum(choice.kept for choice in choices)

@@ -1,4 +1,4 @@
-"""The loop `efficientrag` (methods §4.2): pure functions decide, this makes the calls.
+"""The loop `efficientrag` (METHODS.md §4.2): pure functions decide, this makes the calls.
 
 A hop is a step `retrieve`: `query`, `passages`, a judgement per passage by its tag, and as
 `thought` the words marked for the next query. The last step, `answer`, is the one call of the
@@ -85,8 +85,8 @@ async def _events(run: Run) -> AsyncIterator[BaseEvent]:
 
 
 async def _conclude(run: Run, stopped_by: StoppedBy) -> AsyncIterator[BaseEvent]:
-    """Line 10. An empty pool is read too where the profile or `on_no_evidence` says so."""
-    policy = run.inquiry.settings.hanrag.on_no_evidence
+    """Line 10. An empty pool is read too where the profile or `answers.no_evidence` says so."""
+    policy = run.inquiry.settings.answers.no_evidence
     closed_book = run.options.closed_book or policy == "closed_book"
     if not run.pool.candidates and (stopped_by == "deadline" or not closed_book):
         yield Stop(stopped_by=stopped_by, answered=False)
@@ -94,7 +94,7 @@ async def _conclude(run: Run, stopped_by: StoppedBy) -> AsyncIterator[BaseEvent]
     step = run.scope.step("answer", run.question)
     reader = run.inquiry.roles.reader
     most = run.options.reader_passages or reader.generator.capabilities.passages
-    shown = run.pool.to_read(most, room_for_passages(reader, run.question))
+    shown = run.pool.to_read(most, room_for_passages(reader, run.question, run.options.official))
     for judgement in _left_out(run.pool, shown):
         yield judgement
     yield step.start()
@@ -103,12 +103,13 @@ async def _conclude(run: Run, stopped_by: StoppedBy) -> AsyncIterator[BaseEvent]
     elif len(shown) < min(most or len(run.pool.candidates), len(run.pool.candidates)):
         step.flag("shortened")
     passages = [candidate.passage for candidate in shown]
-    async with closing(read(step, run.question, passages, run.as_role)) as events:
+    reading = read(step, run.question, passages, run.as_role, official=run.options.official)
+    async with closing(reading) as events:
         async for event in events:
             yield event
     yield step.end()
-    if step.stopped_by == "deadline":
-        stopped_by = "deadline"
+    if step.stopped_by != "answer":
+        stopped_by = step.stopped_by
     yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
 
 

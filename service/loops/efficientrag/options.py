@@ -10,13 +10,13 @@ from service.settings.loops import EfficientragSettings
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The resolved set (methods §4.2, §4.4, §6 #25).
+    """The resolved set (METHODS.md §4.2, §4.4, §6 #25).
 
     `finishes`: FINISH is a tag of its own, else it is CONTINUE. `deduplicate`: a passage found
     twice is read once. `stops_early`: a hop without a new passage is the last one, and so is one
     whose next query is its own. `reader_passages`: at most so many are read, None: what the
     reader's model is known to read well, or all. `closed_book`: with nothing kept the reader
-    answers all the same.
+    answers all the same. `official`: the reader is asked as the paper's is.
     """
 
     finishes: bool = False
@@ -25,10 +25,13 @@ class Options:
     stops_early: bool = False
     reader_passages: int | None = None
     closed_book: bool = True
+    official: bool = True
 
 
 OFFICIAL: Final = Options()
-SERVICE: Final = Options(finishes=True, deduplicate=True, stops_early=True, closed_book=False)
+SERVICE: Final = Options(
+    finishes=True, deduplicate=True, stops_early=True, closed_book=False, official=False
+)
 PROFILES: Final = {"official": OFFICIAL, "service": SERVICE}
 
 

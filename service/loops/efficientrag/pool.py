@@ -1,4 +1,4 @@
-"""The candidate pool: what the reader is shown (methods §4.2, lines 5 and 10)."""
+"""The candidate pool: what the reader is shown (METHODS.md §4.2, lines 5 and 10)."""
 
 from __future__ import annotations
 

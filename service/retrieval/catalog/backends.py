@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-from service.errors import StoreError
+from pydantic import SecretStr
+
+from service.errors import StoreError, StoreLost
 from service.retrieval.catalog import generations, manifest_elastic
 from service.retrieval.catalog.generations import stored_name
 from service.retrieval.catalog.manifest_elastic import ElasticManifests
@@ -12,7 +15,7 @@ from service.retrieval.catalog.manifest_store import FileManifests, ManifestStor
 from service.retrieval.manifest import Manifest
 from service.retrieval.stores import elastic_index, qdrant_store
 from service.retrieval.stores.base import LexicalStore, VectorStore
-from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.elastic_server import ElasticServer, Login
 from service.retrieval.stores.elastic_store import ElasticStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
@@ -80,7 +83,8 @@ class Backends:
             raise StoreError(
                 f"collection {manifest.name!r} is held by {' and '.join(manifest.stores)}, the "
                 f"settings name {' and '.join(self.names)}; set retrieval.elasticsearch_url and "
-                "retrieval.qdrant_url back, or delete the collection and ingest it again"
+                "retrieval.qdrant_url back, or delete the collection (revelator collections "
+                "delete NAME) and ingest it again"
             )
         own = stored_name(manifest.name, manifest.generation)
         bm25: LexicalStore
@@ -92,16 +96,45 @@ class Backends:
             return bm25, QdrantStore(self._qdrant, own, self._vectors)
         return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
 
+    def make_dense(self, manifest: Manifest) -> None:
+        """Make again the collection in Qdrant that it has lost, empty. Blocking."""
+        assert self._qdrant is not None
+        own = stored_name(manifest.name, manifest.generation)
+        QdrantStore.create(self._qdrant, own, manifest.embedding, self._vectors, replace=True)
+
+    def make_bm25(self, manifest: Manifest) -> None:
+        """Make again the index in Elasticsearch that it has lost, empty. Blocking."""
+        assert self._elastic is not None
+        own = stored_name(manifest.name, manifest.generation)
+        ElasticStore.create(self._elastic, own, manifest.analysis, replace=True)
+
+    def begin_bm25(self, manifest: Manifest) -> LexicalStore:
+        """As `make_bm25`, under another name until `finish_bm25`. Blocking."""
+        assert self._elastic is not None
+        return ElasticStore.create(
+            self._elastic, _restored(manifest), manifest.analysis, replace=True
+        )
+
+    async def finish_bm25(self, manifest: Manifest) -> None:
+        """What `begin_bm25` made is the collection's index from now on."""
+        assert self._elastic is not None
+        own = stored_name(manifest.name, manifest.generation)
+        await elastic_index.rename(self._elastic, _restored(manifest), own)
+
     async def note(self, manifest: Manifest) -> None:
         """Keep a copy of the manifest beside the vectors, where they are on a server."""
         if self._qdrant:
-            await generations.note_in_qdrant(self._qdrant, manifest)
+            with contextlib.suppress(StoreLost):  # a copy is kept of what is there
+                await generations.note_in_qdrant(self._qdrant, manifest)
 
     async def agrees(self, manifest: Manifest) -> bool:
         """Whether the copy is this manifest; True where none is kept."""
         if self._qdrant is None:
             return True
-        return await generations.noted_in_qdrant(self._qdrant, manifest) == manifest
+        try:
+            return await generations.noted_in_qdrant(self._qdrant, manifest) == manifest
+        except StoreLost:
+            return False
 
     async def publish(self, manifest: Manifest) -> None:
         """Let the servers' public aliases name the manifest's generation."""
@@ -109,6 +142,13 @@ class Backends:
             await generations.point_elastic(self._elastic, manifest.name, manifest.generation)
         if self._qdrant:
             await generations.point_qdrant(self._qdrant, manifest.name, manifest.generation)
+
+    async def transport(self) -> tuple[str, str] | None:
+        """Where Qdrant is and how it is spoken to; None where vectors are in this process. Raises
+        RevelatorError where it does not answer."""
+        if self._qdrant is None:
+            return None
+        return self._qdrant.place, await self._qdrant.spoken()
 
     async def drop(self, name: str, generation: int | None = None) -> None:
         """Delete what the servers hold of one generation, or of a collection with its manifest.
@@ -135,14 +175,42 @@ class Backends:
                 await server.aclose()
 
 
+def _restored(manifest: Manifest) -> str:
+    """An index that is being filled again; its name is that of no generation."""
+    return stored_name(manifest.name, f"{manifest.generation}.restored")
+
+
 def open_backends(settings: RetrievalSettings) -> Backends:
     """Connects to nothing yet."""
     url, qdrant_url = settings.elasticsearch_url, settings.qdrant_url
-    # Searches may be allowed less than writes: each search is bounded by its guard.
-    elastic_s = max(settings.timeout_s, settings.backends.elasticsearch.timeout_s or 0.0)
-    qdrant_s = max(settings.timeout_s, settings.backends.qdrant.timeout_s or 0.0)
+    # Searches are allowed less than writes: each is bounded by its guard.
+    elastic_s = max(settings.write_timeout_s, settings.search_timeout_s("elasticsearch"))
+    qdrant_s = max(settings.write_timeout_s, settings.search_timeout_s("qdrant"))
     return Backends(
-        ElasticServer(url, elastic_s, settings.elasticsearch_replicas) if url else None,
-        QdrantServer(qdrant_url, qdrant_s, settings.qdrant_grpc_port) if qdrant_url else None,
+        ElasticServer(url, elastic_s, settings.elasticsearch_replicas, _login(settings))
+        if url
+        else None,
+        QdrantServer(
+            qdrant_url,
+            qdrant_s,
+            settings.qdrant_grpc_port,
+            key=_plain(settings.qdrant_key),
+            ca_file=settings.qdrant_ca_file,
+        )
+        if qdrant_url
+        else None,
         settings.vectors,
     )
+
+
+def _login(settings: RetrievalSettings) -> Login:
+    return Login(
+        settings.elasticsearch_user or "",
+        _plain(settings.elasticsearch_password),
+        _plain(settings.elasticsearch_api_key),
+        settings.elasticsearch_ca_file,
+    )
+
+
+def _plain(secret: SecretStr | None) -> str:
+    return secret.get_secret_value() if secret else ""

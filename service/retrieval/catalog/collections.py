@@ -14,12 +14,14 @@ import anyio.to_thread
 from service.errors import InvalidRequest, NotFound, StoreError
 from service.retrieval.base import OpenCollection
 from service.retrieval.catalog import upkeep
+from service.retrieval.catalog.anew import copy_passages
 from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collection import Collection
+from service.retrieval.catalog.collection import EMBEDDED, Collection
 from service.retrieval.catalog.shelf import RETIRE_S, Shelf
 from service.retrieval.catalog.upkeep import Report
 from service.retrieval.catalog.watching import Watch
 from service.retrieval.catalog.writer import CollectionWriter
+from service.retrieval.catalog.writing import writing
 from service.retrieval.documents import Record
 from service.retrieval.embedding import Embedder
 from service.retrieval.manifest import Analysis, Manifest, check_name
@@ -49,7 +51,8 @@ class Collections:
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
         self._shelf = Shelf(data_dir / "collections", self._backends, retire_s)
-        self._watch = Watch(self._shelf, embedder)
+        embedded = self._backends.names == EMBEDDED
+        self._watch = Watch(self._shelf, embedder, embedded=embedded)
 
     async def names(self) -> list[str]:
         """Every collection, the sample too where its corpus is shipped."""
@@ -63,12 +66,28 @@ class Collections:
             return name
         return _resolve(name, await self.names())
 
+    def waits_for_servers(self, name: str) -> bool:
+        """Whether a search waits for nothing but servers: it finds the collection open, and a side
+        of it is not in this process. The first search opens it."""
+        found = self._shelf.find(name)
+        return found is not None and found.manifest.stores != EMBEDDED
+
     async def metadata_fields(self, name: str) -> Sequence[str]:
         return (await self.get(name)).manifest.metadata_fields
 
     async def manifest(self, name: str) -> Manifest:
-        """What the collection is, with its counts of this moment."""
-        return (await self.get(name)).manifest
+        """What the collection is, with its counts of this moment. Opens nothing, so that a store
+        that is out holds nobody up; a sample that is still to be made is told as it will be.
+        Raises NotFound, StoreError."""
+        await self.resolve(name)
+        if self._shelf.find(name) is not None:
+            return (await self._shelf.get(name)).manifest
+        stored = await self._shelf.manifests.read(name)
+        if stored is None and name == SAMPLE:
+            return await anyio.to_thread.run_sync(self._sample.made, self._embedder)
+        if stored is None:
+            raise NotFound(f"there is no collection {name[:80]!r}")
+        return stored
 
     async def manifests(self) -> list[Manifest]:
         return [await self.manifest(name) for name in await self.names()]
@@ -158,7 +177,7 @@ class Collections:
         await self.resolve(name)
         async with (
             self._shelf.writer_of(name) as collection,
-            CollectionWriter(collection, self._embedder) as writer,
+            writing(collection, self._backends, self._embedder) as writer,
         ):
             yield writer
 
@@ -177,11 +196,26 @@ class Collections:
             yield writer
 
     async def check(self, name: str, *, repair: bool = False) -> Report:
-        """Compare the collection's manifest and stores, or mend them; waits for its writer."""
-        await self.get(name)
+        """Compare the collection's manifest and stores, or mend them; waits for its writer. Where
+        it was embedded in another way than the settings say, mending is embedding it again."""
+        collection = await self.get(name)
+        if repair and collection.manifest.embedding != self._embedder.contract:
+            return await self._embed_anew(name)
         async with self._shelf.writer_of(name) as collection:
             work = upkeep.repair if repair else upkeep.check
             return await work(collection, self._backends, self._embedder)
+
+    async def _embed_anew(self, name: str) -> Report:
+        _check_writable(name)
+        before = await self.check(name)
+        async with self._shelf.successor_of(name, self._embedder.contract) as new:
+            old = await self._shelf.get(name)
+            async with CollectionWriter(new, self._embedder) as writer:
+                await copy_passages(old, writer, self._backends)
+        after = await self.check(name)
+        after.done = [f"{writer.embedded:,} passages embedded again"]
+        after.left, after.findings = after.findings, before.findings
+        return after
 
     async def problems(self) -> dict[str, str]:
         """What is incomplete or does not fit the settings, by collection; looked at every few

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -30,10 +31,13 @@ from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.manifest import Manifest
 
 FRESH_S: Final = 2.0  # after which what other gateways may write is read again
-REFRESH_S: Final = 0.5  # that a question waits for this at most
+REFRESH_S: Final = 0.15  # that a question waits for this at most
+HASTY_S: Final = 0.05  # the same, where it could not be read the last time
 # A replaced generation stays as long as a question of another gateway may still run on it: the
 # longest one, and the time until that gateway has heard of the new generation.
 RETIRE_S: Final = 330.0
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -51,13 +55,17 @@ class Shelf:
         self._read: dict[str, float] = {}  # when each manifest was
         self._current: dict[str, Collection] = {}
         self._replaced: dict[str, Collection] = {}  # by `name@generation`, while asked
+        self._patience_s = REFRESH_S
         self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def names(self) -> set[str]:
-        """Of all that have a manifest."""
-        if self._names is None or self._is_old(self._names_read):
+        """Of all that have a manifest; those known before where they cannot be had soon."""
+        if self._names is None:
             self._names = await self.manifests.names()
             self._names_read = time.monotonic()
+        elif self._is_old(self._names_read):
+            self._names_read = time.monotonic()  # first, so that others do not wait too
+            self._names = await self._soon(self.manifests.names, self._names)
         return self._names
 
     def opened(self) -> list[Collection]:
@@ -270,18 +278,25 @@ class Shelf:
         self._read[name] = time.monotonic()  # first, so that others do not wait too
         if self.lock(name).locked():
             return found
-        manifest: Manifest | None = found.manifest
-        with anyio.move_on_after(REFRESH_S):
-            try:
-                manifest = await self.manifests.read(name)
-            except RevelatorError:
-                return found
+        known: Manifest | None = found.manifest
+        manifest = await self._soon(partial(self.manifests.read, name), known)
         if manifest is None:
             self._current.pop(name, None)
             raise NotFound(f"collection {name!r} has just been deleted")
         if self.lock(name).locked() or self.find(name) is not found:
             return self.find(name) or found
         return await self._follow(found, manifest)
+
+    async def _soon(self, read: Callable[[], Awaitable[T]], known: T) -> T:
+        """What is read, or `known` where it cannot be had soon."""
+        patience, self._patience_s = self._patience_s, HASTY_S
+        try:
+            with anyio.fail_after(patience):
+                found = await read()
+        except (TimeoutError, RevelatorError):
+            return known
+        self._patience_s = REFRESH_S
+        return found
 
     async def _follow(self, found: Collection, manifest: Manifest) -> Collection:
         """The collection that `manifest` means: this one, or another generation that is put in its

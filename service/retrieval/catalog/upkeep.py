@@ -8,15 +8,18 @@ from typing import Final
 import anyio.to_thread
 
 from service.concurrency import closing
+from service.errors import StoreError
 from service.retrieval.catalog.backends import Backends
 from service.retrieval.catalog.collection import Collection
 from service.retrieval.catalog.comparing import Kind, Tally, differences
-from service.retrieval.catalog.writer import CollectionWriter
+from service.retrieval.catalog.restoring import Held, held, names_of_lost
+from service.retrieval.catalog.writing import writing
 from service.retrieval.embedding import Embedder
 from service.retrieval.embedding import differences as contract_differences
 from service.retrieval.manifest import Manifest
 
 FEW: Final = 5  # ids shown of each kind
+WHOLE: Final = ("bm25", "dense")  # sides
 
 WORDS: Final[dict[Kind, str]] = {
     "stray": "passages in the BM25 store that belong to no document there",
@@ -51,9 +54,15 @@ class Report:
 
 async def check(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
     """Reads both stores through, for the collection's one writer. Raises RevelatorError where one
-    is out."""
+    is out. What is lost as a whole is said and not looked into."""
     manifest = collection.manifest
     report, tally = Report(manifest.name), Tally()
+    found_held = await held(collection)
+    if lost := names_of_lost(collection, found_held):
+        report.documents, report.passages = manifest.documents, manifest.passages
+        report.vectors = found_held.dense or 0
+        report.findings = [_lost(name, found_held, manifest) for name in lost]
+        return report
     found: dict[Kind, Finding] = {}
     async with closing(differences(collection, tally)) as amiss:
         async for difference in amiss:
@@ -65,21 +74,25 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
     report.vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
     report.findings = [*found.values(), *_of_manifest(manifest, tally)]
     if apart := contract_differences(manifest.embedding, embedder.contract):
-        report.findings.append(Finding("embedding", f"{apart}; re-index it with ingest --replace"))
+        detail = f"vectors made in another way: {apart}; --repair embeds every passage again"
+        report.findings.append(Finding("embedding", detail))
     if not await backends.agrees(manifest):
         report.findings.append(Finding("copy", "Qdrant's copy of the manifest is another"))
     return report
 
 
 async def repair(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
-    """As `check`; then mends, and looks again. Raises ConfigurationError where vectors are lacking
-    and the settings' embedding is another than the collection's."""
+    """As `check`; then makes again what is lost, repairs, and looks again. For a collection that is
+    embedded as the settings say. Raises StoreError where both sides are lost."""
     report = await check(collection, backends, embedder)
     if not report.findings:
         return report
-    async with CollectionWriter(collection, embedder) as writer:
+    if len(lost := [each for each in report.findings if each.kind == "lost"]) == len(WHOLE):
+        raise StoreError(f"collection {report.collection!r}: {lost[0].detail}")
+    async with writing(collection, backends, embedder) as writer:
         mended = await writer.repair()
     counted = {
+        "passages put back into BM25": writer.restored,
         "passages embedded": mended.embedded,
         "vectors removed": mended.vectors_removed,
         "passages of no document removed": mended.passages_removed,
@@ -89,6 +102,18 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
     after.done, after.left = [*done, "the manifest completed"], after.findings
     after.findings = report.findings
     return after
+
+
+def _lost(name: str, found: Held, manifest: Manifest) -> Finding:
+    """What `--repair` can do about it."""
+    if found == Held(None, None):
+        can = "the other side is lost too: ingest the documents again"
+    elif found.bm25 is None:
+        can = "--repair makes it again from the passages beside the vectors; nothing is embedded"
+    else:
+        can = "--repair makes it again and embeds every passage from BM25's texts"
+    return Finding("lost", f"passages are lost: {name} has no such collection any more; {can}",
+                   manifest.passages)  # fmt: skip
 
 
 def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -17,25 +18,30 @@ from service.retrieval.manifest import Manifest
 
 LOOK_S: Final = 5.0  # between two looks, however many ask
 MOST_LOOKED: Final = 50  # collections of one look; the next goes on after them
-TIMEOUT_S: Final = 2.0  # of one look; what it did not reach is as it was
+TIMEOUT_S: Final = 0.5  # of one look at servers; the next goes on where it was cut
+HERE_S: Final = 4.0  # the same where all is in this process, which cannot be frozen but busy
+AT_ONCE: Final = 2  # threads that count; one that a server holds up ends by itself, later
 
 
 class Watch:
     """Counts only what is open already; of other collections it reads the manifest."""
 
-    def __init__(self, shelf: Shelf, embedder: Embedder) -> None:
+    def __init__(self, shelf: Shelf, embedder: Embedder, *, embedded: bool = False) -> None:
+        """`embedded`: no collection is on a server."""
         self._shelf = shelf
         self._embedder = embedder
+        self._embedded = embedded
         self._lock = anyio.Lock()
+        self._threads = anyio.CapacityLimiter(AT_ONCE)
         self._until = 0.0
         self._next = 0
         self._found: dict[str, str] = {}
 
     async def problems(self) -> dict[str, str]:
-        """What is amiss, by collection. Bounded in time; never raises."""
+        """What is amiss, by collection. Takes a look's time at most; never raises."""
         async with self._lock:
             if time.monotonic() >= self._until:
-                with anyio.move_on_after(TIMEOUT_S):
+                with anyio.move_on_after(HERE_S if self._embedded else TIMEOUT_S):
                     await self._look()
                 self._until = time.monotonic() + LOOK_S
         return dict(self._found)
@@ -47,9 +53,10 @@ class Watch:
         except RevelatorError:
             return  # what is out, the stores' own checks say
         self._found = {name: why for name, why in self._found.items() if name in names}
-        turn = names[self._next :][:MOST_LOOKED]
-        self._next = 0 if self._next + MOST_LOOKED >= len(names) else self._next + MOST_LOOKED
-        for name in turn:
+        start = self._next if self._next < len(names) else 0
+        for number, name in enumerate(names[start:][:MOST_LOOKED], start + 1):
+            # First: one that hangs does not keep the others from their turn.
+            self._next = number if number < len(names) else 0
             problem = await self._problem(name)
             if problem is not None:
                 self._found[name] = problem
@@ -71,13 +78,17 @@ class Watch:
     async def _of_opened(self, collection: Collection) -> str | None:
         """Also tells the collection, so that its answers say `index-incomplete`."""
         manifest = collection.manifest
-        passages = await anyio.to_thread.run_sync(collection.bm25.count_passages)
-        vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
+        passages = await self._count(collection.bm25.count_passages)
+        vectors = await self._count(collection.dense.count_passages)
         busy = self._shelf.lock(manifest.name).locked()
         if busy or collection.manifest is not manifest:
             return None  # somebody wrote meanwhile
         collection.problem = quick_problem(manifest, passages, vectors)
         return collection.problem or self._of_embedding(manifest)
+
+    async def _count(self, count: Callable[[], int]) -> int:
+        """A thread that a server holds up is not waited for when the look is over."""
+        return await anyio.to_thread.run_sync(count, abandon_on_cancel=True, limiter=self._threads)
 
     def _of_manifest(self, manifest: Manifest) -> str | None:
         counted = quick_problem(manifest, manifest.passages, manifest.passages)
@@ -86,7 +97,8 @@ class Watch:
     def _of_embedding(self, manifest: Manifest) -> str | None:
         apart = differences(manifest.embedding, self._embedder.contract)
         return (
-            f"dense search is refused, its vectors were made in another way: {apart}"
+            f"dense search is refused, its vectors were made in another way: {apart}; embed it "
+            f"again with check --collection {manifest.name} --repair"
             if apart
             else None
         )

@@ -1,16 +1,19 @@
 """Writes documents into a collection's two stores so that a kill at any point can be mended.
 
 Order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
-into the dense store, 32 at a time, each batch durable when its call returns; (3) passages of
-replaced documents that no longer exist leave the dense store; (4) the batch goes into the BM25
-store: tantivy in one commit, Elasticsearch as elastic_store.py says. That store is the authority.
-A kill before (4) leaves vectors whose document it does not know yet: the next run finds them by
-passage id and content hash and does not embed them again. At the end of a run that began on a
-`building` collection the BM25 store is tidied and the dense one mended after it.
+into the dense store, 32 at a time (256 where vectors came with them), each part durable when its
+call returns; (3) passages of replaced documents that no longer exist leave the dense store; (4) the
+batch goes into the BM25 store: tantivy in one commit, Elasticsearch as elastic_store.py says; the
+next batch is then at (2). That store is the authority. A kill before (4) leaves vectors whose
+document it does not know yet: the next run finds them by passage id and content hash and does not
+embed them again. At the end of a run that began on a `building` collection the BM25 store is tidied
+and the dense one mended after it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +23,7 @@ import anyio.to_thread
 
 from service.errors import ConfigurationError, InvalidRequest
 from service.retrieval.catalog.collection import Collection
+from service.retrieval.catalog.looking import Looks
 from service.retrieval.catalog.mending import Mended, mend
 from service.retrieval.chunking import Chunked, passages_of
 from service.retrieval.documents import Document, Record
@@ -27,6 +31,7 @@ from service.retrieval.embedding import BATCH, Embedder, differences, passage_in
 from service.retrieval.manifest import Manifest, add_to_hash
 
 MOST_FIELDS = 256  # metadata fields of a collection
+MOST_READY = 256  # vectors made beforehand that are upserted at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +61,38 @@ class CollectionWriter:
     """`async with` it, as the collection's only writer; the end completes the manifest.
 
     Left by an exception, or after a write that was cancelled, the collection stays `building`; the
-    next writer mends it.
+    next writer mends it. `lacking`: the dense store holds fewer passages than BM25, so no document
+    counts as unchanged before its vectors are found, and the end embeds what is missing. `surplus`:
+    it holds more, and they may be those of documents to come. `restored` passages were put back
+    into BM25 before.
     """
 
-    def __init__(self, collection: Collection, embedder: Embedder) -> None:
+    def __init__(
+        self,
+        collection: Collection,
+        embedder: Embedder,
+        *,
+        lacking: bool = False,
+        surplus: bool = False,
+        restored: int = 0,
+    ) -> None:
         self._collection = collection
         self._embedder = embedder
+        self._lacking = lacking
+        self._surplus = surplus
+        self.restored = restored
         self._began = False
         self._mend = False
         self._cut_short = False
+        self._committing: asyncio.Task[None] | None = None
+        self._underway: set[str] = set()  # documents of that commit
+        self._looks = Looks()
         self._fields: set[str] = set()
         self.embedded = 0
 
     async def __aenter__(self) -> Self:
         manifest = self._collection.manifest
-        self._mend = manifest.state == "building"
+        self._mend = self._lacking or manifest.state == "building"
         self._fields = set(manifest.metadata_fields)
         return self
 
@@ -80,14 +102,22 @@ class CollectionWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None and not self._cut_short:
+        if error is not None:
+            with contextlib.suppress(Exception):  # the first failure is told
+                await self._settle()
+            return
+        await self._settle()
+        if not self._cut_short:
             await self._finish()
 
     async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
         """The passages of those that are new or other than stored, ahead of their writing."""
 
+        look = self._looks.begin(document.id for document in documents)
+
         def work() -> dict[str, Chunked]:
             known = self._collection.bm25.hashes([document.id for document in documents])
+            look.found = known
             changed = (each for each in documents if known.get(each.id) != each.content_hash)
             return {document.id: Chunked(passages_of(document)) for document in changed}
 
@@ -101,33 +131,52 @@ class CollectionWriter:
     ) -> Written:
         """Store a batch whose ids differ. `on_part` hears the share of it that is embedded.
 
-        `chunked` has, by document id, what is made already of some of them. Raises
-        ConfigurationError when the collection was built with another embedding model.
+        `chunked` has, by document id, what is made already of some of them. The batch goes into
+        BM25 while the next one is embedded: what fails there is raised by the next call, or by the
+        writer's end. Raises ConfigurationError when the collection was built with another embedding
+        model.
         """
         self._check_model()
         self._note_fields(documents)
-        plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {})
+        if not self._underway.isdisjoint(document.id for document in documents):
+            await self._settle()
+        known, unknown = self._looks.believed(document.id for document in documents)
+        plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {}, known, unknown)
         if plan.changed:
             await self._begin()
             self._cut_short = True
             await self._embed(plan.absent, on_part, plan.vectors)
-            await anyio.to_thread.run_sync(self._commit, plan)
-            self._cut_short = False
-            self._count(plan)
+            await self._settle()
+            self._underway = {document.id for document in plan.changed}
+            self._looks.written(self._underway)
+            self._committing = asyncio.create_task(self._commit_and_count(plan))
         return Written(
             indexed=len(plan.changed),
             unchanged=len(documents) - len(plan.changed),
             embedded=len(plan.absent),
         )
 
+    async def copy(self, records: Sequence[Record]) -> None:
+        """Embed and store passages of another collection's BM25 store; the end makes sure of them.
+        Their order is that store's: a document's may come in several calls."""
+        self._check_model()
+        await self._begin()
+        self._cut_short = self._mend = True
+        await self._embed(records)
+        await anyio.to_thread.run_sync(self._collection.bm25.replace, [], records)
+        self._cut_short = False
+
     async def delete(self, document_id: str) -> bool:
         """Whether there was such a document. BM25 first: a kill between cannot revive it."""
+        await self._settle()
         stored = await anyio.to_thread.run_sync(self._collection.bm25.document, document_id)
         if not stored:
             return False
         await self._begin()
         self._cut_short = True
+        self._looks.written([document_id])
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
+        self._looks.settled()
         self._cut_short = False
         manifest = self._collection.manifest
         gone = [(document_id, stored[0].content_hash)]
@@ -142,8 +191,8 @@ class CollectionWriter:
             raise ConfigurationError(
                 f"collection {manifest.name!r} was embedded in another way: "
                 f"{differences(manifest.embedding, self._embedder.contract)}; set "
-                "retrieval.embedding_model and retrieval.embedding back, or delete the collection "
-                "and ingest it again"
+                "retrieval.embedding_model and retrieval.embedding back, or embed it again with "
+                f"revelator check --collection {manifest.name} --repair"
             )
 
     def _note_fields(self, documents: Sequence[Document]) -> None:
@@ -154,10 +203,23 @@ class CollectionWriter:
                 f"{MOST_FIELDS} metadata fields; put varying keys into one field"
             )
 
-    def _plan(self, documents: Sequence[Document], chunked: Mapping[str, Chunked]) -> _Plan:
-        bm25, dense = self._collection.bm25, self._collection.dense
-        known = bm25.hashes([document.id for document in documents])
-        changed = [doc for doc in documents if known.get(doc.id) != doc.content_hash]
+    def _plan(
+        self,
+        documents: Sequence[Document],
+        chunked: Mapping[str, Chunked],
+        known: dict[str, str],
+        unknown: Sequence[str],
+    ) -> _Plan:
+        """`known`: content hashes of those that are stored, but for the `unknown` ones."""
+        bm25 = self._collection.bm25
+        if unknown:
+            known |= bm25.hashes(unknown)
+        bare = self._without_vectors(documents, chunked) if self._lacking else set()
+        changed = [
+            document
+            for document in documents
+            if known.get(document.id) != document.content_hash or document.id in bare
+        ]
         made = [_made(document, chunked) for document in changed]
         records = [record for each in made for record in each.records]
         vectors = {passage_id: vector for each in made for passage_id, vector in each.by_id()}
@@ -169,9 +231,28 @@ class CollectionWriter:
             for record in bm25.document(document_id)
         ]
         stale = [passage_id for passage_id in old if passage_id not in ids]
-        stored = dense.hashes(list(ids))
-        absent = [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
+        absent = self._absent(records)
         return _Plan(known, changed, records, len(old), stale, absent, vectors)
+
+    def _absent(self, records: Sequence[Record]) -> list[Record]:
+        """Those that have no vector yet. Where both stores agreed at the beginning, no vector is
+        there of what BM25 does not know."""
+        if not (self._mend or self._surplus):
+            return [*records]
+        stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
+        return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
+
+    def _without_vectors(
+        self, documents: Sequence[Document], chunked: Mapping[str, Chunked]
+    ) -> set[str]:
+        """Ids of documents of which a passage has no vector, or another version's."""
+        records = [record for each in documents for record in _made(each, chunked).records]
+        stored = self._collection.dense.hashes([each.passage.passage_id for each in records])
+        return {
+            record.document_id
+            for record in records
+            if stored.get(record.passage.passage_id) != record.content_hash
+        }
 
     async def _begin(self) -> None:
         if not self._began:
@@ -185,10 +266,11 @@ class CollectionWriter:
         on_part: Callable[[float], None] | None = None,
         made: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        done = 0
-        for part in _batches(records):
-            vectors = [(made or {}).get(record.passage.passage_id, ()) for record in part]
-            if not all(vectors):
+        done, made = 0, made or {}
+        for part in _batches(records, made):
+            if part[0].passage.passage_id in made:
+                vectors = [made[record.passage.passage_id] for record in part]
+            else:
                 texts = [passage_input(record.passage) for record in part]
                 vectors = [*await self._embedder.embed_passages(texts)]
             await anyio.to_thread.run_sync(self._collection.dense.upsert, part, vectors)
@@ -196,6 +278,22 @@ class CollectionWriter:
             done += len(part)
             if on_part:
                 on_part(done / len(records))
+
+    async def _commit_and_count(self, plan: _Plan) -> None:
+        await anyio.to_thread.run_sync(self._commit, plan)
+        self._count(plan)
+
+    async def _settle(self) -> None:
+        """Wait for the commit that is under way. Raises what it raised."""
+        task, self._committing = self._committing, None
+        if task is None:
+            return
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+        self._underway = set()
+        self._looks.settled()
+        task.result()
+        self._cut_short = False
 
     def _commit(self, plan: _Plan) -> None:
         self._collection.dense.delete(plan.stale)
@@ -227,7 +325,9 @@ class CollectionWriter:
 
     async def repair(self) -> Mended:
         """Make the dense store hold what the BM25 store does; the end completes the manifest."""
+        await self._settle()
         await self._begin()
+        self._looks.forget()
         self._cut_short = True
         mended = await mend(self._collection, self._embed_again)
         self._cut_short = False
@@ -268,8 +368,15 @@ def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:
     return Chunked(passages_of(document))
 
 
-def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """32 passages each, similar in length, so that little of a forward pass is padding."""
-    ordered = sorted(records, key=lambda record: len(record.passage.text))
-    for start in range(0, len(ordered), BATCH):
-        yield ordered[start : start + BATCH]
+def _batches(
+    records: Sequence[Record], made: Mapping[str, Sequence[float]]
+) -> Iterator[list[Record]]:
+    """First those whose vectors are `made`, many at a time; then 32 at a time, similar in length,
+    so that little of a forward pass is padding."""
+    ready = [record for record in records if record.passage.passage_id in made]
+    for start in range(0, len(ready), MOST_READY):
+        yield ready[start : start + MOST_READY]
+    others = [record for record in records if record.passage.passage_id not in made]
+    others.sort(key=lambda record: len(record.passage.text))
+    for start in range(0, len(others), BATCH):
+        yield others[start : start + BATCH]

@@ -12,6 +12,7 @@ class EmbeddingContract(BaseModel):
 
     `max_length` counts tokens, with the prefix and the model's own marks; what is longer is cut at
     its end; None: all of a text is read. Where a server embeds, pooling is the server's work.
+    `revision` counts how often the vectors that Revelator had under these names became other ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -24,6 +25,7 @@ class EmbeddingContract(BaseModel):
     normalise: bool = True
     distance: Distance = "cosine"
     max_length: int | None = Field(512, ge=8)
+    revision: int = Field(1, ge=1)
 
 
 def differences(built: EmbeddingContract, settings: EmbeddingContract) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import aiohttp
 import orjson
 
 from service.concurrency import gather
+from service.connections import Connections
 from service.errors import BackendUnavailable, RetrievalFailure, RevelatorError
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.http_wire import read_vectors, refusal, shortened
 from service.settings import EmbeddingSettings
+from service.settings.urls import address_of, authorization, secrets_of, shown, without
+from service.tls import tls_context
 
 CONNECT_S = 5.0
 AT_ONCE = 4  # requests of one call
@@ -25,12 +28,21 @@ class HttpEmbedder:
     """One connection pool, made in the loop of the first call. A failure that may pass is a
     BackendUnavailable: the caller may try again."""
 
-    def __init__(self, contract: EmbeddingContract, settings: EmbeddingSettings) -> None:
+    def __init__(
+        self,
+        contract: EmbeddingContract,
+        settings: EmbeddingSettings,
+        on_resent: Callable[[], None] | None = None,
+    ) -> None:
         self.contract = contract
         self._settings = settings
-        self._url = f"{settings.url}/embeddings"
+        url = settings.url or ""
+        self._url = f"{address_of(url).url}/embeddings"
+        self._shown = shown(self._url)
+        self._headers = {"Content-Type": "application/json", **authorization(url, settings.key)}
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._session: aiohttp.ClientSession | None = None
+        self._on_resent = on_resent
+        self._connections: Connections | None = None
 
     def problem(self) -> str | None:
         return None
@@ -42,9 +54,9 @@ class HttpEmbedder:
         return await self._embed(texts, self.contract.passage_prefix)
 
     async def aclose(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
 
     async def _embed(self, texts: Sequence[str], prefix: str) -> list[Vector]:
         inputs = [shortened(text, prefix, self.contract.max_length) for text in texts]
@@ -68,35 +80,40 @@ class HttpEmbedder:
                 raise refusal(status, content)
             return read_vectors(content, len(texts), self.contract)
         except RevelatorError as error:
-            raise type(error)(f"the embedding server at {self._url} {error.detail}") from None
+            said = self._without_secrets(error.detail)
+            raise type(error)(f"the embedding server at {self._shown} {said}") from None
 
     async def _post(self, body: bytes, count: int) -> tuple[int, bytes]:
         most = count * self.contract.dimension * CHARACTERS + 1_000_000
-        content = bytearray()
+        content, limit = bytearray(), self._settings.timeout_s
         try:
-            async with self._connected().post(self._url, data=body) as response:
+            async with (
+                asyncio.timeout(limit),
+                await self._connected().request("POST", self._url, data=body) as response,
+            ):
                 async for chunk in response.content.iter_any():
                     content += chunk
                     if len(content) > most:
                         raise RetrievalFailure(f"answers more than {most:,} bytes")
                 return response.status, bytes(content)
         except TimeoutError:
-            limit = self._settings.timeout_s
             raise BackendUnavailable(f"did not answer within {limit:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise BackendUnavailable(
                 f"cannot be reached: {error}; is it running, and is retrieval.embedding.url right?"
             ) from None
 
-    def _connected(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            headers = {"Content-Type": "application/json"}
-            if self._settings.key is not None:
-                headers["Authorization"] = f"Bearer {self._settings.key.get_secret_value()}"
-            limit = self._settings.timeout_s
-            self._session = aiohttp.ClientSession(
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=limit, connect=min(CONNECT_S, limit)),
-                cookie_jar=aiohttp.DummyCookieJar(),
+    def _without_secrets(self, said: str) -> str:
+        return without(said, secrets_of(self._settings.url or "", self._settings.key))
+
+    def _connected(self) -> Connections:
+        if self._connections is None:
+            self._connections = Connections(
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, connect=min(CONNECT_S, self._settings.timeout_s)
+                ),
+                tls=tls_context(self._settings.ca_file, "retrieval.embedding.ca_file"),
+                on_resent=self._on_resent,
             )
-        return self._session
+        return self._connections

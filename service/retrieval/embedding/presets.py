@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from service.retrieval.embedding.contract import EmbeddingContract
 
-MINILM = EmbeddingContract(model="all-MiniLM-L6-v2", dimension=384, max_length=256)
+MINILM = EmbeddingContract(model="all-MiniLM-L6-v2", dimension=384, max_length=256, revision=2)
 HASHING = EmbeddingContract(model="hashing-384", dimension=384, max_length=None)
 
 

@@ -21,17 +21,18 @@ from rich.progress import Progress as Bar
 from rich.progress import Task as BarTask
 from rich.text import Text
 
-from service.errors import ConfigurationError, InvalidRequest
+from service.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.locking import find_owner
 from service.retrieval.embedded import open_embedded
 from service.retrieval.ingesting.formats.registry import FORMATS
 from service.retrieval.ingesting.formats.streams import STANDARD_INPUT
 from service.retrieval.ingesting.ingest import IngestReport, Listener, Progress, ingest
 from service.retrieval.ingesting.remote import ingest_through
-from service.retrieval.ingesting.replacing import replace_through
+from service.retrieval.ingesting.replacing import AFRESH, replace_through
 from service.retrieval.ingesting.sources import Problem
 from service.retrieval.manifest import check_name
 from service.settings import Settings
+from service.settings.urls import shown
 
 MOST_SHOWN = 100  # bad lines printed as they come; the totals count all
 LOGGED_S = 30.0  # between lines that tell progress where no terminal shows a bar
@@ -62,15 +63,15 @@ async def run_ingest(
     base = url or (owner.url if owner else None)
     if ray and base:
         raise ConfigurationError(
-            f"--ray writes into the data directory itself, which the server at {base} holds; stop "
-            "it, or ingest without --ray"
+            "--ray writes into the data directory itself, which the server at "
+            f"{shown(base)} holds; stop it, or ingest without --ray"
         )
     if ray and replace:
         raise ConfigurationError("--replace does not run on Ray yet; ingest without --ray")
     console = Console()
     with _listening(console) as listener:
         if base:
-            console.print(f"through the server at {base}")
+            console.print(f"through the server at {shown(base)}")
             through = replace_through if replace else ingest_through
             report = await through(base, files, collection, settings, listener, format)
         elif ray:
@@ -92,9 +93,14 @@ async def _here(
 ) -> IngestReport:
     async with open_embedded(settings) as stores:
         await stores.collections.create(collection)
-        return await ingest(
-            files, collection, stores.collections, listener, format, replace=replace
-        )
+        try:
+            return await ingest(
+                files, collection, stores.collections, listener, format, replace=replace
+            )
+        except RevelatorError as error:
+            if replace and not isinstance(error, InvalidRequest):
+                error.detail = f"{error.detail}; {AFRESH}"
+            raise
 
 
 async def _on_ray(

@@ -86,7 +86,9 @@ async def ingest(
             return Batch(batch, await writer.chunk(documents))
 
         async with ahead(lambda: take(entries, size_of), prepare) as batches:
-            return await write_batches(writer, batches, total, listener or Listener())
+            report = await write_batches(writer, batches, total, listener or Listener())
+    report.embedded = writer.embedded  # also what the end embedded that was missing
+    return report
 
 
 async def write_batches(

@@ -15,6 +15,9 @@ from service.retrieval.ingesting.sources import Entry, Problem, read_files, tota
 from service.retrieval.remote import send, session_with
 from service.settings import Settings
 
+AFRESH: Final = (
+    "the collection stays as it was; run the same command again, --replace starts from nothing"
+)
 TIMEOUT_S: Final = 86_400.0  # of the whole; the server gives up on 30 s without a byte
 
 
@@ -33,9 +36,9 @@ async def replace_through(
     report = IngestReport()
     batches = batches_of(read_files(files, format))
     body = _body(batches, total, report, listener)
-    async with session_with(url, settings, TIMEOUT_S) as session:
+    async with session_with(url, settings, TIMEOUT_S, AFRESH) as session:
         await send(session, "PUT", base, b"{}")
-        answer = await send(session, "PUT", f"{base}/documents", body, NDJSON)
+        answer = await send(session, "PUT", f"{base}/documents", body, NDJSON, AFRESH)
     report.indexed, report.unchanged = answer["indexed"], answer["unchanged"]
     for failure in answer["failed"]:
         problem = Problem("what was sent", failure["index"] + 1, failure["problem"])

@@ -72,7 +72,7 @@ def _load(folder: Path) -> Score:
     except ImportError as error:
         raise ConfigurationError(
             f"retrieval.reranker.kind = local needs {error.name}; run: pip install "
-            "'revelator[local]'"
+            "'revelator[transformers]'"
         ) from None
     logging: Any = transformers.logging
     logging.set_verbosity_error()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from service.retrieval.reranking.base import Reranker
@@ -10,9 +11,17 @@ from service.retrieval.reranking.server import WIRES, RerankServer
 from service.settings import RerankerSettings
 
 
-def open_reranker(settings: RerankerSettings) -> Reranker:
-    """Connects to nothing and loads nothing yet."""
+def open_reranker(
+    settings: RerankerSettings, on_resent: Callable[[], None] | None = None
+) -> Reranker:
+    """Connects to nothing and loads nothing yet. `on_resent` is told of calls sent once more."""
     if settings.kind == "local":
         return CrossEncoder(Path(settings.model or ""))
-    key = settings.key.get_secret_value() if settings.key else None
-    return RerankServer(WIRES[settings.kind], settings.url or "", settings.model, key)
+    return RerankServer(
+        WIRES[settings.kind],
+        settings.url or "",
+        settings.model,
+        settings.key,
+        settings.ca_file,
+        on_resent,
+    )

@@ -46,6 +46,7 @@ class Reranking:
         return by_score(fused, scores)[:top_k], True
 
     async def aclose(self) -> None:
+        await self._guard.aclose()
         await self._reranker.aclose()
 
 

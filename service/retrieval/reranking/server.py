@@ -8,12 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import orjson
+from pydantic import SecretStr
 
+from service.connections import Connections
 from service.errors import BackendUnavailable, ConfigurationError, RetrievalFailure
+from service.settings.urls import address_of, authorization, secrets_of, shown, without
+from service.tls import tls_context
 
 CONNECT_S: Final = 5.0
 PASSING: Final = {429, 502, 503, 504}  # statuses that another try may not meet
@@ -59,25 +64,38 @@ WIRES: Final = {
 class RerankServer:
     """One connection pool, made in the loop of the first call; the caller bounds the time."""
 
-    def __init__(self, wire: Wire, url: str, model: str | None, key: str | None = None) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        url: str,
+        model: str | None,
+        key: SecretStr | None = None,
+        ca_file: Path | None = None,
+        on_resent: Callable[[], None] | None = None,
+    ) -> None:
+        address = address_of(url)
         self._wire = wire
-        self._url = url.rstrip("/") + wire.path
+        self._url = address.url.rstrip("/") + wire.path
+        self._shown = shown(self._url)
         self._model = model
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._session: aiohttp.ClientSession | None = None
+        self._headers = authorization(url, key)
+        self._secrets = secrets_of(url, key)
+        self._ca_file = ca_file
+        self._on_resent = on_resent
+        self._connections: Connections | None = None
 
     async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
         """In the order of `passages`. Raises ConfigurationError for a refused key."""
         body = self._wire.body(self._model, query, list(passages))
         body = {name: value for name, value in body.items() if value is not None}
         try:
-            async with self._opened().post(
-                self._url, data=orjson.dumps(body), headers=self._headers
+            async with await self._opened().request(
+                "POST", self._url, data=orjson.dumps(body), headers=self._headers
             ) as response:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise BackendUnavailable(
-                f"the reranker at {self._url} cannot be reached: {error}; is it running, and is "
+                f"the reranker at {self._shown} cannot be reached: {error}; is it running, and is "
                 "retrieval.reranker.url right?"
             ) from error
         if response.status != 200:
@@ -85,23 +103,23 @@ class RerankServer:
         return self._read(text, len(passages))
 
     async def aclose(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
+    def _opened(self) -> Connections:
+        if self._connections is None:
+            self._connections = Connections(
                 timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
                 headers={"Content-Type": "application/json"},
-                cookie_jar=aiohttp.DummyCookieJar(),
+                tls=tls_context(self._ca_file, "retrieval.reranker.ca_file"),
+                on_resent=self._on_resent,
             )
-        return self._session
+        return self._connections
 
     def _refusal(self, status: int, text: bytes) -> RetrievalFailure | ConfigurationError:
-        told = (
-            f"the reranker at {self._url} answered {status}: {text[:300].decode(errors='replace')}"
-        )
+        said = without(text[:300].decode(errors="replace"), self._secrets)
+        told = f"the reranker at {self._shown} answered {status}: {said}"
         if status in {401, 403}:
             return ConfigurationError(f"{told}; check retrieval.reranker.key")
         if status in PASSING:
@@ -116,11 +134,11 @@ class RerankServer:
             scores = [found[index] for index in range(count)]
         except (ValueError, TypeError, KeyError) as error:
             raise RetrievalFailure(
-                f"the reranker at {self._url} answered no {count} scores: {text[:200]!r}; check "
+                f"the reranker at {self._shown} answered no {count} scores: {text[:200]!r}; check "
                 "retrieval.reranker.kind"
             ) from error
         if not all(map(math.isfinite, scores)):
             raise RetrievalFailure(
-                f"the reranker at {self._url} answered scores that are not finite"
+                f"the reranker at {self._shown} answered scores that are not finite"
             )
         return scores

@@ -6,8 +6,8 @@ them to the event loop, which that thread knows (`threads.on_loop`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from service.retrieval.base import SearchStore
 from service.retrieval.documents import Record
@@ -51,6 +51,9 @@ class VectorStore(SearchStore, Protocol):
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
         """Content hash of every passage, by passage id; points may be deleted on the way."""
+
+    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """What is stored beside every vector (`points.payload_of`)."""
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points, durably."""

@@ -46,7 +46,7 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
     # The dot stands in no collection's name: no index can be called as another's alias.
     index = f"{alias}.{uuid.uuid4().hex[:12]}"
     await server.call(
-        lambda client: client.options(request_timeout=server.patience_s).indices.create(
+        lambda client: client.indices.create(
             index=index,
             settings=_replicas(server.replicas),
             mappings=_analysed(analysis),
@@ -55,14 +55,22 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
     )
 
 
+async def rename(server: ElasticServer, name: str, to: str) -> None:
+    """Give the index of `name` the alias of `to` in its place, in one step."""
+    (index,) = await _indices(server, alias_of(name))
+    actions: list[dict[str, Any]] = [
+        {"remove": {"index": index, "alias": alias_of(name)}},
+        {"add": {"index": index, "alias": alias_of(to), "is_write_index": True}},
+    ]
+    await server.call(lambda client: client.indices.update_aliases(actions=actions))
+
+
 async def drop(server: ElasticServer, name: str) -> None:
     """Delete a collection's index; it may be absent."""
     indices = await _indices(server, alias_of(name))
     if indices:
         await server.call(
-            lambda client: client.options(request_timeout=server.patience_s).indices.delete(
-                index=indices, ignore_unavailable=True
-            )
+            lambda client: client.indices.delete(index=indices, ignore_unavailable=True)
         )
 
 

@@ -1,4 +1,4 @@
-"""A search as Elasticsearch is asked it: the two query shapes (methods §6 #30, §1.6, §3.3).
+"""A search as Elasticsearch is asked it: the two query shapes (METHODS.md §6 #30, §1.6, §3.3).
 
 Only `match` and `multi_match` see the user's text, and of that only its words: nothing in it can
 become syntax. Statistics are those of all shards (`dfs_query_then_fetch`), so that a score does

@@ -6,9 +6,9 @@ import importlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -19,7 +19,10 @@ from service.errors import (
     RetrievalFailure,
     RevelatorError,
     StoreError,
+    StoreLost,
 )
+from service.settings.urls import Address, address_of, basic, shown, without
+from service.tls import tls_context
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
@@ -31,7 +34,6 @@ Action = tuple[bytes, ...]
 BULK_ACTIONS = 500
 BULK_BYTES = 4_000_000
 TRIES = 6  # of items that the cluster is too busy for
-PATIENCE = 3  # times the timeout of other calls, for bulks and changes of an index
 FIRST_PAUSE_S = 0.1  # doubles with every try, with jitter
 
 
@@ -68,8 +70,8 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
     (
         lambda c: c.status in {401, 403},
         ConfigurationError,
-        "refused the credentials ({status}): {reason}; put user:password@ into "
-        "retrieval.elasticsearch_url",
+        "refused the credentials ({status}): {reason}; check retrieval.elasticsearch_user and "
+        "elasticsearch_password, or elasticsearch_api_key",
     ),
     (lambda c: c.busy, BackendUnavailable, "is overloaded (429): {reason}; try again later"),
     (
@@ -79,31 +81,66 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
     ),
     (
         lambda c: c.kind == "index_not_found_exception",
-        StoreError,
-        "has no such index: {reason}; delete the collection and ingest it again",
+        StoreLost,
+        "has lost an index: {reason}; revelator check --collection NAME --repair makes it again",
     ),
     (
         lambda c: c.status == 400 and c.kind in _MAPPING,
         StoreError,
-        "has an index with another mapping: {reason}; delete the collection and ingest it again",
+        "has an index with another mapping: {reason}; delete the collection (revelator collections "
+        "delete NAME) and ingest it again",
     ),
     (lambda c: True, RetrievalFailure, "answered {status} {kind}: {reason}"),
 )
 
 
-class ElasticServer:
-    """The client connects at its first use; each call gets `timeout_s`, a bulk three times that.
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How to prove who asks, and by whose certificates to know the server."""
 
-    `url` needs a port and may hold user:password, which no message repeats. `replicas` are those of
-    indices made from now on; None leaves them to the index template.
+    user: str = ""
+    password: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
+    ca_file: Path | None = None
+
+    def options(self, address: Address) -> dict[str, Any]:
+        """Of the client; the URL's own credentials where there are no others. Raises
+        ConfigurationError for a `ca_file` that holds no certificates."""
+        options: dict[str, Any] = {}
+        if self.api_key:
+            options["api_key"] = self.api_key
+        elif self.user:
+            options["basic_auth"] = (self.user, self.password)
+        elif address.has_login:
+            options["basic_auth"] = (address.user, address.password)
+        if context := tls_context(self.ca_file, "retrieval.elasticsearch_ca_file"):
+            options["ssl_context"] = context
+        return options
+
+    def hide(self, text: str, address: Address) -> str:
+        sent = basic(self.user or address.user, self.password or address.password)
+        return without(text, (self.password, self.api_key, address.password, sent))
+
+
+class ElasticServer:
+    """The client connects at its first use; each call gets `timeout_s`.
+
+    `url` needs a port and may hold user:password, if `login` has none; no message repeats them.
+    `replicas` are those of indices made from now on; None leaves them to the index template.
     """
 
-    def __init__(self, url: str, timeout_s: float, replicas: int | None = None) -> None:
-        self._url = url
-        self.place = place(url)
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        replicas: int | None = None,
+        login: Login | None = None,
+    ) -> None:
+        self._address = address_of(url)
+        self._login = login or Login()
+        self.place = shown(url)
         self.replicas = replicas
         self._timeout_s = timeout_s
-        self.patience_s = PATIENCE * timeout_s
         self._lock = anyio.Lock()
         self._client: AsyncElasticsearch | None = None
 
@@ -113,15 +150,23 @@ class ElasticServer:
         from elasticsearch import ApiError, TransportError, UnsupportedProductError  # noqa: PLC0415
 
         try:
-            return await request(client)
+            answer = await request(client)
         except UnsupportedProductError as error:
-            raise ConfigurationError(
-                f"retrieval.elasticsearch_url: {self.place} is no Elasticsearch"
-            ) from error
+            raise self._another() from error
         except ApiError as error:
             raise self.failure(complaint(error.meta.status, error.body)) from error
         except TransportError as error:
             raise BackendUnavailable(self._unreached(error)) from error
+        meta = getattr(answer, "meta", None)
+        # The client looks at its first answer only; another server may have taken the port since.
+        if meta is not None and meta.headers.get("x-elastic-product") != "Elasticsearch":
+            raise self._another()
+        return answer
+
+    def _another(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"retrieval.elasticsearch_url: what answers at {self.place} is not Elasticsearch"
+        )
 
     async def bulk(self, alias: str, actions: Sequence[Action]) -> None:
         """Index or delete, in order, in requests of bounded size; refreshes nothing.
@@ -152,7 +197,8 @@ class ElasticServer:
     def failure(self, said: Complaint, of: str = "") -> RevelatorError:
         """The error of ours that a complaint is."""
         error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(said))
-        told = text.format(status=said.status, kind=said.kind, reason=of + (said.reason or "-"))
+        reason = self._login.hide(said.reason, self._address) or "-"
+        told = text.format(status=said.status, kind=said.kind, reason=of + reason)
         return error(f"Elasticsearch at {self.place} {told}")
 
     async def _connect(self) -> AsyncElasticsearch:
@@ -164,7 +210,8 @@ class ElasticServer:
                 try:
                     # One retry: a server that came back has closed the kept connections.
                     self._client = module.AsyncElasticsearch(
-                        self._url,
+                        self._address.url,
+                        **self._login.options(self._address),
                         request_timeout=self._timeout_s,
                         max_retries=1,
                         retry_on_status=(),
@@ -196,7 +243,7 @@ class ElasticServer:
         lines: Any = [line for action in actions for line in action]
         try:
             answer = await self.call(
-                lambda client: client.options(request_timeout=self.patience_s).bulk(
+                lambda client: client.bulk(
                     index=alias,
                     operations=lines,
                     require_alias=True,  # else a write to a lost index would make one
@@ -212,12 +259,6 @@ class ElasticServer:
         said = [_item(item) for item in answer["items"]]
         again = [action for action, item in zip(actions, said, strict=True) if item.busy]
         return again, [item for item in said if not item.busy and item.kind]
-
-
-def place(url: str) -> str:
-    """The URL without user and password, for messages."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def complaint(status: int, body: Any) -> Complaint:

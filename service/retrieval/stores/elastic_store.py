@@ -1,4 +1,4 @@
-"""BM25 in Elasticsearch: one index per collection behind an alias (methods §6 #30, §1.6).
+"""BM25 in Elasticsearch: one index per collection behind an alias (METHODS.md §6 #30, §1.6).
 
 What an index is stands in elastic_index.py, what a search asks in elastic_query.py. Metadata is
 one keyword field `filter` of tokens, as in every store, so that no document can spoil the mapping
@@ -35,6 +35,7 @@ from service.retrieval.stores.elastic_index import alias_of, create
 from service.retrieval.stores.elastic_query import SEARCH_TYPE, SOURCE, search_body
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
 from service.retrieval.stores.folding import fold
+from service.retrieval.stores.name_ids import name_id
 from service.retrieval.threads import on_loop
 
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
@@ -198,12 +199,7 @@ class ElasticStore:
 
     async def _refresh(self) -> None:
         written = set(self._unseen)
-        patience = self._server.patience_s
-        await self._server.call(
-            lambda client: client.options(request_timeout=patience).indices.refresh(
-                index=self._alias
-            )
-        )
+        await self._server.call(lambda client: client.indices.refresh(index=self._alias))
         self._unseen -= written
 
     async def _count(self, query: dict[str, Any]) -> int:
@@ -255,7 +251,7 @@ async def _next(pages: AsyncIterator[Page]) -> Page:
 
 
 def _id(record: Record) -> str:
-    return str(uuid.uuid5(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}"))
+    return name_id(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}")
 
 
 def _delete(own_id: str, routing: str | None) -> Action:

@@ -9,6 +9,7 @@ from typing import Any
 from service.domain import Passage, ScoredPassage
 from service.retrieval.documents import Record
 from service.retrieval.filters import metadata_tokens
+from service.retrieval.stores.name_ids import name_id
 
 # Point ids are UUIDs made of passage ids, so that a repeated upsert hits the same point.
 _NAMESPACE = uuid.UUID("6f0c6a0e-7a52-4c39-9a0e-3f5a1f2f6f41")
@@ -19,7 +20,7 @@ HASH_FIELDS = ["passage_id", "content_hash"]
 
 def point_id(passage_id: str) -> str:
     """The point a passage is, always the same."""
-    return str(uuid.uuid5(_NAMESPACE, passage_id))
+    return name_id(_NAMESPACE, passage_id)
 
 
 def payload_of(record: Record) -> dict[str, Any]:
@@ -45,6 +46,19 @@ def ranked(points: Sequence[Any]) -> list[ScoredPassage]:
 def hashes_of(points: Sequence[Any]) -> dict[str, str]:
     """Content hash by passage id."""
     return {point.payload["passage_id"]: point.payload["content_hash"] for point in points}
+
+
+def record_of(payload: Mapping[str, Any], parts: int) -> Record:
+    """The passage that a payload was made of; `parts` are those of its document."""
+    document_id, passage = payload["document_id"], _passage(payload)
+    number = passage.passage_id.removeprefix(document_id).removeprefix("#")
+    return Record(
+        passage=passage,
+        document_id=document_id,
+        content_hash=payload["content_hash"],
+        part=int(number) - 1 if number else 0,
+        parts=parts,
+    )
 
 
 def _passage(payload: Mapping[str, Any]) -> Passage:

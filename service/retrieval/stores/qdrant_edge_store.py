@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,14 +77,13 @@ class QdrantEdgeStore:
             if any(folder.iterdir()):
                 return cls(folder, edge.EdgeShard.load(str(folder)), contract, settings)
             shard = edge.EdgeShard.create(str(folder), edge_config(contract, settings))
-            for field in ("filter", "passage_id"):
-                shard.update(
-                    edge.UpdateOperation.create_field_index(field, edge.PayloadSchemaType.Keyword)
-                )
+            shard.update(
+                edge.UpdateOperation.create_field_index("filter", edge.PayloadSchemaType.Keyword)
+            )
         except Exception as error:
             raise StoreError(
-                f"the vectors in {folder} cannot be opened: {error}; delete the collection and "
-                "ingest it again"
+                f"the vectors in {folder} cannot be opened: {error}; delete the collection "
+                "(revelator collections delete NAME) and ingest it again"
             ) from error
         return cls(folder, shard, contract, settings)
 
@@ -136,17 +135,23 @@ class QdrantEdgeStore:
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
         """Content hash of every passage, by passage id."""
+        for points in self._pages(HASH_FIELDS):
+            yield hashes_of(points)
+
+    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """What is stored beside every vector."""
+        for points in self._pages(True):
+            yield [point.payload for point in points]
+
+    def _pages(self, fields: list[str] | bool) -> Iterator[Sequence[Any]]:
         offset: Any = None
         while True:
             request = edge.ScrollRequest(
-                limit=SCROLL,
-                offset=offset,
-                with_payload=HASH_FIELDS,
-                with_vector=False,
+                limit=SCROLL, offset=offset, with_payload=fields, with_vector=False
             )
             with self._lock:
-                records, offset = self._shard.scroll(request)
-            yield hashes_of(records)
+                points, offset = self._shard.scroll(request)
+            yield points
             if offset is None:
                 return
 
@@ -213,8 +218,7 @@ def _filter(query: StoreQuery) -> Any:
 def _failure(error: Exception) -> RevelatorError:
     if "dimension" in str(error):
         return StoreError(
-            f"qdrant_edge: {error}; if the embedding model changed, delete the collection and "
-            "ingest it again"
+            f"qdrant_edge: {error}; if the embedding model changed, run revelator ingest --replace"
         )
     return RetrievalFailure(f"qdrant_edge failed: {error}")
 

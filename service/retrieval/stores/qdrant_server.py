@@ -2,171 +2,224 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import math
+import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import structlog
 
-from service.errors import (
-    BackendUnavailable,
-    ConfigurationError,
-    RetrievalFailure,
-    RevelatorError,
-    StoreError,
-)
+from service.concurrency import retrieve
+from service.errors import ConfigurationError, RevelatorError
+from service.retrieval.stores import qdrant_errors, qdrant_handshake
+from service.retrieval.stores.qdrant_access import Access
+from service.retrieval.stores.qdrant_handshake import Grpc
+from service.settings.urls import shown
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
 
 Answer = TypeVar("Answer")
 
-GRPC_PORT = 6334  # Qdrant's own
-PROBE_S = 1.0
+LOOK_S = 1.0  # that one look at version and ports may take
+LOOK_AGAIN_S = 5.0  # between two looks, until gRPC is spoken
 
-# HTTP status, or the one that a gRPC code stands for, to what it is to us. Others: a failure.
-ANSWERS: dict[int, tuple[type[RevelatorError], str]] = {
-    400: (
-        StoreError,
-        "refused the request: {reason}; if the collection there was made by something else, or "
-        "with another embedding model, delete the collection and ingest it again",
-    ),
-    401: (
-        ConfigurationError,
-        "refused the credentials: {reason}; put the API key into retrieval.qdrant_url as "
-        "https://:KEY@host:6333",
-    ),
-    404: (
-        StoreError,
-        "has no such collection: {reason}; delete the collection and ingest it again",
-    ),
-    429: (BackendUnavailable, "is overloaded (429): {reason}; try again later"),
-    502: (BackendUnavailable, "is not to be had (502): {reason}"),
-    503: (BackendUnavailable, "is not to be had (503): {reason}"),
-    504: (BackendUnavailable, "is not to be had (504): {reason}"),
-}
-_GRPC = {
-    "INVALID_ARGUMENT": 400,
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 401,
-    "NOT_FOUND": 404,
-    "RESOURCE_EXHAUSTED": 429,
+_log = structlog.get_logger(__name__)
+
+
+_ELSEWHERE = (
+    "another server answers at retrieval.qdrant_grpc_port; REST is spoken instead. Set it to the "
+    "gRPC port of retrieval.qdrant_url, or to 0 for REST only"
+)
+
+
+_WHY_REST: dict[Grpc, str] = {
+    "other": "at retrieval.qdrant_grpc_port another server answers",
+    "absent": "nobody speaks gRPC at retrieval.qdrant_grpc_port",
+    "unproven": "gRPC once a collection of it proves that its port is the same server's",
+    "same": "gRPC from the next call on",
 }
 
 
 class QdrantServer:
     """The client connects at its first use; each call gets `timeout_s`, in whole seconds.
 
-    gRPC is spoken where `grpc_port` can be connected to; 0: HTTP only.
-    `url` may hold an API key in the place of a password, which no message repeats. The URL
-    `:memory:` is qdrant-client's engine in this process, for tests.
+    gRPC is spoken once `grpc_port` has proved to be the same server as `url`
+    (qdrant_handshake.py), REST until then. None: REST's port plus one; 0: REST only.
+    `url` may hold an API key in the place of a password, where no `key` is given; no message
+    repeats it. The URL `:memory:` is qdrant-client's engine in this process, for tests.
     """
 
-    def __init__(self, url: str, timeout_s: float, grpc_port: int = GRPC_PORT) -> None:
-        self._url = url
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        grpc_port: int | None = None,
+        *,
+        key: str = "",
+        ca_file: Path | None = None,
+    ) -> None:
+        self._access = Access(url, key, ca_file)
         self._grpc_port = grpc_port
         self._timeout_s = math.ceil(timeout_s)
-        self.place = _without_key(url)
-        self._lock = anyio.Lock()
-        self._client: AsyncQdrantClient | None = None
+        self.place = shown(url)
+        self._making: asyncio.Task[None] | None = None
+        self._client: AsyncQdrantClient | None = None  # which speaks the chosen protocol
+        self._rest: AsyncQdrantClient | None = None
+        self._grpc: AsyncQdrantClient | None = None
+        self._settled = False  # nothing is left to look at
+        self._looking: asyncio.Task[None] | None = None
+        self._looked: float | None = None
+        self._refusal: ConfigurationError | None = None
+        self._told: Grpc | None = None
+
+    @property
+    def protocol(self) -> str:
+        """The one that is spoken now: `gRPC` or `REST`."""
+        return "gRPC" if self._client is not None and self._client is self._grpc else "REST"
 
     async def call(self, request: Callable[[AsyncQdrantClient], Awaitable[Answer]]) -> Answer:
         """Raises ConfigurationError, StoreError and RetrievalFailure, with their cause."""
-        client = self._client or await self.connect()
+        client = await self.connect()
         try:
             return await request(client)
         except Exception as error:
             raise self._failure(error) from error
 
+    async def spoken(self) -> str:
+        """The protocol that is spoken, and why it is not gRPC. Raises as `connect` does, and
+        BackendUnavailable where the server does not answer."""
+        await self.look()
+        await self.call(lambda client: client.get_collections())
+        if self.protocol == "gRPC":
+            return "gRPC is spoken"
+        if self._grpc is None:
+            return "REST is spoken"
+        return f"REST is spoken; {_WHY_REST[self._told or 'unproven']}"
+
     async def aclose(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        if self._making is not None:
+            await asyncio.wait({self._making})
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
+        for client in {self._rest, self._grpc} - {None}:
+            assert client is not None
             await client.close()
+        self._client = self._rest = self._grpc = None
+        self._settled = False
 
     async def connect(self) -> AsyncQdrantClient:
-        """Imports qdrant_client, which takes 0.6 s, in a worker thread."""
-        async with self._lock:
-            if self._client is None:
-                module = await anyio.to_thread.run_sync(importlib.import_module, "qdrant_client")
-                try:
-                    self._client = await self._open(module)
-                except ValueError as error:
-                    raise ConfigurationError(
-                        f"retrieval.qdrant_url: {self.place} is no URL: {error}"
-                    ) from error
-            client: AsyncQdrantClient = self._client
-        return client
+        """The client to ask. The first caller waits for a look at the server, `LOOK_S` at most;
+        later looks hold up nobody. Raises ConfigurationError for a server that is too old."""
+        if self._client is None:
+            await self._make()
+        if not self._settled and (self._looked is None or self._is_due(self._looked)):
+            await self._look(wait=self._looked is None)
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._client is not None
+        return self._client
 
-    async def _open(self, module: Any) -> AsyncQdrantClient:
-        client: AsyncQdrantClient
-        if self._url == ":memory:":
-            client = module.AsyncQdrantClient(":memory:")
-            return client
-        parts = urlsplit(self._url)
-        client = module.AsyncQdrantClient(
-            url=self.place,
-            port=parts.port or (443 if parts.scheme == "https" else 6333),
-            api_key=parts.password,
-            grpc_port=self._grpc_port,
-            prefer_grpc=await _listens(parts.hostname or "", self._grpc_port),
-            timeout=self._timeout_s,
-            check_compatibility=False,  # it would block the event loop to ask the version
+    async def look(self) -> None:
+        """Look at the server now, unless gRPC is spoken already: before and after a collection is
+        made, since an empty server proves nothing. Raises as `connect` does."""
+        if self._client is None:
+            await self._make()
+        if not self._settled:
+            await self._look(wait=True)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _is_due(self, looked: float) -> bool:
+        return self._looking is None and time.monotonic() - looked >= LOOK_AGAIN_S
+
+    async def _look(self, wait: bool) -> None:
+        """In a task of its own, so that a caller who leaves does not end it."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_once())
+        if wait:
+            await asyncio.wait({self._looking}, timeout=LOOK_S)
+
+    async def _look_once(self) -> None:
+        try:
+            with anyio.move_on_after(LOOK_S):
+                await self._examine()
+        except Exception as error:  # whoever asks the server meets it too, and is told
+            _log.debug("qdrant_unseen", place=self.place, why=str(error)[:300])
+        finally:
+            self._looked, self._looking = time.monotonic(), None
+
+    async def _examine(self) -> None:
+        if self._rest is None:
+            return
+        try:
+            await qdrant_handshake.check_version(self._rest, self.place)
+        except ConfigurationError as error:
+            self._refusal = error
+            return
+        self._refusal = None
+        if self._grpc is None:
+            self._settled = True
+            return
+        told = await qdrant_handshake.compare(self._rest, self._grpc)
+        if told == "same":
+            self._client, self._settled = self._grpc, True
+        elif told == "other" and told != self._told:
+            _log.warning("qdrant_grpc_elsewhere", place=self.place, why=_ELSEWHERE)
+        self._told = told
+
+    async def _make(self) -> None:
+        """In a task of its own: a caller who leaves would lose the clients that are being made."""
+        if self._making is None:
+            self._making = asyncio.create_task(self._make_clients())
+            self._making.add_done_callback(retrieve)
+        await asyncio.shield(self._making)
+
+    async def _make_clients(self) -> None:
+        """In a worker thread: to import qdrant_client takes 0.6 s, and its clients read files."""
+        try:
+            self._rest, self._grpc = await anyio.to_thread.run_sync(self._open)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"retrieval.qdrant_url: {self.place} is no URL: {error}"
+            ) from error
+        finally:
+            self._making = None
+        self._client = self._rest
+
+    def _open(self) -> tuple[AsyncQdrantClient, AsyncQdrantClient | None]:
+        """Clients for REST and, where a port is to be tried, for gRPC."""
+        module = importlib.import_module("qdrant_client")
+        if self.place == ":memory:":
+            self._settled = True
+            return module.AsyncQdrantClient(":memory:"), None
+        parts = urlsplit(self.place)
+        port = parts.port or (443 if parts.scheme == "https" else 6333)
+        grpc_port = port + 1 if self._grpc_port is None else self._grpc_port
+        options = {
+            "port": port,
+            "timeout": self._timeout_s,
+            "check_compatibility": False,  # it would warn on standard error
+        }
+        self._access.warn()
+        rest = self._access.client(module, **options)
+        if not grpc_port:
+            return rest, None
+        return rest, self._access.client(
+            module,
+            **options,
+            grpc_port=grpc_port,
+            prefer_grpc=True,
+            grpc_options=dict(qdrant_handshake.CHANNEL),
         )
-        return client
 
     def _failure(self, error: Exception) -> RevelatorError:
-        status, reason = _told(error)
-        where = f"Qdrant at {self.place}"
-        if status is None:
-            return BackendUnavailable(
-                f"{where} cannot be reached or did not answer in {self._timeout_s} s: {reason}; "
-                "is it running, and is retrieval.qdrant_url right?"
-            )
-        kind, text = ANSWERS.get(
-            401 if status == 403 else status, (RetrievalFailure, "failed: {reason}")
-        )
-        return kind(f"{where} {text.format(reason=reason)}")
-
-
-def _told(error: Exception) -> tuple[int | None, str]:
-    """HTTP status, None where there was no answer; and the reason. Knows both transports."""
-    status = getattr(error, "status_code", None)
-    if isinstance(status, int):
-        body = getattr(error, "content", b"")
-        return status, body.decode(errors="replace")[:300]
-    code = getattr(error, "code", None)
-    if callable(code):  # grpc.aio.AioRpcError
-        name = getattr(code(), "name", "")
-        reason = str(getattr(error, "details", str)())[:300] or name
-        return (
-            None if name in {"UNAVAILABLE", "DEADLINE_EXCEEDED"} else _GRPC.get(name, 500)
-        ), reason
-    if hasattr(error, "retry_after_s"):  # ResourceExhaustedResponse
-        return 429, str(error)[:300]
-    source = getattr(error, "source", None)
-    if source is not None:  # ResponseHandlingException: nothing came, or nothing that can be read
-        return None, str(source)[:300] or type(source).__name__
-    # The engine in this process says these of an unknown collection, of a wrong dimension.
-    return (400 if isinstance(error, ValueError | KeyError) else 500), str(error)[:300]
-
-
-def _without_key(url: str) -> str:
-    parts = urlsplit(url)
-    if not parts.scheme:
-        return url
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-async def _listens(host: str, port: int) -> bool:
-    if not port:
-        return False
-    try:
-        with anyio.fail_after(PROBE_S):
-            stream = await anyio.connect_tcp(host, port)
-            await stream.aclose()
-    except (OSError, TimeoutError):
-        return False
-    return True
+        made = qdrant_errors.failure(error, f"Qdrant at {self.place}", self._timeout_s)
+        return type(made)(self._access.hide(made.detail))

@@ -5,12 +5,11 @@ The vector is named `dense`. Point ids, payload and filters are those of the emb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from service.domain import ScoredPassage
-from service.errors import StoreError
+from service.errors import StoreError, StoreLost
 from service.retrieval.base import StoreQuery
 from service.retrieval.documents import Record
 from service.retrieval.embedding.contract import EmbeddingContract
@@ -33,6 +32,7 @@ SCROLL = 1_000  # points read at once when many are listed
 UPSERT = 256  # points sent at once
 DELETE = 1_000  # points deleted at once
 MOST_SEARCHES = 64  # of one batch
+UNLIMITED = 1_000_000_000  # points of one answer
 
 
 class QdrantStore:
@@ -46,6 +46,7 @@ class QdrantStore:
         self._server = server
         self._settings = settings or VectorSettings()
         self._name = collection_of(name)
+        self._strict: Any = None  # the collection's strict mode, once that is known
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
     @classmethod
@@ -80,10 +81,19 @@ class QdrantStore:
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
         """Content hash of every passage, by passage id."""
+        for points in self._pages(HASH_FIELDS):
+            yield hashes_of(points)
+
+    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """What is stored beside every vector."""
+        for points in self._pages(True):
+            yield [point.payload for point in points]
+
+    def _pages(self, fields: list[str] | bool) -> Iterator[Sequence[Any]]:
         offset: Any = None
         while True:
-            points, offset = on_loop(self._scroll, offset)
-            yield hashes_of(points)
+            points, offset = on_loop(self._scroll, offset, fields)
+            yield points
             if offset is None:
                 return
 
@@ -136,11 +146,33 @@ class QdrantStore:
         ]
         answers: list[list[ScoredPassage] | Exception] = [[] for _ in queries]
         if requests:
-            responses = await self._server.call(
-                lambda client: client.query_batch_points(self._name, requests)
-            )
+            responses = await self._query(requests)
             for number, response in zip(asked, responses, strict=True):
                 answers[number] = ranked(response.points)
+        return answers
+
+    async def _query(self, requests: list[Any]) -> list[Any]:
+        """Strict mode is looked up only when it has refused something: it is rare."""
+        try:
+            return await self._server.call(
+                lambda client: client.query_batch_points(self._name, requests)
+            )
+        except StoreLost:
+            raise
+        except StoreError:
+            most, together = await self._allowed(), await self._limit("search_max_batchsize")
+            if len(requests) <= together and all(request.limit <= most for request in requests):
+                raise
+        fewer = [
+            request.model_copy(update={"limit": min(request.limit, most)}) for request in requests
+        ]
+        answers: list[Any] = []
+        for part in _parts(fewer, together):
+            answers += await self._server.call(
+                lambda client, part=part: client.query_batch_points(  # type: ignore[misc]
+                    self._name, part
+                )
+            )
         return answers
 
     async def _count(self) -> int:
@@ -153,15 +185,40 @@ class QdrantStore:
         )
         return hashes_of(points)
 
-    async def _scroll(self, offset: Any) -> tuple[Sequence[Any], Any]:
+    async def _scroll(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+        most = min(SCROLL, await self._allowed())
         return await self._server.call(
-            lambda client: client.scroll(
-                self._name, limit=SCROLL, offset=offset, with_payload=HASH_FIELDS
-            )
+            lambda client: client.scroll(self._name, limit=most, offset=offset, with_payload=fields)
         )
 
+    async def _allowed(self) -> int:
+        """Points of one answer that the collection's strict mode allows."""
+        return await self._limit("max_query_limit")
+
+    async def _limit(self, name: str) -> int:
+        """Of the collection's strict mode, which is asked for once."""
+        if self._strict is None:
+            info = await self._server.call(lambda client: client.get_collection(self._name))
+            self._strict = info.config.strict_mode_config or False
+        enabled = self._strict and self._strict.enabled
+        return (getattr(self._strict, name, None) if enabled else None) or UNLIMITED
+
     async def _upsert(self, points: list[Any]) -> None:
-        await self._server.call(lambda client: client.upsert(self._name, points, wait=True))
+        """In smaller requests where strict mode has refused one for its size."""
+        try:
+            await self._server.call(lambda client: client.upsert(self._name, points, wait=True))
+        except StoreLost:
+            raise
+        except StoreError:
+            most = await self._limit("upsert_max_batchsize")
+            if len(points) <= most:
+                raise
+            for part in _parts(points, most):
+                await self._server.call(
+                    lambda client, part=part: client.upsert(  # type: ignore[misc]
+                        self._name, part, wait=True
+                    )
+                )
 
     async def _delete(self, ids: list[Any]) -> None:
         await self._server.call(lambda client: client.delete(self._name, ids, wait=True))
@@ -185,8 +242,7 @@ async def _create(
     settings: VectorSettings,
     replace: bool,
 ) -> None:
-    await server.connect()
-    from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+    await server.look()
     from qdrant_client.models import PayloadSchemaType  # noqa: PLC0415
 
     if await server.call(lambda client: client.collection_exists(own)):
@@ -200,15 +256,12 @@ async def _create(
         await server.call(lambda client: client.delete_collection(own))
     vectors = {VECTOR: _vector_params(contract, settings)}
     await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
-    for field in ("filter", "passage_id", "document_id"):
-        index = partial(
-            AsyncQdrantClient.create_payload_index,
-            collection_name=own,
-            field_name=field,
-            field_schema=PayloadSchemaType.KEYWORD,
-            wait=True,
+    await server.call(
+        lambda client: client.create_payload_index(
+            own, "filter", field_schema=PayloadSchemaType.KEYWORD, wait=True
         )
-        await server.call(index)
+    )
+    await server.look()
 
 
 def _vector_params(contract: EmbeddingContract, settings: VectorSettings) -> Any:

@@ -1,4 +1,4 @@
-"""BM25 in the process: one tantivy index per collection (methods §6 #30, §1.6).
+"""BM25 in the process: one tantivy index per collection (METHODS.md §6 #30, §1.6).
 
 tantivy fixes k1 = 1.2 and b = 0.75. A query is made of the analysed words of the user's text: no
 parser, so nothing in it can become syntax.

@@ -1,19 +1,25 @@
-"""Free-text readers for the outputs of HANRAG's roles (methods §1.2 failure table, §1.3 outputs).
+"""Free-text readers for the outputs of HANRAG's roles (METHODS.md §1.2, §1.3).
 
-Used where an engine could not constrain decoding, and as the check where it could (methods §6 #4).
-Pure and total: any text gives a reading or None, never an exception. Thinking never counts.
-A reading that would be a guess is None, so that the caller can take methods' safe choice.
+Used where an engine could not constrain decoding, and as the check where it could (METHODS.md
+§6 #4). Pure and total: any text gives a reading or None, never an exception. Thinking never counts.
+A reading that would be a guess is None, so that the caller can take the method's safe choice.
 """
 
+from service.revelator.parsing.answers import DECLINED, NOTHING, AnswerReading, read_answer
 from service.revelator.parsing.labels import parse_route, parse_verdict
 from service.revelator.parsing.parts import Decomposed, parse_decomposition
-from service.revelator.parsing.texts import parse_answer, parse_question
+from service.revelator.parsing.salvage import ends_with
+from service.revelator.parsing.texts import parse_question
 
 __all__ = [
+    "DECLINED",
+    "NOTHING",
+    "AnswerReading",
     "Decomposed",
-    "parse_answer",
+    "ends_with",
     "parse_decomposition",
     "parse_question",
     "parse_route",
     "parse_verdict",
+    "read_answer",
 ]

@@ -1,4 +1,4 @@
-"""Readers of label outputs: ROUTE, REL and ENDING (methods §1.3, aliases of §5)."""
+"""Readers of label outputs: ROUTE, REL and ENDING (METHODS.md §1.3; other names, METHODS.md §5)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _LETTER = re.compile(
 
 
 def parse_route(text: str) -> RouteName | None:
-    """Read ROUTE's label; labels, stems, the letters of methods §5 and our API's names count.
+    """Read ROUTE's label; labels, stems, the letters of METHODS.md §5 and our API's names count.
 
     The label of the stated conclusion, else the first that is not negated. All four without a
     conclusion is the menu, not a choice.

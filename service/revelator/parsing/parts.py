@@ -1,4 +1,4 @@
-"""Reader of DECOMPOSE's output (methods §1.3): JSON with the parts of a compound question."""
+"""Reader of DECOMPOSE's output (METHODS.md §1.3): JSON with the parts of a compound question."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from service.revelator.parsing.salvage import (
     has_word,
+    holds_json,
     json_values,
     member,
     one_line,
@@ -41,17 +42,19 @@ _SENTENCE_GAP = re.compile(r"(?<=[?？])[ \t]*(?=[^\s\"'”’)?？])")
 
 
 class Decomposed(NamedTuple):
-    """A decomposition: the questions in order, without repeats, and the reasoning where given."""
+    """A decomposition: the questions in order, without repeats, and the reasoning where given.
+    `repaired`: its JSON was broken, or had parts in it that are no questions; some may be lost."""
 
     thought: str | None
     questions: tuple[str, ...]
+    repaired: bool = False
 
 
 def parse_decomposition(text: str) -> Decomposed | None:
     """Read DECOMPOSE's JSON (keys `thought`, `decomposition`), or a plain list of questions.
 
     JSON may stand anywhere and be broken; of cut JSON the complete list items are kept. An object
-    without the key is no decomposition (methods §1.2: retry), whatever else it holds.
+    without the key is no decomposition (METHODS.md §1.2: retry), whatever else it holds.
     """
     text = unwrap(text)
     if re.search(r'[\[{]\s*\\"', text):
@@ -62,10 +65,11 @@ def parse_decomposition(text: str) -> Decomposed | None:
             thought, parts = member(holder, {"thought"}), member(holder, PARTS_KEYS)
             if questions := _questions(parts):
                 said = one_line(thought) if isinstance(thought, str) else ""
-                return Decomposed(said or None, questions)
+                repaired = not holds_json(text, value) or _loses(parts)
+                return Decomposed(said or None, questions, repaired)
     for value in values:
         if isinstance(value, list) and (questions := _questions(value)):
-            return Decomposed(None, questions)
+            return Decomposed(None, questions, not holds_json(text, value) or _loses(value))
     if any(isinstance(value, dict) for value in values) or text.startswith(("{", "[")):
         return None
     questions = _questions(_listed(unfence(text)))
@@ -99,6 +103,12 @@ def _questions(parts: object) -> tuple[str, ...]:
     return tuple({line.casefold().rstrip("?.!？ "): line for line in reversed(lines)}.values())[
         ::-1
     ]
+
+
+def _loses(parts: object) -> bool:
+    """Whether there is something among the parts that gives no question."""
+    items = list(parts.values()) if isinstance(parts, dict) else parts
+    return isinstance(items, list) and any(not _questions([item]) for item in items)
 
 
 def _unnumbered(lines: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from service.generation.thinking import strip_thinking
 
@@ -38,7 +39,7 @@ _MOST_VALUES = 64
 _DEEPEST = 16
 _OPENING = re.compile(r"[\[{]")
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "„": "“”", "«": "»", "「": "」"}
-_WRAPPERS = {**_QUOTES, "*": "*", "_": "_", "`": "`"}
+_WRAPPERS = {**_QUOTES, "『": "』", "《": "》", "‹": "›", "*": "*", "_": "_", "`": "`"}
 _MOST_WRAPPERS = 4
 _SEPARATOR = frozenset(",，;")
 _BARE = re.compile(r"[^\s,，:：;\[\]{}\"'“”]+")
@@ -97,6 +98,11 @@ def _unquoted(line: str) -> str:
     return line if any(quote in inside for quote in quotes) else inside.strip()
 
 
+def ends_with(text: str, part: str) -> bool:
+    """Whether `part` reaches to the end of `text`, whatever the white space in both."""
+    return " ".join(text.split()).endswith(" ".join(part.split()))
+
+
 def plain_key(key: object) -> str:
     return re.sub(r"[\W_]", "", str(key)).casefold()
 
@@ -124,6 +130,15 @@ def json_values(text: str) -> Iterator[object]:
         else:
             yield value
             at = max(at, opening.end())
+
+
+def holds_json(text: str, value: object) -> bool:
+    """Whether `text` holds `value` as it stands, without any repair."""
+    for opening in _OPENING.finditer(text):
+        with suppress(ValueError, RecursionError):
+            if _STRICT.raw_decode(text, opening.start())[0] == value:
+                return True
+    return False
 
 
 def _read(text: str, at: int) -> tuple[object, int]:

@@ -1,4 +1,4 @@
-"""HANRAG's compound benchmark (methods §1.5): a question per document, 2 to 4 joined to one.
+"""HANRAG's compound benchmark (METHODS.md §1.5): a question per document, 2 to 4 joined to one.
 
 Input, a line an entity: `entity`, `documents` (each `id`, `title`, `text`), or a line a passage
 (`id`, `title`, `text`): their titles are then the entities, and an entity's documents the passages

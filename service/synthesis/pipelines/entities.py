@@ -13,7 +13,7 @@ from service.synthesis.contract import BadLine, Item, Lines, Reading, Source
 from service.synthesis.reading import list_of, passage_of, text_of
 from service.training.splits import is_held_out
 
-DOCUMENTS: Final = 10  # of one entity (methods §1.5)
+DOCUMENTS: Final = 10  # of one entity (METHODS.md §1.5)
 SHORTEST_NAME: Final = 4  # characters of an entity that is looked for in texts
 _BRACKET = re.compile(r"\s*\([^()]*\)\s*$")
 _WORD = re.compile(r"\w+")

@@ -11,7 +11,7 @@ chain of sub-questions in one of these shapes:
 
 `#k` in a sub-question stands for the answer of hop k. What `synthesize` made has `provenance`; all
 other questions count as written by people. Without `route`, choices make a question `direct`,
-parts `compound`, a chain or a `decomposition` `complex`, else it is `single` (methods §1.5).
+parts `compound`, a chain or a `decomposition` `complex`, else it is `single` (METHODS.md §1.5).
 """
 
 from __future__ import annotations

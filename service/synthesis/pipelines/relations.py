@@ -1,4 +1,4 @@
-"""One question per relation of 2WikiMultihopQA's evidence (methods §1.5), in our wording."""
+"""One question per relation of 2WikiMultihopQA's evidence (METHODS.md §1.5), in our wording."""
 
 from __future__ import annotations
 

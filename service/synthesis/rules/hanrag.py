@@ -1,5 +1,5 @@
 """The Revelator's five tasks by rules. Passages know no question that needs none: of the routes
-`direct` is not among them, its questions come from people (methods §1.5)."""
+`direct` is not among them, its questions come from people (METHODS.md §1.5)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Known:
     @cached_property
     def links(self) -> list[tuple[Fact, Fact]]:
         """Facts of which the first one's answer is the subject of the second. In tests the first
-        may be of the other side: what is asked for is held out (design, Held out)."""
+        may be of the other side: what is asked for is held out."""
         if self.side == "train":
             return self.maker.links
         every = Maker([*self.facts, *all_facts(self.others)], self.maker.names, self.rng)

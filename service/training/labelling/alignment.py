@@ -1,4 +1,4 @@
-"""Words that a teacher copied, found again in their text (methods §4.5, step 3)."""
+"""Words that a teacher copied, found again in their text (METHODS.md §4.5, step 3)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Labelled(NamedTuple):
 
 
 def labeler_input(tokenizer: Any, row: LabelerRow, most: int, tags: int = 3) -> Labelled:
-    """With two tags what finishes goes on (methods §4.3)."""
+    """With two tags what finishes goes on (METHODS.md §4.3)."""
     (encoded,) = encode_passages(tokenizer, row.query, [row.passage], most)
     tag = TAGS[row.tag]
     if tags == 2 and tag is Tag.FINISH:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from service.labelling.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard
 from service.labelling.session import INPUTS, TAGS, TOKENS
-from service.retrieval.embedding.minilm_graph import BertGraph
+from service.training.bert_graph import BertGraph
 from service.training.labelling.network import LabelNetwork
 
 
@@ -31,7 +31,7 @@ def build_onnx(network: LabelNetwork, *, quantised: bool = True) -> bytes:
     """
     weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in _tensors(network)}
     bert = {name.removeprefix("bert."): value for name, value in weights.items()}
-    graph = BertGraph(bert, quantised=quantised, small_words=True)
+    graph = BertGraph(bert, "integer" if quantised else "float")
     config = network.bert.config
     hidden = graph.encode(
         *INPUTS, layers=config.num_hidden_layers, heads=config.num_attention_heads
@@ -44,7 +44,8 @@ def build_onnx(network: LabelNetwork, *, quantised: bool = True) -> bytes:
         pooled = graph.add("Gelu", graph.exact(pooled, *_layer(weights, "pooler")))
         _named(graph, graph.exact(pooled, *_layer(weights, "tag_head")), TAGS)
         outputs.append(helper.make_tensor_value_info(TAGS, TensorProto.FLOAT, ["texts", tags]))
-    return graph.serialised(INPUTS, outputs)
+    content: bytes = graph.model(INPUTS, outputs).SerializeToString()
+    return content
 
 
 def _tensors(network: LabelNetwork) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,7 +19,6 @@ from transformers.utils import logging as transformers_logging
 from service.errors import ConfigurationError
 from service.labelling.checkpoint import TOKENIZER_FILE, CheckpointCard, Kind
 from service.labelling.tokenizing import file_tokenizer, shipped_tokenizer
-from service.retrieval.embedding.minilm import minilm_folder
 from service.training.labelling.dataset import Labelled, Rows, collate
 from service.training.labelling.export import write_checkpoint
 from service.training.labelling.network import (
@@ -28,6 +28,7 @@ from service.training.labelling.network import (
     freeze_embeddings,
     from_base,
 )
+from service.training.minilm import minilm_folder
 from service.training.recipes.fitting import fit, trainer_arguments
 from service.training.recipes.recipe import LossPoint, Outcome, Run, Score, TrainingData
 from service.training.recipes.settings import TrainerSettings
@@ -70,6 +71,7 @@ def open_tokenizer(settings: LabelSettings) -> Any:
 def open_network(settings: LabelSettings) -> LabelNetwork:
     """Raises ConfigurationError where the base is not here or is no BERT."""
     folder = minilm_folder() if settings.base == MINILM else Path(settings.base)
+    _check_is_bert(folder)
     logging: Any = transformers_logging
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -78,6 +80,21 @@ def open_network(settings: LabelSettings) -> LabelNetwork:
     if settings.freeze_embeddings:
         freeze_embeddings(network)
     return network
+
+
+def _check_is_bert(folder: Path) -> None:
+    """Another encoder's weights would be passed over in silence, and random ones trained."""
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigurationError(
+            f"base: {folder} has no config.json that names its model_type; name a BERT's folder"
+        ) from None
+    if kind != "bert":
+        raise ConfigurationError(
+            f"base: {folder} is of type {kind!r}, and this recipe trains encoders of type 'bert' "
+            "only (the paper's DeBERTa-v3-large is not supported); name a BERT's folder"
+        )
 
 
 def fit_network(

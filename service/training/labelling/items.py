@@ -1,6 +1,6 @@
 """What one question teaches, before its passages are searched for negatives; and its rows.
 
-A teacher of any kind fills an `Item`; `rows_of` writes what methods §4.5, step 6, says.
+A teacher of any kind fills an `Item`; `rows_of` writes what METHODS.md §4.5, step 6, says.
 """
 
 from __future__ import annotations

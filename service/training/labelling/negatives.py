@@ -1,4 +1,4 @@
-"""Passages that a query finds and that do not serve it (methods §4.5, step 5)."""
+"""Passages that a query finds and that do not serve it (METHODS.md §4.5, step 5)."""
 
 from __future__ import annotations
 

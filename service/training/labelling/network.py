@@ -1,4 +1,4 @@
-"""The networks of labeler and filter (methods §4.1): a BERT encoder under one or two heads."""
+"""The networks of labeler and filter (METHODS.md §4.1): a BERT encoder under one or two heads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pool = Literal["cls", "mean"]
 
 class HeadSettings(BaseModel):
     """`tags` 0: a filter, without a tag head. `pool`: the first token as DeBERTa pools it (a
-    dense layer and an activation), or so the mean of all tokens (methods §4.4 #1)."""
+    dense layer and an activation), or so the mean of all tokens (METHODS.md §4.4 #1)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,7 +79,7 @@ def loss_of(
     """Cross-entropy of the tokens plus that of the tags.
 
     A labeler's token loss is on rows that serve: by their gold tag, or as published by the tag
-    that the network predicts (methods §4.4 #4). Where no row serves it is 0, never NaN.
+    that the network predicts (METHODS.md §4.4 #4). Where no row serves it is 0, never NaN.
     """
     weights = torch.tensor(settings.token_weights, device=labels.device)
     if tags is None:

@@ -1,4 +1,4 @@
-"""A question as words, each with the hop that takes it out of the query (methods §4.5, step 4).
+"""A question as words, each with the hop that takes it out of the query (METHODS.md §4.5, step 4).
 
 A query shrinks by deleting words and grows by the words of an answer, nothing else. In ``When was
 the father of the director of Heat born?`` the hop 1 takes out ``the director of Heat``, hop 2 what

@@ -1,4 +1,4 @@
-"""Several tasks in one run: how often each one's rows come in an epoch (methods §1.5)."""
+"""Several tasks in one run: how often each one's rows come in an epoch (METHODS.md §1.5)."""
 
 from __future__ import annotations
 

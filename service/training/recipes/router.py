@@ -23,7 +23,8 @@ from transformers import Trainer, TrainingArguments
 
 from service.errors import ConfigurationError, InvalidRequest
 from service.revelator.parsing import parse_route
-from service.routing.head import ROUTES, SIZE, Head, RouterCard, normal_form, save_head
+from service.routing.base import ROUTES
+from service.routing.head import SIZE, Head, RouterCard, normal_form, save_head
 from service.routing.minilm import encoder_of
 from service.training.calibration import fit_temperature
 from service.training.recipes.fitting import fit, trainer_arguments

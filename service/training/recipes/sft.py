@@ -14,26 +14,28 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from pydantic import Field
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from trl import SFTConfig, SFTTrainer
 
 from service.errors import ConfigurationError, InvalidRequest
 from service.generation.encoding import PromptEncoder
+from service.generation.training_notes import KEY, TrainingNotes
 from service.training.recipes.chats import TokenRow, encode_chat
 from service.training.recipes.data import read_data
 from service.training.recipes.fitting import fit, trainer_arguments
+from service.training.recipes.lean import LeanPlan, fit_lean
 from service.training.recipes.mixing import mix
-from service.training.recipes.recipe import Outcome, Recipe, Run, TrainingData
+from service.training.recipes.recipe import LossPoint, Outcome, Recipe, Run, TrainingData
 from service.training.recipes.replying import reply_scores
-from service.training.recipes.settings import TrainerSettings
 from service.training.recipes.sft_smoke import write_smoke_rows
 from service.training.rows import Row
 
+CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
 SHIPPED = {"embedded": Path(__file__).parents[2] / "models" / "embedded"}
 
 
-class SftSettings(TrainerSettings):
+class SftSettings(LeanPlan):
     model: str = Field("embedded", description="Folder or hub name; else the shipped model.")
     longest: int = Field(2048, ge=16, description="Tokens of a row; longer ones are left out.")
     lora_rank: int = Field(8, ge=0, description="0: no LoRA, all weights are trained.")
@@ -46,9 +48,18 @@ class SftSettings(TrainerSettings):
     task_weights: dict[str, float] = {}
     task_temperature: float = Field(1.0, ge=1)
     score_rows: int = Field(200, ge=1, description="Held-out rows that are answered at the end.")
+    lean: bool = Field(False, description="A Llama on a CPU, whole or by LoRA: see training/lean.")
+    batch_tokens: int = Field(2048, ge=16, description="Tokens of an update, where lean.")
+    cool_down: float = Field(0.0, ge=0, description="Where lean: updates, or a share of them.")
+    save_minutes: float | None = Field(None, gt=0, description="Where lean: save so often too.")
+    threads: int | None = Field(None, ge=1, description="Where lean; else as torch has it.")
+    chat_template: str | None = Field(
+        None, description="A Jinja file instead of the model's own, or `turns`: turns alone."
+    )
 
 
-# hanrag: methods §1.5; autorag: §2.5. What the papers do not give is ours.
+# hanrag (METHODS.md §1.5) is on a causal base. What the papers do not give is ours, of autorag
+# (METHODS.md §2.5) too.
 PRESETS: dict[str, dict[str, Any]] = {
     "hanrag": {
         "epochs": 1, "learning_rate": 1e-4, "schedule": "cosine", "warm_up": 0.1, "batch": 64,
@@ -58,6 +69,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "autorag": {
         "epochs": 5, "learning_rate": 1e-5, "schedule": "cosine", "warm_up": 0.03, "batch": 64,
         "lora_rank": 0, "longest": 8192, "precision": "bf16", "gradient_checkpointing": True,
+    },
+    "embedded": {
+        "epochs": 1, "learning_rate": 1e-4, "schedule": "constant", "warm_up": 40, "lora_rank": 0,
+        "longest": 1536, "precision": "bf16", "device": "cpu", "lean": True, "save_minutes": 10,
+        "save_every": 100_000, "chat_template": "turns",
     },
     "small": {
         "epochs": 3, "learning_rate": 2e-3, "schedule": "cosine", "warm_up": 0.1, "batch": 16,
@@ -69,8 +85,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 def fit_sft(settings: SftSettings, data: TrainingData[Row], run: Run) -> Outcome:
     """Train on `data` and write adapter or model, with its tokenizer, into the run's folder."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    encoder = PromptEncoder(_open(AutoTokenizer, settings.model))
+    _check_is_causal(settings.model)
+    encoder = PromptEncoder(_tokenizer(settings))
     rows = token_rows(settings, data.train, encoder, run)
+    if settings.lean:
+        base = _load_model(settings)
+        setattr(base.config, KEY, notes_of(data.train).model_dump())
+        losses, model = fit_lean(settings, base, _lora(settings), rows, encoder, run)
+        return _written(settings, data, run, losses, model, encoder)
     trainer = SFTTrainer(
         model=_load_model(settings),
         args=sft_arguments(settings, run),
@@ -82,6 +104,14 @@ def fit_sft(settings: SftSettings, data: TrainingData[Row], run: Run) -> Outcome
     if not run.main:
         return Outcome(losses)
     model = trainer.accelerator.unwrap_model(trainer.model)
+    return _written(settings, data, run, losses, model, encoder)
+
+
+def _written(
+    settings: SftSettings, data: TrainingData[Row], run: Run, losses: Sequence[LossPoint],
+    model: Any, encoder: PromptEncoder,
+) -> Outcome:  # fmt: skip
+    """Score the model on what is held out and write it."""
     model.eval()
     scores = reply_scores(
         model, encoder, data.held_out, at_once=settings.rows_at_once, most=settings.score_rows
@@ -92,6 +122,15 @@ def fit_sft(settings: SftSettings, data: TrainingData[Row], run: Run) -> Outcome
     (run.folder / "README.md").unlink(missing_ok=True)  # a form that nobody has filled in
     encoder.tokenizer.save_pretrained(run.folder)
     return Outcome(losses, scores)
+
+
+def notes_of(rows: Sequence[Row]) -> TrainingNotes:
+    """What the model's folder says of its training: the template set, where all rows have one."""
+    sets = {row.provenance.templates for row in rows}
+    tuned = any(row.task == "autorag" for row in rows)
+    return TrainingNotes(
+        templates=sets.pop() if len(sets) == 1 else None, autorag="tuned" if tuned else None
+    )
 
 
 def token_rows(
@@ -131,6 +170,31 @@ def _open(kind: Any, model: str, **options: Any) -> Any:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0][:300]
         raise ConfigurationError(f"model: {model} cannot be loaded: {reason}") from None
+
+
+def _tokenizer(settings: SftSettings) -> Any:
+    tokenizer = _open(AutoTokenizer, settings.model)
+    if settings.chat_template is not None:
+        path = CHAT_TEMPLATES.get(settings.chat_template, Path(settings.chat_template))
+        try:
+            tokenizer.chat_template = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"chat_template: {path} cannot be read: {error}") from None
+    return tokenizer
+
+
+def _check_is_causal(model: str) -> None:
+    """HANRAG-Fair's FLAN-T5 and its kin have an encoder, which the loss on chats knows nothing of.
+
+    Raises ConfigurationError.
+    """
+    config = _open(AutoConfig, model)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ConfigurationError(
+            f"model: {model} is an encoder-decoder ({config.model_type}); train sft trains "
+            "decoder-only (causal) models, so HANRAG-Fair on FLAN-T5 cannot be trained: name a "
+            "causal instruct model"
+        )
 
 
 def _load_model(settings: SftSettings) -> Any:

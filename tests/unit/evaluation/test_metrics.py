@@ -1,4 +1,4 @@
-"""The scores of methods §1.6, and what must hold of them for any text."""
+"""The scores of METHODS.md §1.6, and what must hold of them for any text."""
 
 from __future__ import annotations
 

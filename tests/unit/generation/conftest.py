@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from service.generation.embedded import EmbeddedGenerator
 from service.generation.local import LocalGenerator
 from service.settings import EngineSettings
 from tests.stubs.tiny_model import save_tiny_model
 
 OpenLocal = Callable[..., LocalGenerator]
+OpenEmbedded = Callable[[Path | None], EmbeddedGenerator]
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +28,21 @@ async def open_local(tiny_model: Path, anyio_backend: str) -> AsyncIterator[Open
     def open_one(**settings: Any) -> LocalGenerator:
         values = {"model": str(tiny_model), **settings}
         opened.append(LocalGenerator("local", EngineSettings.model_validate(values), threads=1))
+        return opened[-1]
+
+    yield open_one
+    for generator in opened:
+        await generator.aclose()
+
+
+@pytest.fixture
+async def open_embedded(anyio_backend: str) -> AsyncIterator[OpenEmbedded]:
+    """Opens engines on compiled folders, and closes them."""
+    opened: list[EmbeddedGenerator] = []
+
+    def open_one(folder: Path | None) -> EmbeddedGenerator:
+        settings = EngineSettings(kind="embedded", model=str(folder) if folder else None)
+        opened.append(EmbeddedGenerator("embedded", settings, threads=1))
         return opened[-1]
 
     yield open_one

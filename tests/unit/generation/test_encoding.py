@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from service.generation.base import GenerationRequest, Message
 from service.generation.encoding import Detokenizer, PromptEncoder
+from tests.conftest import need
 from tests.stubs.tiny_model import CHATML_TEMPLATE, save_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<0x0A>", "\ue0d70\ue0d8"]
@@ -20,7 +21,7 @@ CONTENT = st.lists(
 
 
 def load(folder: Path) -> PromptEncoder:
-    from transformers import AutoTokenizer
+    AutoTokenizer = need("transformers").AutoTokenizer
 
     return PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=True))
 
@@ -43,15 +44,15 @@ def chatml(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
 def metaspace(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
     """A tokenizer that marks the first word only, and whose model knows `<s>` as a word."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
+    transformers = need("transformers")
     pieces = [("<unk>", 0.0), ("<s>", -1.0), ("▁", -2.0), ("▁Paris", -1.5), ("\n", -2.0)]
     letters = [(chr(code), -4.0) for code in range(33, 127)]
     tokenizer = Tokenizer(models.Unigram([*pieces, *letters], unk_id=0))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
     tokenizer.add_special_tokens([AddedToken("<unk>", special=True), AddedToken("<s>")])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
     fast.chat_template = "{% for m in messages %}{{ '<s>' + m['content'] + '\n' }}{% endfor %}"
     return PromptEncoder(fast)
 
@@ -129,6 +130,55 @@ def test_a_template_without_system_messages_gets_them_folded(tmp_path: Path) -> 
     assert folded == [1, *encoder.encode_text("Be short.\nWho?\n")]
     with pytest.raises(ValueError, match="template refuses: no system"):
         encoder.encode_messages((Message("system", "alone"),))
+
+
+ALTERNATING = (
+    "{% for m in messages %}"
+    "{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate user/assistant') }}{% endif %}"
+    "{{ '<s>' + m['content'] + '\n' }}{% endfor %}"
+)
+DEAF = (  # passes over system messages in silence
+    "{% for m in messages %}{% if m['role'] != 'system' %}{{ '<s>' + m['content'] + '\n' }}"
+    "{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [ALTERNATING, DEAF])
+def test_every_message_reaches_the_model_whatever_the_template_takes(
+    tmp_path: Path, template: str
+) -> None:
+    save_tokenizer(tmp_path, template)
+    encoder = load(tmp_path)
+    chat = (Message("system", "Be short."), Message("user", "Who?"), Message("user", "When?"))
+
+    ids = encoder.encode_messages(chat)
+
+    text = encoder.tokenizer.decode(ids)
+    assert all(message.content in text for message in chat)
+    if template == ALTERNATING:
+        assert ids == [1, *encoder.encode_text("Be short.\nWho?\n\nWhen?\n")]
+
+
+def test_turns_that_a_template_takes_stay_as_they_are(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "{% for m in messages %}{{ '<s>' + m['content'] }}{% endfor %}")
+    encoder = load(tmp_path)
+
+    ids = encoder.encode_messages((Message("user", "Who?"), Message("user", "When?")))
+
+    assert ids.count(1) == 2
+
+
+def test_variables_reach_the_template(tmp_path: Path) -> None:
+    save_tokenizer(
+        tmp_path, "<s>{{ 'no' if enable_thinking is false else 'yes' }}{{ messages[0]['content'] }}"
+    )
+    fast = load(tmp_path).tokenizer
+    chat = (Message("user", "Who?"),)
+
+    told = PromptEncoder(fast, {"enable_thinking": False}).encode_messages(chat)
+
+    assert told != PromptEncoder(fast).encode_messages(chat)
 
 
 def test_without_a_template_messages_are_lines(tmp_path: Path) -> None:

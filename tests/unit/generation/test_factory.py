@@ -6,17 +6,21 @@ import sys
 import pytest
 
 from service.errors import ConfigurationError
+from service.generation.embedded import EmbeddedGenerator
 from service.generation.factory import open_generator
 from service.generation.local import LocalGenerator
 from service.generation.openai import OpenAIGenerator
 from service.generation.pool.pool import PoolGenerator
 from service.settings import EngineSettings
+from tests.support.tiny import tiny_settings
 
 
 def test_each_kind_opens_its_engine() -> None:
     url = "http://127.0.0.1:9/v1"
 
-    assert isinstance(open_generator("default", EngineSettings()), LocalGenerator)
+    assert isinstance(open_generator("mine", tiny_settings()), LocalGenerator)
+    compiled = EngineSettings(kind="embedded", model="folder")
+    assert isinstance(open_generator("compiled", compiled), EmbeddedGenerator)
     one = EngineSettings(kind="openai", urls=[url])
     assert isinstance(open_generator("remote", one), OpenAIGenerator)
     many = EngineSettings(kind="vllm", urls=[url])

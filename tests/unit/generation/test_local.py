@@ -36,7 +36,7 @@ def mixed_requests() -> list[GenerationRequest]:
 
 
 async def settled(engine: LocalGenerator) -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while engine.running or engine.waiting:  # noqa: ASYNC110 (the thread sets no event)
             await asyncio.sleep(0.002)
 
@@ -261,17 +261,17 @@ async def test_waiting_is_bounded_and_running_too(open_local: OpenLocal) -> None
 
 
 async def test_silence_is_a_timeout(open_local: OpenLocal) -> None:
-    engine = open_local(timeout_s=0.1)
+    engine = open_local(timeout_s=1.0)
     await engine.check()
     network = network_of(engine)
     forward, go_on = network.forward, threading.Event()
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        go_on.wait(5)
+        go_on.wait(30)
         return forward(*args, **kwargs)
 
     network.forward = slow
-    with pytest.raises(EngineTimeout, match=r"gave nothing for 0\.1 s"):
+    with pytest.raises(EngineTimeout, match=r"gave nothing for 1 s"):
         await complete(engine, ask())
     go_on.set()
     await settled(engine)
@@ -286,7 +286,7 @@ async def test_the_event_loop_runs_while_the_engine_computes(open_local: OpenLoc
     forward = network.forward
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(0.05)
+        time.sleep(0.2)
         return forward(*args, **kwargs)
 
     network.forward = slow

@@ -14,9 +14,9 @@ from service.errors import EngineFailure
 from service.generation.base import GenerationRequest, complete
 from service.generation.draft_text import DraftText
 from service.generation.local import LocalGenerator
-from service.generation.local.generator import EMBEDDED
 from service.generation.signals import DraftToken, ScoreRequest, SignalGenerator, SignalRequest
 from tests.stubs.tiny_model import save_tiny_model
+from tests.support.tiny import TINY
 from tests.unit.generation.conftest import OpenLocal
 from tests.unit.generation.test_local import settled
 
@@ -62,7 +62,7 @@ def smooth_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["random", "embedded"])
 def model(request: pytest.FixtureRequest, smooth_model: Path) -> Path:
-    return smooth_model if request.param == "random" else EMBEDDED
+    return smooth_model if request.param == "random" else TINY
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from service.errors import EngineFailure, EngineLimited, EngineTimeout
 from service.generation.base import Delta, GenerationRequest, Message, TokenUsage, complete
 from service.generation.openai import OpenAIGenerator
 from service.settings import EngineSettings
+from tests.stubs.closing_server import ClosingServer
 from tests.stubs.openai_server import StubServer
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +43,7 @@ class closing_engine:
         await self.generator.aclose()
 
 
-async def eventually(condition: Any, seconds: float = 1.0) -> None:
+async def eventually(condition: Any, seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (the stub has no event to wait for)
             await asyncio.sleep(0.01)
@@ -370,9 +371,9 @@ async def test_a_finished_answer_leaves_its_connection_to_the_next_call() -> Non
     ):
         for _ in range(4):
             await complete(generator, ask())
-            session = generator._session
-            assert session is not None
-            connector: Any = session.connector
+            connections = generator._connections
+            assert connections is not None
+            connector: Any = connections._kept.connector
             ports |= {
                 str(handler.transport.get_extra_info("sockname"))
                 for pool in connector._conns.values()
@@ -380,6 +381,19 @@ async def test_a_finished_answer_leaves_its_connection_to_the_next_call() -> Non
             }
 
     assert len(ports) == 1
+
+
+async def test_a_call_that_meets_closed_connections_is_answered() -> None:
+    resent = []
+    async with ClosingServer(together=3) as server:
+        settings = EngineSettings(kind="openai", urls=[f"{server.url}/v1"], model="m")
+        generator = OpenAIGenerator("remote", settings, lambda: resent.append(1))
+        async with closing_engine(generator):
+            await asyncio.gather(*(complete(generator, ask()) for _ in range(3)))
+            assert (await complete(generator, ask())).text == "Paris"
+
+    assert len(resent) == 1
+    assert server.requests == 5
 
 
 async def test_check_tells_what_is_wrong() -> None:

@@ -140,7 +140,7 @@ async def test_where_the_longer_way_finds_nothing_the_first_answer_comes_back() 
         {"settings": Settings.model_validate({
             "escalation": {"when": "auto"}, "hanrag": {"refine": False}})},
         {"settings": settings(), "max_steps": 1},
-        {"settings": settings(), "limits": Limits(max_llm_calls=3)},
+        {"settings": settings(), "limits": Limits(max_retrievals=1)},
     ],
     ids=["default", "never", "not for that", "not allowed", "no refining", "one step", "no budget"],
 )  # fmt: skip
@@ -240,3 +240,23 @@ async def test_the_body_is_the_fold_however_it_goes(
     assert body.usage.steps <= 5
     cited = {citation.step for citation in body.citations}
     assert cited <= {step.id for step in body.steps if step.answer}
+
+
+async def test_the_question_that_failed_is_not_searched_again() -> None:
+    script = [
+        ROUTED,
+        say(["Task: refine", '""nothing""'], QUESTION),
+        say(["Task: refine", f"**seed query-1**: {QUESTION}"], "Who composed Norma?"),
+        *DEEPER[1:],
+    ]
+    events = await events_of(script, HITS, QUESTION, settings=settings())
+    queries = [step.query for step in body_in(events).steps if step.query]
+    assert queries == [QUESTION, "Who composed Norma?", "Where was Vincenzo Bellini born?"]
+
+
+async def test_a_refiner_that_knows_no_other_question_ends_the_search() -> None:
+    script = [ROUTED, say("Task: relevance", "false", None), say("Task: refine", QUESTION, 2)]
+    body = body_in(await events_of(script, HITS, QUESTION, settings=settings()))
+    assert [step.query for step in body.steps if step.query] == [QUESTION]
+    assert not body.answered
+    assert body.steps[-1].flags == ["refine_loop"]

@@ -1,12 +1,17 @@
 """Checkpoints of transformers, against its own models with the same weights."""
 
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+from tests.conftest import need
+
+torch = need("torch", "transformers")
 from safetensors.torch import save_file
 
 from service.errors import LoopUnavailable

@@ -1,4 +1,4 @@
-"""Auto-RAG's events, step by step (methods §2.2; design, Answer and Events)."""
+"""Auto-RAG's events, step by step (METHODS.md §2.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from service.budget import Limits
 from service.domain import Passage
-from service.errors import DeadlineExceeded, EngineFailure, RetrievalFailure
+from service.errors import EngineFailure, RetrievalFailure
 from service.events import (
     BaseEvent,
     PassagesFound,
@@ -36,7 +36,7 @@ ASKS_ON = "Intermediate Answer_1: It is Bellini.\n\nRefined Query: birthplace of
 ANSWERS = "Intermediate Answer_2: Bellini was born in Catania.\n\nFinal Answer: Catania, Sicily"
 HITS: dict[str, list[Passage]] = {
     "composer": [passage("norma", "Norma is by Bellini."), passage("milan", "It is from 1831.")],
-    "birthplace": [passage("bellini", "Bellini was born in Catania.")],
+    "birthplace": [passage("bellini", "Bellini was born in Catania, Sicily.")],
 }
 
 
@@ -189,7 +189,7 @@ async def test_without_any_passage_the_service_abstains() -> None:
 
 @pytest.mark.anyio
 async def test_without_any_passage_but_closed_book_allowed() -> None:
-    settings = Settings.model_validate({"hanrag": {"on_no_evidence": "closed_book"}})
+    settings = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
     outputs = [ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"]
     events = await run(outputs, {}, settings=settings)
     assert [e.flags for e in ends(events)] == [["no_evidence"], ["closed_book"]]
@@ -243,15 +243,15 @@ async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
 async def test_a_plan_is_no_answer() -> None:
     """Time runs out with passages unread and only turn 0's reasoning: NAIVE, not the analysis."""
     never = ScriptStep("late", gate=asyncio.Event())
-    with pytest.raises(DeadlineExceeded):
-        await run([ASKS, never, never, never], limits=Limits(timeout_s=0.3))
+    events = await run([ASKS, never, never, never], limits=Limits(timeout_s=0.3))
+    assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
 @pytest.mark.anyio
 async def test_time_runs_out_with_nothing_at_all() -> None:
     never = ScriptStep("late", gate=asyncio.Event())
-    with pytest.raises(DeadlineExceeded):
-        await run([never, never], limits=Limits(timeout_s=0.2))
+    events = await run([never, never], limits=Limits(timeout_s=0.2))
+    assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
 @pytest.mark.anyio
@@ -308,7 +308,7 @@ async def test_it_replaces_the_whole_handler(route: str) -> None:
     assert (body.usage.steps, body.usage.retrievals, body.usage.llm_calls) == (2, 2, 3)
     cited = {citation.passage_id: citation.text for citation in body.citations}
     assert cited["norma"] == "Norma is by Bellini."
-    assert cited["bellini"] == "Bellini was born in Catania."
+    assert cited["bellini"] == "Bellini was born in Catania, Sicily."
 
 
 @pytest.mark.anyio
@@ -329,3 +329,83 @@ async def test_it_answers_the_parts_of_a_compound_question() -> None:
 async def test_an_end_that_looks_like_a_marker_is_written_at_last() -> None:
     events = await run([ASKS, "Intermediate Answer_1: B.\n\nFinal Answer: Bari"])
     assert standing(events, "answer") == ends(events)[-1].answer == "Bari"
+
+
+FEW_SHOT = Settings.model_validate({"autorag": {"mode": "few_shot"}})
+
+
+@pytest.mark.anyio
+async def test_a_turn_in_the_wrong_form_is_asked_for_again_with_the_form() -> None:
+    events = await run(
+        [
+            "I would look up the composer.",
+            ScriptStep(ASKS, match=["I would look up the composer.", "Initial Query: one query"]),
+            ScriptStep(ASKS_ON, match=lambda request: "look up the" not in str(request.messages)),
+            ANSWERS,
+        ],
+        settings=FEW_SHOT,
+    )
+
+    assert [end.flags for end in ends(events)] == [["repaired"], [], []]
+    assert standing(events, "answer") == "Catania, Sicily"
+    assert stop(events).answered
+
+
+@pytest.mark.anyio
+async def test_a_draft_in_the_wrong_form_is_withdrawn() -> None:
+    events = await run([ASKS, "It is by Bellini.", ASKS_ON, ANSWERS], settings=FEW_SHOT)
+
+    assert "It is by Bellini." not in standing(events, "draft", "1")
+    assert "It is Bellini." in standing(events, "draft", "1")
+
+
+@pytest.mark.anyio
+async def test_an_untuned_model_sees_titles() -> None:
+    titled = {
+        "composer": [passage("p", "It is by Bellini.", "Norma")],
+        "birthplace": HITS["birthplace"],
+    }
+    seen = ScriptStep(ASKS_ON, match="Retrieved Document_1: Norma: It is by Bellini.")
+    await run([ASKS, seen, ANSWERS], titled, settings=FEW_SHOT)
+
+
+@pytest.mark.anyio
+async def test_naive_answers_from_the_passages_found() -> None:
+    direct = ScriptStep(
+        "Catania", match=["Task: answer", "Norma is by Bellini.", "It is from 1831."]
+    )
+    events = await run([ASKS, "Hm.", "Well.", "Hm.", direct], settings=FEW_SHOT, max_steps=9)
+
+    assert ends(events)[-1].answer == "Catania"
+    assert "fallback_direct" in ends(events)[-1].flags
+    assert "closed_book" not in ends(events)[-1].flags
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["tuned", "few_shot"])
+async def test_a_final_answer_that_declines_is_withdrawn(mode: str) -> None:
+    declines = "Intermediate Answer_1: It is not said.\n\nFinal Answer: no answer found"
+    own = Settings.model_validate({"autorag": {"mode": mode}})
+    events = await run([ASKS, declines], settings=own)
+    assert not stop(events).answered
+    assert standing(events, "answer") == ""
+    assert ends(events)[-1].answer is None
+    assert "declined" in ends(events)[-1].flags
+
+
+@pytest.mark.anyio
+async def test_a_direct_answer_that_declines_is_none() -> None:
+    events = await run(["loop " * 9, "I don't know."])
+    assert not stop(events).answered
+    assert standing(events, "answer") == ""
+    assert {"fallback_direct", "declined"} <= set(ends(events)[-1].flags)
+
+
+@pytest.mark.anyio
+async def test_a_preset_says_how_much_a_search_brings_and_a_request_says_it_over_it() -> None:
+    many = {"": [passage(f"p{n}", f"Text {n}.") for n in range(9)]}
+    nq = Settings.model_validate({"autorag": {"preset": "nq"}})
+    for options, count in (({}, 3), ({"top_k": 4}, 4)):
+        events = await run([ASKS, ANSWERS], many, settings=nq, **options)  # type: ignore[arg-type]
+        (found,) = [event for event in events if isinstance(event, PassagesFound)]
+        assert len(found.passages) == count

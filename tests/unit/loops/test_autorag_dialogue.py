@@ -1,4 +1,4 @@
-"""Auto-RAG's messages and their trimming (methods §2.2, §2.3)."""
+"""Auto-RAG's messages and their trimming (METHODS.md §2.2, §2.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading Auto-RAG's turns, whole and in pieces (methods §2.2, §2.4 #3)."""
+"""Reading Auto-RAG's turns, whole and in pieces (METHODS.md §2.2, §2.4 #3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.loops.autorag.turns import Turn, TurnStream, read_turn
+from service.loops.autorag.turns import ANYWHERE, AT_LINES, Form, Turn, TurnStream, read_turn
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,32 @@ def test_read_turn(text: str, turn: Turn) -> None:
     assert read_turn(text) == turn
 
 
-def play(pieces: list[str]) -> tuple[str, str, int]:
+@pytest.mark.parametrize(
+    ("text", "turn"),
+    [
+        ("Analysis: A.\n\nInitial Query: q", Turn("A.", "q", None, None)),
+        ("T.\n\n**Refined Query:** q\nThis will tell us more.", Turn("T.", "q", "q", None)),
+        ("T.\nSearch Query: q", Turn("T.", "q", None, None)),
+        ("T.\nFinal Answer:\n\nParis\n\nParis is the capital.", Turn("T.", None, None, "Paris")),
+        ("> **Final Answer**: Paris\n> End.", Turn(None, None, None, "Paris")),
+        ("I write Final Answer: later.", Turn("I write Final Answer: later.", None, None, None)),
+        ("The query: none.", Turn("The query: none.", None, None, None)),
+        ("T.\nFinal Answer: X\n###\nQuery: of an example", Turn("T.", None, None, "X")),
+        ("###\nFinal Answer: X", Turn(None, None, None, None)),
+        ("So the final answer is Rome.", Turn("So the final answer is Rome.", None, None, "Rome.")),
+        ("Is the final answer is it?", Turn("Is the final answer is it?", None, None, None)),
+        ("Refined Query:\n\nFinal Answer: X", Turn(None, None, None, "X")),
+        ("Final Answer:\nRefined Query: q", Turn(None, "q", "q", None)),
+        ("", Turn(None, None, None, None)),
+    ],
+)  # fmt: skip
+def test_of_untuned_models_markers_are_read_at_lines(text: str, turn: Turn) -> None:
+    assert read_turn(text, AT_LINES) == turn
+
+
+def play(pieces: list[str], form: Form = ANYWHERE) -> tuple[str, str, int]:
     """Drafts, the answer that stands, and how often one was void."""
-    stream, drafts, answer, voids = TurnStream(), "", "", 0
+    stream, drafts, answer, voids = TurnStream(form), "", "", 0
     shown = [piece for text in pieces for piece in stream.feed(text)] + stream.finish()
     for piece in shown:
         match piece.kind:
@@ -102,3 +125,27 @@ def test_the_stream_shows_what_reading_the_whole_finds(parts: list[str], sizes: 
     answers = re.search(r"final answer\*{0,2}\s*:", text, re.IGNORECASE)
     assert text.startswith(drafts)
     assert answer == ((read_turn(text).final or "") if answers and not asks else "")
+
+
+LINES = st.lists(
+    st.sampled_from([
+        "Final Answer:", "Final Answer: Rome", "Refined Query: q", "Query:", "Paris", "###", "",
+        "**Final Answer:** Oslo", "The query: is", "Intermediate Answer_1: B.", "  ", "> Bern",
+    ]),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(LINES, st.lists(st.integers(1, 7), min_size=1, max_size=30))
+def test_the_stream_of_an_untuned_model_shows_it_too(lines: list[str], sizes: list[int]) -> None:
+    text = "\n".join(lines)
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(text[start : start + size])
+        start += size
+    _, answer, _ = play([*pieces, text[start:]], AT_LINES)
+    turn = read_turn(text, AT_LINES)
+    own = text.partition("\n###")[0] if not text.startswith("###") else ""
+    asks = AT_LINES.query.search(own)
+    assert answer == ((turn.final or "") if not asks else "")

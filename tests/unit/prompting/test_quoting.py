@@ -1,4 +1,4 @@
-"""No text of a question, a passage or an answer can act as structure of any prompt (design.md)."""
+"""No text of a question, a passage or an answer can act as structure of any prompt."""
 
 from __future__ import annotations
 
@@ -185,3 +185,5 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 
 def test_white_space_and_line_breaks_become_single_spaces() -> None:
     assert quote("  one\ttwo\r\n three\u2028four\u00a0five ") == "one two three four five"
+    assert quote(" one  two ") == "one two"
+    assert quote("one\u200btwo \x00 – é\nthree") == "one two – é three"

@@ -36,3 +36,15 @@ def test_an_unknown_field_is_named_at_opening(tmp_path: Path) -> None:
 def test_an_unknown_set_is_named() -> None:
     with pytest.raises(FileNotFoundError, match="compact, full"):
         TemplateSet("fancy")
+
+
+def test_a_users_files_that_offer_no_way_to_decline_are_named(tmp_path: Path) -> None:
+    (tmp_path / "answer.txt").write_text("$question ${passages}", encoding="utf-8")
+    (tmp_path / "final.txt").write_text("No answer found? Say so. $question", encoding="utf-8")
+    (tmp_path / "route.txt").write_text("$question", encoding="utf-8")
+    assert TemplateSet(str(tmp_path)).without_declining() == [tmp_path / "answer.txt"]
+
+
+@pytest.mark.parametrize("name", ["full", "compact", "tiny"])
+def test_shipped_sets_are_never_named(name: str) -> None:
+    assert TemplateSet(name).without_declining() == []

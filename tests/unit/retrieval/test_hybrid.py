@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,13 @@ from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 pytestmark = pytest.mark.anyio
 
 
+BRISK: dict[str, Any] = {
+    "timeout_s": 0.5,
+    "backends": {"embedding": {"timeout_s": 0.5}},
+    "retries": 0,
+}
+
+
 class World:
     def __init__(
         self,
@@ -42,7 +50,7 @@ class World:
         self.retriever = HybridRetriever(
             self.catalog,
             self.embedder,
-            RetrievalSettings(**{"timeout_s": 0.2, "retries": 0, "fusion": "rrf", **settings}),
+            RetrievalSettings(**{**BRISK, "fusion": "rrf", **settings}),
             self.observed,
             reranking,
         )
@@ -68,10 +76,8 @@ async def test_both_sides_are_fused_and_observed() -> None:
 
 async def test_both_sides_are_asked_at_once() -> None:
     world = World()
-    world.bm25.delay_s = world.dense.delay_s = 0.1
-    started = time.perf_counter()
-    await world.ask()
-    assert time.perf_counter() - started < 0.19
+    world.bm25.company = world.dense.company = asyncio.Barrier(2)
+    assert await world.ask() == (["b", "a", "c"], ())
 
 
 @pytest.mark.parametrize(("out", "rest"), [("bm25", ["b", "c"]), ("dense", ["a", "b"])])
@@ -95,7 +101,7 @@ async def test_both_sides_out_names_both() -> None:
     world.bm25.breaks()
     world.dense.delay_s = 5
     with pytest.raises(
-        RetrievalFailure, match=r"bm25 is out: tantivy broke; dense is out: .*0.2 s"
+        RetrievalFailure, match=r"bm25 is out: tantivy broke; dense is out: .*0.5 s"
     ):
         await world.ask()
     world.bm25.failure, world.dense.delay_s = None, 0
@@ -136,12 +142,12 @@ async def test_a_programming_error_is_not_an_outage() -> None:
 
 
 async def test_cancelling_leaves_at_once() -> None:
-    world = World()
-    world.bm25.delay_s = world.dense.delay_s = 0.15
+    world = World(timeout_s=60)
+    world.bm25.delay_s = world.dense.delay_s = 60
     started = time.perf_counter()
     with anyio.move_on_after(0.02):
         await world.ask()
-    assert time.perf_counter() - started < 0.1
+    assert time.perf_counter() - started < 30
 
 
 async def test_search_many_keeps_order_and_fails_as_one() -> None:
@@ -171,21 +177,21 @@ async def test_search_many_embeds_once_and_asks_each_store_in_one_turn() -> None
 
 
 async def test_a_side_that_takes_longer_than_the_question_allows_is_out() -> None:
-    world = World(timeout_s=5, breaker={"failures": 1})
-    world.bm25.delay_s = 5
+    world = World(timeout_s=60, breaker={"failures": 1})
+    world.bm25.delay_s = 60
     started = time.perf_counter()
-    assert await world.ask(within_s=0.05) == (["b", "c"], ("bm25",))
-    assert time.perf_counter() - started < 1
+    assert await world.ask(within_s=0.5) == (["b", "c"], ("bm25",))
+    assert time.perf_counter() - started < 30
     assert ("tantivy", "open") not in world.observed.states  # a hasty question says nothing of it
 
 
 async def test_a_side_that_fails_again_and_again_is_left_alone() -> None:
-    world = World(breaker={"failures": 2, "open_s": 0.05})
+    world = World(breaker={"failures": 2, "open_s": 1.0})
     world.bm25.failure = BackendUnavailable("no connection")
     for _ in range(4):
         assert await world.ask() == (["b", "c"], ("bm25",))
     assert len(world.bm25.queries) == 2
-    with pytest.raises(RetrievalFailure, match="bm25 is out: tantivy failed again and again"):
+    with pytest.raises(RetrievalFailure, match="bm25 is out: tantivy has failed repeatedly"):
         await world.ask("bm25")
     world.bm25.failure = None
     for _ in range(500):

@@ -85,9 +85,11 @@ async def test_another_corpus_or_model_makes_it_anew(tmp_path: Path, sample: Sam
     with (sample.folder / CORPUS_FILE).open("a") as file:
         file.write('{"id": "new", "title": "New", "text": "New text."}\n')
     async with opened(tmp_path / "data", embedder, sample) as collections:
+        await collections.get(SAMPLE)
         assert (await collections.manifest(SAMPLE)).documents == 6
         assert embedder.passages == 6  # the shipped vectors belong to the old corpus
     async with opened(tmp_path / "data", HashingEmbedder(), sample) as collections:
+        await collections.get(SAMPLE)
         assert (await collections.manifest(SAMPLE)).embedding == HASHING
 
 
@@ -97,6 +99,7 @@ async def test_a_half_made_sample_is_made_again(tmp_path: Path, sample: Sample) 
     path = tmp_path / "data/collections/sample/manifest.json"
     path.write_text(path.read_text().replace('"complete"', '"building"'))
     async with opened(tmp_path / "data", LikeMiniLM(), sample) as collections:
+        await collections.get(SAMPLE)
         assert (await collections.manifest(SAMPLE)).state == "complete"
 
 
@@ -109,6 +112,7 @@ async def test_a_sample_that_cannot_be_made_is_not_there_half(
             with pytest.raises(ConfigurationError, match="no torch"):
                 await collections.get(SAMPLE)
     async with opened(tmp_path / "data", LikeMiniLM(), sample) as collections:
+        await collections.get(SAMPLE)
         assert (await collections.manifest(SAMPLE)).documents == 5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -109,11 +110,14 @@ class FakeStore:
         self.ids = ids
         self.failure: Exception | None = None
         self.delay_s = 0.0
+        self.company: asyncio.Barrier | None = None
         self.queries: list[StoreQuery] = []
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         self.queries.append(query)
         await anyio.sleep(self.delay_s)
+        if self.company:
+            await self.company.wait()
         if self.failure:
             raise self.failure
         return [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from service.domain import RouteName
 from service.events import RouteChosen
 from service.generation.scripted import ScriptStep
+from service.routing.minilm import likeliest
 from service.settings import Settings
 from tests.stubs.fake_classifier import FakeClassifier
 from tests.support.asking import body_of, events_of
@@ -53,3 +55,41 @@ async def test_a_route_that_is_not_allowed_falls_to_single() -> None:
     events = await events_of(said, {}, QUESTION, settings=only, classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("single", "settings")
+
+
+async def test_the_model_may_name_the_routes_allowed_and_no_other() -> None:
+    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    routed = ScriptStep(
+        match=lambda request: request.choices == ("single-step question", "complex question"),
+        reply="single-step question",
+    )
+    said = [routed, ScriptStep(match="Task: relevance", reply="false", times=None)]
+    events = await events_of(said, {}, QUESTION, settings=only)
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert (chosen.route, chosen.by) == ("single", "model")
+
+
+async def test_the_classifier_is_told_the_routes_allowed() -> None:
+    classifier = FakeClassifier("single", 1.0)
+    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
+    await events_of(said, {}, QUESTION, settings=only, classifier=classifier)
+    assert classifier.allowed == ["single", "complex"]
+
+
+async def test_a_route_that_was_replaced_has_no_confidence() -> None:
+    only = settings(0.5, routes={"allowed": ["single", "complex"]})
+    said = [
+        ScriptStep(match="Task: route", reply="straightforward question", logprob=-0.1),
+        ScriptStep(match="Task: relevance", reply="false", times=None),
+    ]
+    events = await events_of(said, {}, QUESTION, settings=only)
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert (chosen.route, chosen.by, chosen.confidence) == ("single", "settings", None)
+
+
+def test_of_the_routes_left_the_likeliest_has_its_share_among_them() -> None:
+    chances: dict[RouteName, float] = {"direct": 0.6, "single": 0.1, "complex": 0.3}
+    assert likeliest(chances, ["single", "complex"]) == ("complex", pytest.approx(0.75))
+    assert likeliest(chances, ["direct", "single", "complex"]) == ("direct", pytest.approx(0.6))
+    assert likeliest(chances, ["compound"]) == ("compound", 0.0)

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from service.revelator import relevance
 from service.revelator.parsing import (
-    parse_answer,
+    AnswerReading,
     parse_decomposition,
     parse_question,
     parse_route,
     parse_verdict,
+    read_answer,
 )
 from service.revelator.roles import ENDING_LABELS, ROUTE_LABELS
 
@@ -41,7 +42,7 @@ READERS: Mapping[str, Callable[[str], object]] = {
     "refine": parse_question,
     "relevance": parse_verdict,
     "ending": parse_verdict,
-    "answer": parse_answer,
+    "answer": lambda text: read_answer(text).answer,
 }
 
 
@@ -101,7 +102,7 @@ def test_a_model_that_repeats_itself_is_read_too(role: str, piece: str) -> None:
 )  # fmt: skip
 def test_a_clean_answer_stays_as_it_is(answer: str) -> None:
     """A changed answer is withdrawn from the stream and written again, flagged `repaired`."""
-    assert parse_answer(answer) == answer
+    assert read_answer(answer) == AnswerReading(answer)
 
 
 ROUTES = ("direct", "single", "compound", "complex")
@@ -110,7 +111,7 @@ WRAPPED = [
     "Answer: {}", "<think>\n\n</think>\n\n{}", "{}</s>", '{{"label": "{}"}}',
 ]  # fmt: skip
 LABELS = [
-    *((parse_route, *pair) for pair in zip(ROUTE_LABELS, ROUTES, strict=True)),
+    *((parse_route, *pair) for pair in zip(ROUTE_LABELS.values(), ROUTES, strict=True)),
     *((parse_verdict, *pair) for pair in zip(relevance.LABELS, (True, False), strict=True)),
     *((parse_verdict, *pair) for pair in zip(ENDING_LABELS, (True, False), strict=True)),
 ]

@@ -21,9 +21,10 @@ from service.routing.head import (
 )
 from service.routing.opening import SHIPPED, open_classifier
 from service.settings import RouterSettings
+from tests.conftest import need
 
-np = pytest.importorskip("numpy")
-pytest.importorskip("safetensors")
+np = need("numpy")
+need("safetensors")
 
 
 def made(temperature: float = 1.0) -> Head:

@@ -1,4 +1,4 @@
-"""HANRAG's compound benchmark, stepped by hand (methods §1.5)."""
+"""HANRAG's compound benchmark, stepped by hand (METHODS.md §1.5)."""
 
 from __future__ import annotations
 

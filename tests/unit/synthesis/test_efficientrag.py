@@ -1,4 +1,4 @@
-"""EfficientRAG's synthesis, stepped by hand (methods §4.5)."""
+"""EfficientRAG's synthesis, stepped by hand (METHODS.md §4.5)."""
 
 from __future__ import annotations
 

@@ -19,12 +19,13 @@ from service.revelator.parsing import (
     parse_route,
     parse_verdict,
 )
+from service.revelator.roles import ROUTE_LABELS
 from service.synthesis.contract import Ask, BadReply, Dropped, Item, Outcome, Reply, Row, Source
 from service.synthesis.pipelines.hanrag import PIPELINE, pipeline
 from service.synthesis.pipelines.hanrag.chains import read_words, write_out
 from service.synthesis.pipelines.hanrag.mixing import MOST, SIZES, select
 from service.synthesis.pipelines.hanrag.relevance import CANDIDATES, read_verdict, with_gold
-from service.synthesis.pipelines.hanrag.rows import LABELS, Rows, prompt_of, target_of
+from service.synthesis.pipelines.hanrag.rows import Rows, prompt_of, target_of
 from service.synthesis.pipelines.published import filled
 from service.synthesis.pipelines.questions import Asked, Hop
 from service.training import rows as training
@@ -256,8 +257,8 @@ def row_of(task: str, prompt: str, target: str) -> Row:
 
 
 def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
-    size = SIZES["route", LABELS["direct"]]
-    rows = [row_of("route", f"{n}?", LABELS["direct"]) for n in range(size + 5)]
+    size = SIZES["route", ROUTE_LABELS["direct"]]
+    rows = [row_of("route", f"{n}?", ROUTE_LABELS["direct"]) for n in range(size + 5)]
     rows += [row_of("ending", f"done {n}?", "no") for n in range(MOST + 7)]
     selection = select(rows, random.Random(0))
     assert Counter(row.fields["task"] for row in selection.rows) == {"route": size, "ending": MOST}

@@ -18,6 +18,7 @@ from service.synthesis.pipelines import PipelineName
 from service.training.labels import FilterRow, LabelerRow
 from service.training.rows import read_rows, read_rows_of
 from service.training.splits import Side, is_held_out
+from tests.conftest import need
 from tests.unit.synthesis.stepping import KNOWN
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +91,7 @@ async def test_the_evaluation_reads_compound_questions(tmp_path: Path) -> None:
 
 
 async def test_rows_of_labeler_and_filter(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+    need("onnxruntime")
     report, output = await make("efficientrag", tmp_path, limit=20)
     labeled = list(read_rows_of(LabelerRow, output.with_name("rows.labeler.jsonl")))
     filtered = list(read_rows_of(FilterRow, output.with_name("rows.filter.jsonl")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,8 +17,11 @@ from service.events import (
     StepEnd,
     StepStart,
 )
-from service.generation.base import TokenUsage
+from service.generation.base import GenerationRequest, Message, TokenUsage, complete
+from service.generation.factory import open_generator
+from service.settings import EngineSettings
 from service.telemetry.metrics import Metrics
+from tests.stubs.closing_server import ClosingServer
 
 ROUTE = RouteChosen(route="complex", loop="anrag", by="model")
 STEPS: list[BaseEvent] = [
@@ -104,3 +109,17 @@ def test_two_of_them_share_nothing() -> None:
     one.rejected("busy")
     assert samples(one)["revelator_rejected_total", "busy"] == 1
     assert samples(two)["revelator_rejected_total", "busy"] == 0
+
+
+@pytest.mark.anyio
+async def test_an_engine_counts_calls_sent_once_more() -> None:
+    metrics = Metrics()
+    async with ClosingServer(together=2) as server:
+        settings = EngineSettings(kind="openai", urls=[f"{server.url}/v1"], model="m")
+        engine = open_generator("default", settings, metrics)
+        ask = GenerationRequest(messages=(Message("user", "Who?"),))
+        await asyncio.gather(*(complete(engine, ask) for _ in range(2)))
+        await complete(engine, ask)
+        await engine.aclose()
+
+    assert samples(metrics)["revelator_resent_calls_total", ""] == 1

@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-np = pytest.importorskip("numpy")
+from tests.conftest import need
+
+np = need("numpy")
 
 from service.training.calibration import (  # noqa: E402
     Bin,

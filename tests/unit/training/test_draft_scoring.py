@@ -8,8 +8,10 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from tests.conftest import need
+
+torch = need("torch")
+transformers = need("transformers")
 
 from service.training.corpora import Passage
 from service.training.draft_scoring import Sureness, auc, histogram

@@ -97,7 +97,7 @@ def test_the_block_has_numbered_passages_and_the_reminder() -> None:
 
 
 def test_the_prompt_is_the_one_that_serves() -> None:
-    layout = opening_layout(TemplateSet("compact"), "Who wrote it?")
+    layout = opening_layout(TemplateSet("tiny"), "Who wrote it?", may_decline=True)
     assert layout.prompt().text == shipped_demonstrations() + asked("Who wrote it?")
     shown = replace(layout, passages=("a b", "c"), written="It is so.").prompt().text
     head = shipped_demonstrations() + context(["a b", "c"])

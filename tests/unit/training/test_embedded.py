@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from tests.conftest import need
+
+torch = need("torch")
+transformers = need("transformers")
 
 from service.training.batches import ROW_TOKENS, Batches
 from service.training.clock import Clock, UpdateClock

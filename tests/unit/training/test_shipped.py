@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from service.training.splits import is_held_out
+from tests.conftest import need
 
 MODELS = Path(__file__).parents[3] / "service" / "models"
 
@@ -38,7 +37,7 @@ def test_sample_questions_are_answered_by_the_sample_corpus() -> None:
 
 
 def test_shipped_tokenizer_follows_the_chat_format() -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = need("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS / "embedded")
     messages = [{"role": "user", "content": "Task: route\nQuery: who?\nAnswer:"}]
     ids = tokenizer.apply_chat_template(messages, tokenize=True)["input_ids"]
@@ -50,8 +49,8 @@ def test_shipped_tokenizer_follows_the_chat_format() -> None:
 
 
 def test_shipped_model_loads_and_routes() -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    torch = need("torch")
+    transformers = need("transformers")
     from service.training.scoring import Scorer, route_of
     from service.training.tokenizer import load_tokenizer
 

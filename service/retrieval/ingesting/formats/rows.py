@@ -11,7 +11,7 @@ import orjson
 from service.retrieval.documents import BadDocument, Document, parse_document
 from service.retrieval.ingesting.formats.streams import Input
 
-LONGEST_ROW = 1_000_000  # bytes (design: lines over 1 MB are bad lines)
+LONGEST_ROW = 1_000_000  # bytes; longer lines are bad lines
 TOO_LONG = f"longer than {LONGEST_ROW:,} bytes; split the document"
 
 

@@ -1,7 +1,7 @@
-"""Auto-RAG's dialogues with the retriever (methods §2.5, Algorithm 1).
+"""Auto-RAG's dialogues with the retriever (METHODS.md §2.5, Algorithm 1).
 
 Input: questions with answers (`service.synthesis.pipelines.questions`); the answers of hops are
-the sub-answers, without a chain the answer itself is (methods §6 #15). The teacher plans, writes
+the sub-answers, without a chain the answer itself is (METHODS.md §6 #15). The teacher plans, writes
 four queries a turn, reads what the first of them that meets a sub-answer finds, and goes on while
 it says that something is missing, at most five times, for a chain ten times. A dialogue whose
 answer is not the gold one is dropped. Output: chats for `train sft`, task `autorag`, turn by turn
@@ -17,7 +17,6 @@ from typing import Final
 
 from service.domain import Passage
 from service.evaluation.metrics import contains, exact_match, is_verdict
-from service.loops.autorag.conversation import TOP_K
 from service.prompting.quoting import quote
 from service.prompting.templates import TemplateSet
 from service.synthesis.contract import (
@@ -48,7 +47,8 @@ from service.training.splits import normalise
 PROMPTS: Final = Prompts("autorag")
 MOST_TURNS: Final = 5  # T of NQ
 MOST_TURNS_OF_CHAINS: Final = 10  # T of 2Wiki
-QUERIES: Final = 4  # sampled a turn (methods §6 #14)
+PASSAGES: Final = 2  # m of 2Wiki, of one search
+QUERIES: Final = 4  # sampled a turn (METHODS.md §6 #14)
 QUERY_TEMPERATURE: Final = 0.8
 NOTE_STOPS: Final = ("\nInitial Query:", "\nRefined Query:", "\nFinal Answer:", "###")
 LINE_STOPS: Final = ("\n", "###")
@@ -98,8 +98,8 @@ def _look(
     queries = yield from _sample(talk)
     found: list[tuple[str, list[Passage]]] = []
     for query in queries:
-        hits = yield from search(Search(query, TOP_K + len(talk.seen)))
-        passages = talk.fresh(hits, TOP_K)
+        hits = yield from search(Search(query, PASSAGES + len(talk.seen)))
+        passages = talk.fresh(hits, PASSAGES)
         if any(contains(p.text, answer) for p in passages for answer in wanted):
             return query, passages
         found.append((query, passages))
@@ -146,7 +146,7 @@ def _row(item: Item[Asked], talk: Trajectory) -> Row:
 
 
 def pipeline(templates: str = "full") -> Pipeline[Asked]:
-    """`templates`: the set whose system message opens the dialogues (methods §2.3)."""
+    """`templates`: the set whose system message opens the dialogues (METHODS.md §2.3)."""
     one_item = partial(steps, templates=TemplateSet(templates))
     return Pipeline(
         "autorag", 1, PROMPTS, read_questions, one_item, searches=True, templates=templates

@@ -7,7 +7,7 @@ from typing import Final
 
 from service.loops.autorag.decisions import is_looping
 from service.prompting.quoting import quote
-from service.revelator.parsing import parse_answer
+from service.revelator import parsing
 from service.revelator.parsing.salvage import has_word, one_line, unwrap
 from service.synthesis.contract import BadReply
 
@@ -24,7 +24,7 @@ _NEXT_FIELD = re.compile(
     re.IGNORECASE,
 )
 _ANY_MARKER = re.compile(r"(?:query|final answer)\*{0,2}\s*[:：]|\[Dense\]", re.IGNORECASE)
-# What shows that something is missing (methods §2.5, §6 #16).
+# What shows that something is missing (METHODS.md §2.5, §6 #16).
 _NEED = re.compile(r"\b(?:however|no information)\b", re.IGNORECASE)
 _NEED_UNQUOTED = re.compile(r"\b(?:find|refine)\b", re.IGNORECASE)
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»")
@@ -37,7 +37,7 @@ def needs_more(note: str) -> bool:
 
 
 def has_chinese(*texts: str) -> bool:
-    """Such items were left out of the published data (methods §2.5)."""
+    """Such items were left out of the published data (METHODS.md §2.5)."""
     return any(_CHINESE.search(text) for text in texts)
 
 
@@ -63,7 +63,7 @@ def read_query(text: str) -> str:
 
 def read_answer(text: str) -> str:
     """A short answer."""
-    answer = parse_answer(_OWN_LABEL.sub("", unwrap(text), count=1))
+    answer = parsing.read_answer(_OWN_LABEL.sub("", unwrap(text), count=1)).answer
     if answer is None or len(answer.split()) > LONGEST_ANSWER:
         raise BadReply("no short answer")
     return _sound(quote(answer))

@@ -59,7 +59,7 @@ class Trajectory:
         self.decided.append(answer)
 
     def fresh(self, passages: Sequence[Passage], most: int) -> list[Passage]:
-        """The first passages that were not shown yet (methods §2.2, line 8)."""
+        """The first passages that were not shown yet (METHODS.md §2.2, line 8)."""
         return [passage for passage in passages if passage.passage_id not in self.seen][:most]
 
     def transcript(self, *more: str) -> str:
@@ -69,7 +69,7 @@ class Trajectory:
 
 
 def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
-    """The messages of a row: all turns of the model are learnt, nothing else (methods §2.5)."""
+    """The messages of a row: all turns of the model are learnt, nothing else (METHODS.md §2.5)."""
     return [
         {"role": m.role, "content": m.content, "learn": m.role == "assistant"}
         for m in dialogue.messages

@@ -1,4 +1,4 @@
-"""EfficientRAG's synthesis (methods §4.5): rows for the labeler and for the filter.
+"""EfficientRAG's synthesis (METHODS.md §4.5): rows for the labeler and for the filter.
 
 Input: multi-hop questions with their gold passages (`questions`). Output: `OUTPUT.labeler.jsonl`
 and `OUTPUT.filter.jsonl` beside the output's name, as `service.training.labels` has them.

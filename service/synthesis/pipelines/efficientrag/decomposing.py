@@ -1,4 +1,4 @@
-"""Step 1 (methods §4.5): the question split into sub-questions, one for each gold passage."""
+"""Step 1 (METHODS.md §4.5): the question split into sub-questions, one for each gold passage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps 2 and 3 (methods §4.5): the words of a passage that serve a sub-question, by a teacher."""
+"""Steps 2 and 3 (METHODS.md §4.5): the words of a passage that serve a sub-question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.synthesis.prompts import field
 from service.synthesis.replies import json_object
 from service.training.labelling.alignment import Mark, align
 
-# HotpotQA has none of its own and takes those of 2Wiki (methods §4.4 #7).
+# HotpotQA has none of its own and takes those of 2Wiki (METHODS.md §4.4 #7).
 TEMPLATES: Final[dict[Style, str]] = {
     "musique": "label_musique", "2wiki": "label_2wiki", "hotpotqa": "label_2wiki",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Step 4 (methods §4.5): the query of each hop, from the query before it and what is known."""
+"""Step 4 (METHODS.md §4.5): the query of each hop, from the query before it and what is known."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _rewrite(
 
 
 def template_of(question: MultiHop, part: SubQuestion, *, first: bool) -> str:
-    """By the set, and by what the query is made from. HotpotQA takes 2Wiki's (methods §4.4 #7)."""
+    """By set, and by what the query is made from. HotpotQA takes 2Wiki's (METHODS.md §4.4 #7)."""
     if question.style == "musique":
         if len(part.dependency) > 1:
             return "filter_musique_several"

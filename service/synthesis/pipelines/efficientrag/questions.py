@@ -24,7 +24,7 @@ from service.synthesis.reading import list_of, passage_of, text_of
 
 Style = Literal["musique", "2wiki", "hotpotqa"]
 MUSIQUE_FORMS: Final = ("2hop", "3hop1", "3hop2", "4hop1", "4hop2", "4hop3")
-# How many facts a question of 2Wiki has: others are left out (methods §4.5).
+# How many facts a question of 2Wiki has: others are left out (METHODS.md §4.5).
 FACTS: Final = {"comparison": 2, "compositional": 2, "inference": 2, "bridge_comparison": 4}
 HOTPOTQA_FORMS: Final = ("comparison", "bridge")
 

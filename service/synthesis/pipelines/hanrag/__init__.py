@@ -1,4 +1,4 @@
-"""Data for HANRAG's Revelator: five tasks of one model (methods §1.5).
+"""Data for HANRAG's Revelator: five tasks of one model (METHODS.md §1.5).
 
 Input: questions with their routes and chains (`service.synthesis.pipelines.questions`); compound
 ones are the output of `synthesize compound`. Labels follow from what is known of a question; the

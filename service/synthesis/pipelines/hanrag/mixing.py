@@ -1,4 +1,4 @@
-"""The mixture of the Revelator's five tasks (methods §1.5): sizes, balance, one order by chance."""
+"""The mixture of the Revelator's five tasks (METHODS.md §1.5): sizes, balance, random order."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from service.revelator.roles import ROUTE_LABELS
 from service.synthesis.contract import Row, Selection
-from service.synthesis.pipelines.hanrag.rows import LABELS, prompt_of, target_of
+from service.synthesis.pipelines.hanrag.rows import prompt_of, target_of
 
 # Rows of the paper, by task and target where the target is a class.
 SIZES: Final = {
-    ("route", LABELS["direct"]): 9_741,
-    ("route", LABELS["single"]): 50_000,
-    ("route", LABELS["complex"]): 50_000,
-    ("route", LABELS["compound"]): 50_000,
+    ("route", ROUTE_LABELS["direct"]): 9_741,
+    ("route", ROUTE_LABELS["single"]): 50_000,
+    ("route", ROUTE_LABELS["complex"]): 50_000,
+    ("route", ROUTE_LABELS["compound"]): 50_000,
     ("decompose", ""): 50_000,
 }
 MOST: Final = 60_000  # rows of a task

@@ -1,4 +1,4 @@
-"""Passages for a question, labelled by the teacher with the prompt that judges (methods §1.5)."""
+"""Passages for a question, labelled by the teacher with the judge's prompt (METHODS.md §1.5)."""
 
 from __future__ import annotations
 

@@ -1,20 +1,15 @@
-"""Rows of the Revelator's tasks (methods §1.5), each in the very prompt that serves its role."""
+"""Rows of the Revelator's tasks (METHODS.md §1.5), each in the very prompt that serves its role."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final
 
 from service.domain import Passage, RouteName
 from service.prompting.quoting import quote
 from service.prompting.templates import Pair, PassageText, TemplateSet
 from service.revelator.roles import ROUTE_LABELS
 from service.synthesis.contract import Row, Source
-
-LABELS: Final[dict[RouteName, str]] = dict(
-    zip(("direct", "single", "compound", "complex"), ROUTE_LABELS, strict=True)
-)
 
 
 class Rows:
@@ -24,10 +19,11 @@ class Rows:
         self.templates = templates
 
     def route(self, question: str, route: RouteName, source: Source) -> Row:
-        return _row("route", question, self.templates.route(question), LABELS[route], source)
+        return _row("route", question, self.templates.route(question), ROUTE_LABELS[route], source)
 
     def decompose(self, question: str, parts: Sequence[str], source: Source) -> Row:
-        """The training tuples have no `thought` (§1.4 #7): a template says how much is asked."""
+        """The training tuples have no `thought` (METHODS.md §1.4 #7): a fixed phrase says how
+        much is asked."""
         lines = [quote(part) for part in parts]
         target = {"thought": f"asks {len(parts)} things", "decomposition": lines}
         prompt = self.templates.decompose(question)

@@ -29,6 +29,7 @@ class Seen:
         self.phases: list[tuple[str, str]] = []
         self.failures: list[str] = []
         self.flights: dict[str, int] = {}
+        self.resent = 0
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         self.flights[worker] = self.flights.get(worker, 0) + change
@@ -38,6 +39,9 @@ class Seen:
 
     def worker_failure(self, worker: str) -> None:
         self.failures.append(worker)
+
+    def call_resent(self) -> None:
+        self.resent += 1
 
 
 @asynccontextmanager

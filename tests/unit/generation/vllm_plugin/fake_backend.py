@@ -19,6 +19,7 @@ from service.generation.vllm_plugin.calls import Calls
 from service.generation.vllm_plugin.routes import PluginState, install
 from service.generation.vllm_plugin.tracking import Wish
 from service.generation.vllm_plugin.worker import Side
+from tests.conftest import need
 from tests.stubs.tiny_model import save_tokenizer
 from tests.unit.generation.vllm_plugin.fake_runner import HEADS, FakeRequest, FakeRunner
 
@@ -84,7 +85,7 @@ class FakeBackend:
 
 
 def encoder_in(folder: Path) -> PromptEncoder:
-    from transformers import AutoTokenizer
+    AutoTokenizer = need("transformers").AutoTokenizer
 
     save_tokenizer(folder)
     return PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=True))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.conftest import need
 
-torch = pytest.importorskip("torch")
+torch = need("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402

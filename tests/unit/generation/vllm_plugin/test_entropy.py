@@ -4,7 +4,9 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.conftest import need
+
+torch = need("torch")
 
 from service.generation.vllm_plugin import entropy  # noqa: E402
 from service.generation.vllm_plugin.entropy import entropies  # noqa: E402

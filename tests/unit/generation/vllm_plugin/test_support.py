@@ -1,5 +1,7 @@
 """What signals cannot work with is said, with what to do; ledger, launch and start."""
 
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
 from __future__ import annotations
 
 from argparse import Namespace
@@ -8,7 +10,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.conftest import need
+
+need("torch")
 
 from service.generation.launching import worker_command
 from service.generation.vllm_plugin import EXTENSION

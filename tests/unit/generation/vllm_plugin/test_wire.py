@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.conftest import need
+
+torch = need("torch")
 
 from service.generation.vllm_plugin.collector import Inbox  # noqa: E402
 from service.generation.vllm_plugin.tracking import OfStep, Tracked, Wish  # noqa: E402

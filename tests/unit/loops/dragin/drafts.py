@@ -12,7 +12,7 @@ from service.tagging.stopwords import StopwordTagger
 
 TAGGER, SPLITTER = StopwordTagger(), OwnSplitter()
 
-# methods §3.7: θ = 1.0; entropies the text does not give are chosen so that no other word hits.
+# METHODS.md §3.7: θ = 1.0; entropies the text does not give are chosen so that no other word hits.
 WORKED = "Norma was composed by Vincenzo Bellini. He was born in Palermo. So the answer is Palermo."
 WORKED_ATTENTION = (
     1.00, 0.20, 0.35, 0.15, 0.30, 0.25,

@@ -1,4 +1,4 @@
-"""DRAGIN's calls and events, step by step (methods §3.2; design, Events)."""
+"""DRAGIN's calls and events, step by step (METHODS.md §3.2)."""
 
 from __future__ import annotations
 
@@ -229,6 +229,54 @@ async def test_the_last_retrieval_allowed_is_the_last() -> None:
     assert text_of(events, "answer", "3") == "Paris"
 
 
+async def test_a_draft_that_may_not_retrieve_is_read_to_its_end() -> None:
+    """What a hit would have stopped in mid-sentence stands whole before its conclusion."""
+    first = DraftScript(" He was born in Palermo. So the answer is x.", loud={"Palermo.": 9.0})
+    again = DraftScript(" He died in Paris. He was rich and old.", loud={"Paris.": 9.0})
+    engine = SignalEngine(
+        [first, again], [ScriptStep("He was born. Then"), ScriptStep("Paris", match="answer is")]
+    )
+    own = settings(profile="service")
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, max_steps=1)
+    assert len(of(events, Trigger)) == 1
+    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
+    assert text_of(events, "draft", "3") == again.text.strip()
+    assert engine.requests[-1].prompt.endswith("He was rich and old. So the answer is")
+
+    whole = DraftScript(" He died in Paris. So the answer is Paris.", loud={"Paris.": 9.0})
+    engine = SignalEngine([whole])
+    own = settings(profile="service", max_retrievals=0)
+    events = await run(engine, settings=own)
+    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
+    assert text_of(events, "answer", "1") == "Paris"
+
+
+DECLINED = DraftScript(" This is not known. So the answer is no answer found.")
+
+
+async def test_a_draft_that_declines_unsearched_has_the_question_searched() -> None:
+    engine = SignalEngine([DECLINED, LAST], [ScriptStep(REWRITTEN)])
+    events = await run(engine, settings=settings(profile="service"))
+    assert [e.reason for e in of(events, Withdraw)] == ["trigger"]
+    assert [e.query for e in of(events, QueryIssued)] == [QUESTION]
+    assert engine.prompts[1].prompt.endswith("\nAnswer: Bellini was born in Catania.")
+    assert text_of(events, "answer", "3") == "Catania"
+    assert [e.usage.hallucinated for e in of(events, StepEnd)] == [0, 1, 0]
+
+
+async def test_a_draft_that_declines_after_a_search_has_declined() -> None:
+    engine = SignalEngine([DECLINED, DECLINED], [ScriptStep("This is not known. So the answer is")])
+    events = await run(engine, settings=settings(profile="service"))
+    assert len(of(events, QueryIssued)) == 1
+
+    nothing = await run(SignalEngine([DECLINED]), hits={}, settings=settings(profile="service"))
+    assert of(nothing, StepEnd)[-1].flags == ["no_evidence", "no_progress"]
+    assert nothing[-1] == Stop(stopped_by="answer", answered=False)
+
+    official = await run(SignalEngine([DECLINED]))
+    assert not of(official, QueryIssued)
+
+
 async def test_the_text_ends_at_l_tokens_in_mid_sentence() -> None:
     """The token limit cuts a draft; the next one goes on from there, until L is passed."""
     cut = DraftScript(" Bellini was born in the old city of", finish="length")
@@ -264,7 +312,7 @@ async def test_nothing_found_leaves_the_sentence_and_abstains() -> None:
     assert not [token for token in of(events, Token) if token.role == "answer"]
 
     closed = Settings.model_validate(
-        {"dragin": {"profile": "official"}, "hanrag": {"on_no_evidence": "closed_book"}}
+        {"dragin": {"profile": "official"}, "answers": {"no_evidence": "closed_book"}}
     )
     engine = SignalEngine(drafts)
     events = await run(engine, hits={}, settings=closed)
@@ -348,7 +396,7 @@ async def test_out_of_time_the_text_so_far_is_answered_from() -> None:
     stuck = SignalEngine([], [ScriptStep("too late", gate=asyncio.Event())])
     events = await run(stuck, limits=limits)
     assert events[-1] == Stop(stopped_by="deadline", answered=False)
-    spent = Limits(max_llm_calls=3)
+    spent = Limits(max_llm_calls=5)
     engine = SignalEngine([FIRST], [ScriptStep(REWRITTEN), ScriptStep("Catania")])
     events = await run(engine, limits=spent)
     assert events[-1] == Stop(stopped_by="budget", answered=True)
@@ -417,6 +465,20 @@ async def test_the_fold_counts_retrievals_and_cites_what_was_shown() -> None:
     assert fold.answer_text == "Catania"
 
 
+async def test_what_was_generated_is_counted() -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
+    fold = Fold()
+    ends = []
+    for event in await run(engine):
+        fold.add(event)
+        ends += [event.usage] if isinstance(event, StepEnd) else []
+    assert [(u.generations, u.sentences, u.hallucinated) for u in ends] == [
+        (1, 3, 0), (1, 2, 1), (1, 1, 0),
+    ]  # fmt: skip
+    usage = fold.usage()
+    assert (usage.generations, usage.sentences, usage.hallucinated) == (3, 6, 1)
+
+
 async def test_what_a_deployment_lacks_is_named() -> None:
     def lacking(engine: ScriptedGenerator, **dragin: Any) -> str | None:
         own = settings(**dragin)
@@ -429,3 +491,39 @@ async def test_what_a_deployment_lacks_is_named() -> None:
     assert "gives no token signals" in (lacking(SignalEngine(token_signals=False)) or "")
     message = lacking(SignalEngine(), tagger="spacy", sentences="model")
     assert message is None or "needs" in message
+
+
+@pytest.mark.parametrize("profile", ["official", "service"])
+async def test_a_conclusion_that_declines_is_no_answer(profile: str) -> None:
+    text = " It is not known where he was born. So the answer is no answer found."
+    own = settings(profile=profile)
+    if profile == "service":  # one that declines unsearched is searched for
+        again = [DraftScript(text), DraftScript(text)]
+        events = await run(SignalEngine(again, [ScriptStep("He sang. Then")]), settings=own)
+    else:
+        events = await run(SignalEngine([DraftScript(text)]), settings=own)
+    end = of(events, StepEnd)[-1]
+    assert end.answer is None
+    assert "declined" in end.flags
+    assert not of(events, Stop)[0].answered
+    assert [token.role for token in of(events, Token) if token.role == "answer"] == []
+
+
+@pytest.mark.parametrize("profile", ["official", "service"])
+async def test_a_demonstration_s_answer_is_flagged_and_under_service_none(profile: str) -> None:
+    text = " Norma was directed by Paul Renner. So the answer is Paul Renner."
+    events = await run(SignalEngine([DraftScript(text)]), settings=settings(profile=profile))
+    (end,) = of(events, StepEnd)
+    assert "prompt_example" in end.flags
+    assert end.answer == ("Paul Renner" if profile == "official" else None)
+    assert of(events, Stop)[0].answered == (profile == "official")
+
+
+async def test_a_sentence_with_a_demonstration_s_name_is_flagged() -> None:
+    text = " It is not known where he was born. So the answer is no answer found."
+    drafts = [DraftScript(text), DraftScript(text)]
+    engine = SignalEngine(drafts, [ScriptStep("He was born in Eskerby. Then")])
+    events = await run(engine, settings=settings(profile="service"))
+    (step,) = [event for event in of(events, StepEnd) if event.answer]
+    assert step.answer == "He was born in Eskerby."
+    assert "prompt_example" in step.flags

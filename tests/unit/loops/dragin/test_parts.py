@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import ConfigurationError
-from service.loops.dragin.answers import cut_overrun, is_answered, read_answer
+from service.loops.dragin.answers import CONCLUSION, cut_overrun, is_answered, read_answer
 from service.loops.dragin.first_sentence import FirstSentence
 from service.loops.dragin.options import IN_CONTEXT, OFFICIAL, SERVICE, resolve
 from service.loops.dragin.presets import PRESETS
-from service.loops.dragin.prompts import Layout, opening_layout, shown
+from service.loops.dragin.prompts import ROLES, Layout, opening_layout, shown
 from service.loops.dragin.queries import last_tokens
-from service.prompting.templates import TemplateSet
+from service.prompting.templates import NO_ANSWER, SHIPPED, TemplateSet
 from service.settings import DraginSettings, load_settings
 from service.tagging.own import OwnSplitter
 from tests.stubs.signal_engine import spans_in
@@ -35,6 +36,14 @@ COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
         ("So the answer is yes. So the answer is no.", "yes. So the answer is no"),
         ("So the answer is", None),
         ("So the answer is .", None),
+        ("So the answer is: **Catania**.", "Catania"),
+        ("So the answer is **Catania.**", "Catania"),
+        ("So the answer is: *`Catania`*", "Catania"),
+        ("So the answer is **: Catania**", "Catania"),
+        ("So the answer is _Norma_ and _Tosca_.", "_Norma_ and _Tosca_"),
+        ("So the answer is 2 * 3 * 4.", "2 * 3 * 4"),
+        ("So the answer is M*A*S*H.", "M*A*S*H"),
+        ("So the answer is: **", "**"),
         ("No phrase here.", None),
         ("", None),
     ],
@@ -140,6 +149,22 @@ def test_demonstrations_have_the_shape_that_is_asked_for(templates: TemplateSet)
         assert re.fullmatch(r"Question: .+\?\nAnswer: .+ So the answer is .+\.", text)
 
 
+@pytest.mark.parametrize("templates", [COMPACT, FULL])
+def test_the_service_s_demonstrations_show_how_to_decline(templates: TemplateSet) -> None:
+    published = opening_layout(templates, "Who?").demonstrations
+    first, *others = opening_layout(templates, "Who?", may_decline=True).demonstrations
+    assert tuple(others) == published
+    assert re.fullmatch(rf"Question: .+\?\nAnswer: .+ {CONCLUSION} {NO_ANSWER}\.", first)
+    assert not any(NO_ANSWER in demonstration for demonstration in published)
+
+
+def test_a_set_without_a_declining_demonstration_has_the_others(tmp_path: Path) -> None:
+    for role in ROLES:
+        (tmp_path / f"{role}.txt").write_text((SHIPPED / "full" / f"{role}.txt").read_text())
+    own = TemplateSet(str(tmp_path))
+    assert len(opening_layout(own, "Who?", may_decline=True).demonstrations) == 8
+
+
 def test_a_draft_s_prompt_begins_with_the_one_before() -> None:
     """The prefix cache of an engine has all but what is new."""
     layout = opening_layout(COMPACT, "Who sang?")
@@ -202,8 +227,12 @@ def test_the_three_profiles() -> None:
     assert resolve(DraginSettings(profile="in_context")) == IN_CONTEXT
     assert resolve(DraginSettings()) == SERVICE
     assert (OFFICIAL.full_context, IN_CONTEXT.full_context) == (False, True)
+    assert (OFFICIAL.rule.weigh_last, IN_CONTEXT.rule.weigh_last) == (False, False)
+    assert SERVICE.rule.weigh_last
     assert (IN_CONTEXT.rule.gate_on_filter, SERVICE.rule.gate_on_filter) == (False, True)
     assert (OFFICIAL.max_retrievals, SERVICE.max_retrievals) == (None, 8)
+    declining = (OFFICIAL.may_decline, IN_CONTEXT.may_decline, SERVICE.may_decline)
+    assert declining == (False, False, True)
     assert (SERVICE.limit, SERVICE.query_words, SERVICE.rule.threshold) == (128, 25, 1.0)
 
 

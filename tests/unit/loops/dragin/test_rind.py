@@ -59,8 +59,35 @@ def test_pieces_sum_their_attention_and_average_their_entropy() -> None:
     assert (palermo.attention, palermo.weight) == (pytest.approx(0.6), pytest.approx(1.1))
     assert palermo.score == pytest.approx(2 * 0.6 * 1.1)
     assert he.score == pytest.approx(2 * 0.4 * 2.0)
-    plain = score_words(words, signals, "none")
+    plain = score_words(words, signals, Rule(norm="none"))
     assert plain[0].score == pytest.approx(0.6 * 1.1)
+
+
+def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
+    """ "Palermo." is the word in doubt; its own full stop is all that can attend to it."""
+    words = words_of("He was born in Palermo.")
+    signals = signals_of((0.22, 0.18, 0.30, 0.15, 0.05), (0.40, 0.10, 0.30, 0.10, 1.10))
+    plain = score_words(words, signals)[4]
+    assert (plain.attention, plain.score) == (0.05, pytest.approx(5 * 0.05 / 0.90 * 1.10))
+    assert find_hit(["He was born in Palermo."], words, signals, Rule(1.0), TAGGER) is None
+
+    rule = Rule(1.0, weigh_last=True)
+    weighed = score_words(words, signals, rule)
+    assert weighed[4].attention == pytest.approx(0.85 / 4)
+    assert weighed[4].score == pytest.approx(1.10)  # an average word's is its entropy
+    assert weighed[0].score == pytest.approx(5 * 0.22 / (0.85 + 0.2125) * 0.40)
+    hit = find_hit(["He was born in Palermo."], words, signals, rule, TAGGER)
+    assert hit is not None
+    assert hit.strongest.word.text == "Palermo."
+
+    heard = signals_of((0.22, 0.18, 0.30, 0.15, 0.60), (0.40, 0.10, 0.30, 0.10, 1.10))
+    assert score_words(words, heard, rule) == score_words(words, heard)
+
+
+def test_the_only_word_of_a_sentence_scores_its_entropy() -> None:
+    (word,) = score_words(words_of("Catania."), [Signal(0.0, 1.5)], Rule(weigh_last=True))
+    assert word.score == pytest.approx(1.5)
+    assert score_words([], [], Rule(weigh_last=True)) == ()
 
 
 def test_a_sentence_without_attention_has_no_score() -> None:

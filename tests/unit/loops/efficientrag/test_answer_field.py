@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.loops.efficientrag.answer_field import AnswerField, read_answer
+from service.loops.efficientrag.answer_field import AnswerField, answer_in
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from service.loops.efficientrag.answer_field import AnswerField, read_answer
     ],
 )
 def test_an_output_is_read_if_it_has_the_key(text: str, expected: str | None) -> None:
-    assert read_answer(text) == expected
+    assert answer_in(text) == expected
 
 
 @given(st.text(), st.integers(1, 7), st.booleans())

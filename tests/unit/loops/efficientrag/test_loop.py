@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from service.answering import answer_stream
+from service.answering import answer_stream, collect
 from service.budget import Limits
 from service.domain import Answer
 from service.events import AnswerReady, Failed, Token, Withdraw
@@ -43,7 +43,7 @@ JSON = ScriptStep('{"answer": "Catania"}', match="<doc>")
 
 
 def labelling(tagged: Mapping[str, Tag] = TAGGED, kept: Collection[str] = KEPT) -> Labelling:
-    """The worked example of methods §4.7."""
+    """The worked example of METHODS.md §4.7."""
     return Labelling(WordLabeler(tagged, MARKS), WordFilter(kept))
 
 
@@ -83,7 +83,7 @@ async def test_the_worked_example_with_two_tags() -> None:
     assert (body.answer, body.answered, body.stopped_by) == ("Catania", True, "answer")
     assert (body.usage.retrievals, body.usage.passages, body.usage.steps) == (3, 2, 3)
     assert body.usage.llm_calls == 1
-    assert {citation.passage_id for citation in body.citations} == {"norma", "bellini"}
+    assert {citation.passage_id for citation in body.citations} == {"bellini"}
     assert [step.flags for step in body.steps] == [[], [], [], []]
 
 
@@ -212,16 +212,21 @@ async def test_with_nothing_kept_the_service_abstains(hits: dict[str, Any]) -> N
     assert body.citations == []
 
 
-async def test_the_official_reader_answers_all_the_same() -> None:
+@pytest.mark.parametrize("no_evidence", ["closed_book", "abstain"])
+async def test_the_official_reader_is_asked_all_the_same(no_evidence: str) -> None:
     reply = ScriptStep('{"answer": "Catania"}', match="<doc>\n</doc>")
-    body = await ask(labelling(), reply, hits={"": [AIDA]}, settings=settings(profile="official"))
-    assert (body.answer, body.steps[-1].flags) == ("Catania", ["closed_book"])
+    asked = Settings.model_validate(
+        {"efficientrag": {"profile": "official"}, "answers": {"no_evidence": no_evidence}}
+    )
+    body = await ask(labelling(), reply, hits={"": [AIDA]}, settings=asked)
+    assert (body.steps[-1].answer, body.steps[-1].flags) == ("Catania", ["closed_book"])
+    assert body.answered == (no_evidence == "closed_book") == (body.answer == "Catania")
     assert body.citations == []
 
 
 async def test_the_first_three_are_read_where_that_is_the_policy() -> None:
     hits = {"": [AIDA, CITY, *(passage(f"p{n}", "of no use") for n in range(4))]}
-    policy = Settings(hanrag={"on_no_evidence": "top3_unfiltered"})
+    policy = Settings(answers={"no_evidence": "top3_unfiltered"})
     body = await ask(labelling(), JSON, hits=hits, settings=policy)
     assert [p.kept for p in body.steps[0].passages] == [True] * 3 + [False] * 3
     assert body.answer == "Catania"
@@ -319,3 +324,47 @@ def test_what_is_missing_is_named() -> None:
     pair = Labelling(WordLabeler({}, (), tags=2), WordFilter(()))
     assert loop.missing(replace(roles, labelling=pair), Settings()) is None
     assert "2 tags" in str(loop.missing(replace(roles, labelling=pair), settings(labels=3)))
+
+
+@pytest.mark.parametrize("profile", ["service", "official"])
+async def test_only_the_official_reader_is_told_to_answer_from_memory(profile: str) -> None:
+    with ScriptedGenerator([JSON]) as engine:
+        asked = asking(engine, ScriptedRetriever(HITS), settings=settings(profile=profile))
+        await collect(answer_stream(asked))
+        prompt = engine.requests[-1].messages[0].content
+    assert ("no answer found" in prompt) == (profile == "service")
+    assert ("from what you know" in prompt) == (profile == "official")
+
+
+async def test_with_nothing_to_read_the_closed_book_prompt_is_used() -> None:
+    own = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
+    with ScriptedGenerator([ScriptStep("Catania")]) as engine:
+        asked = asking(engine, ScriptedRetriever({}), settings=own)
+        body = await collect(answer_stream(asked))
+    assert isinstance(body, Answer)
+    assert (body.answer, body.steps[-1].flags) == ("Catania", ["closed_book"])
+    assert engine.requests[0].messages[0].content.startswith("Answer the question from what you")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ['{"answer": "no answer found"}', '{"answer": null}', "The documents do not mention it."],
+)
+@pytest.mark.parametrize("profile", ["service", "official"])
+async def test_a_reader_that_declines_has_found_nothing(reply: str, profile: str) -> None:
+    body = await ask(labelling(), ScriptStep(reply), settings=settings(profile=profile))
+    assert not body.answered
+    assert (body.steps[-1].answer, body.steps[-1].flags) == (None, ["declined"])
+    assert body.usage.llm_calls == 1
+
+
+@pytest.mark.parametrize("profile", ["service", "official"])
+async def test_an_example_of_the_prompt_is_no_answer_but_the_official_reader_s_stands(
+    profile: str,
+) -> None:
+    official = profile == "official"
+    script = ScriptStep('{"answer": "Estonia"}', times=1 if official else 2)
+    body = await ask(labelling(), script, settings=settings(profile=profile))
+    assert body.answered == official
+    assert "prompt_example" in body.steps[-1].flags
+    assert body.steps[-1].answer == ("Estonia" if official else None)

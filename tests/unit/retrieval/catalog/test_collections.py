@@ -4,14 +4,18 @@ import json
 from pathlib import Path
 
 import anyio
+import anyio.abc
 import pytest
 
 from service.errors import InvalidRequest, NotFound, StoreError
 from service.retrieval.base import SearchRequest, StoreQuery
-from service.retrieval.catalog.collections import describe
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections, describe
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingesting.ingest import ingest_documents
 from service.retrieval.manifest import check_name
+from service.retrieval.sample import Sample
+from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +37,20 @@ async def test_collections_survive_a_restart(tmp_path: Path) -> None:
         assert record.passage.title == "Etna"
         with pytest.raises(NotFound, match="no document 'nothing'"):
             await collections.document("c", "nothing")
+
+
+async def test_collections_are_told_while_the_dense_store_hangs(tmp_path: Path) -> None:
+    """Also the sample, which is still to be made there."""
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        backends = Backends(None, QdrantServer(f"http://127.0.0.1:{port}", 30.0, 0))
+        collections = Collections(tmp_path, CountingEmbedder(), Sample.shipped(), backends)
+        with anyio.fail_after(10):
+            (sample,) = await collections.manifests()
+        assert (sample.name, sample.state) == ("sample", "complete")
+        assert sample.passages >= sample.documents > 0
+        await collections.aclose()
+        await backends.aclose()
 
 
 async def test_create_again_changes_what_may_change(tmp_path: Path) -> None:
@@ -109,23 +127,24 @@ async def test_who_comes_during_a_deletion_is_told_so(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
         for name in ("c", "other"):
             await collections.create(name)
-        writing = anyio.Event()
+        writing, written = anyio.Event(), anyio.Event()
 
         async def write() -> None:
             async with collections.writing("c"):
                 writing.set()
-                await anyio.sleep(0.1)
+                await written.wait()
 
         async with anyio.create_task_group() as group:
             group.start_soon(write)
             await writing.wait()
             group.start_soon(collections.delete, "c")
             await anyio.sleep(0.02)
-            with anyio.fail_after(0.05):  # the others do not wait for it
+            with anyio.fail_after(10):  # the others do not wait for it
                 assert await collections.resolve("other") == "other"
                 assert await collections.metadata_fields("other") == ()
             with pytest.raises(NotFound):
                 await collections.get("c")
+            written.set()
 
 
 async def test_leftovers_of_a_kill_are_cleared(tmp_path: Path) -> None:

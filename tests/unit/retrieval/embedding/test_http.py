@@ -22,6 +22,7 @@ from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector
 from service.retrieval.embedding.http import HttpEmbedder
 from service.retrieval.embedding.http_wire import shortened
 from service.settings import EmbeddingSettings
+from tests.stubs.closing_server import ClosingServer
 
 pytestmark = pytest.mark.anyio
 
@@ -160,3 +161,18 @@ def test_a_text_is_cut_at_a_word_to_what_the_model_reads() -> None:
     # 16 less two marks, less the prefix's two pieces (`query` and `:`)
     assert shortened(words, "query: ", 16) == "query: " + " ".join(["opera"] * 12)
     assert shortened("x" * 90, "", 16) == "x" * 16
+
+
+async def test_a_batch_that_meets_a_closed_connection_is_embedded() -> None:
+    resent = []
+    body = b'{"data": [{"index": 0, "embedding": [0.6, 0.8]}]}'
+    async with ClosingServer(body, together=2) as server:
+        settings = EmbeddingSettings(url=server.url, batch=1)
+        embedder = HttpEmbedder(CONTRACT, settings, lambda: resent.append(1))
+        try:
+            await embedder.embed_passages(["a", "b"])
+            assert await embedder.embed_queries(["q"]) == [pytest.approx([0.6, 0.8])]
+        finally:
+            await embedder.aclose()
+
+    assert len(resent) == 1

@@ -12,8 +12,9 @@ from service.errors import ConfigurationError
 from service.retrieval.embedding import PRESETS, EmbeddingContract, open_embedder
 from service.retrieval.embedding.local import load_encoder
 from service.settings import EmbeddingSettings, RetrievalSettings
+from tests.conftest import need
 
-pytest.importorskip("torch", reason="extra `local` is not installed")
+need("torch", "transformers")
 pytestmark = pytest.mark.anyio
 
 WORDS = [

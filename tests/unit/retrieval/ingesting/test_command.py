@@ -3,8 +3,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.errors import ConfigurationError, InvalidRequest, StoreError
+from service.errors import ConfigurationError, InvalidRequest, RetrievalFailure, StoreError
 from service.locking import DirectoryOwned, acquire
 from service.retrieval.embedded import EmbeddedStores, open_embedded
+from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.ingesting.command import run_ingest
 from service.retrieval.ingesting.ingest import ingest_documents
 from service.settings import RetrievalSettings, ServerSettings, Settings
@@ -146,3 +148,21 @@ async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
         await run_ingest([file], "c", own, url="http://127.0.0.1:9")
     with acquire(own.data_dir), pytest.raises(DirectoryOwned, match=str(os.getpid())):
         await run_ingest([file], "c", own)
+
+
+async def test_a_failed_replacement_says_that_it_starts_from_nothing(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = settings(tmp_path)
+    assert await run_ingest([file], "c", own) == 1  # two lines of it are bad
+
+    async def broken(self: HashingEmbedder, texts: Sequence[str]) -> list[Vector]:
+        raise RetrievalFailure("the embedder broke")
+
+    told = r"the collection stays as it was; .* --replace starts from nothing"
+    monkeypatch.setattr(HashingEmbedder, "embed_passages", broken)
+    with pytest.raises(RetrievalFailure) as caught:
+        await run_ingest([file], "c", own, replace=True)
+    assert re.search(f"the embedder broke; {told}", caught.value.detail)
+    with pytest.raises(StoreError, match=told):
+        await run_ingest([file], "c", own, replace=True, url="http://127.0.0.1:9")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import pytest
 
 from service.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
 from service.retrieval.base import SearchRequest
-from service.retrieval.documents import parse_document
-from service.retrieval.embedding import HASHING
+from service.retrieval.chunking import Chunked, passages_of
+from service.retrieval.documents import Record, parse_document
+from service.retrieval.embedding import HASHING, HashingEmbedder
 from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.ingesting.ingest import (
     IngestReport,
@@ -23,6 +26,8 @@ from service.retrieval.ingesting.sources import Problem
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
 pytestmark = pytest.mark.anyio
+
+HASHING_EMBEDDER = HashingEmbedder()
 
 
 def write(path: Path, *documents: Any) -> Path:
@@ -102,6 +107,69 @@ async def test_of_one_id_twice_the_later_wins(tmp_path: Path) -> None:
         [record] = await collections.document("c", "d")
         assert record.passage.text == "Second."
         assert (await collections.manifest("c")).documents == 1
+
+
+async def test_a_file_is_looked_for_once_but_for_what_its_own_batches_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three batches; ten documents of the first one come again, changed, in the others."""
+    documents = [{"id": f"d{n}", "text": f"Text {n}."} for n in range(600)]
+    again = [{"id": f"d{n}", "text": f"Other text {n}."} for n in range(10)]
+    file = write(tmp_path / "c.jsonl", *documents[:300], *again, *documents[300:])
+    looked: list[str] = []
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        bm25 = (await collections.get("c")).bm25
+        look = bm25.hashes
+
+        def hashes(ids: Sequence[str]) -> dict[str, str]:
+            looked.extend(ids)
+            return look(ids)
+
+        monkeypatch.setattr(bm25, "hashes", hashes)
+        report = await ingest([file], "c", collections)
+        assert (report.indexed, report.unchanged) == (610, 0)
+        seen = Counter(looked)
+        assert {document_id for document_id, times in seen.items() if times > 1} <= {
+            f"d{n}" for n in range(10)
+        }
+        assert len(seen) == 600
+        [record] = await collections.document("c", "d3")
+        assert record.passage.text == "Other text 3."
+        assert (await collections.manifest("c")).documents == 600
+        assert (await collections.check("c")).findings == []
+        looked.clear()
+        assert (await ingest([file], "c", collections)).indexed == 20
+        [record] = await collections.document("c", "d3")
+        assert record.passage.text == "Other text 3."
+        assert (await collections.check("c")).findings == []
+
+
+async def test_vectors_that_came_along_are_stored_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = CountingEmbedder()
+    documents = [parse_document({"id": f"d{n}", "text": f"Text {n}."}) for n in range(100)]
+    chunked = {
+        document.id: Chunked(passages_of(document), await HASHING_EMBEDDER.embed_passages(["x"]))
+        for document in documents[:90]
+    }
+    sizes: list[int] = []
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        dense = (await collections.get("c")).dense
+        store = dense.upsert
+
+        def upsert(records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+            sizes.append(len(records))
+            store(records, vectors)
+
+        monkeypatch.setattr(dense, "upsert", upsert)
+        async with collections.writing("c") as writer:
+            written = await writer.write(documents, chunked=chunked)
+        assert sizes == [90, 10]
+        assert (written.embedded, embedder.passages) == (100, 10)
+        assert (await collections.check("c")).findings == []
 
 
 async def test_a_failure_leaves_building_and_the_next_run_mends(tmp_path: Path) -> None:

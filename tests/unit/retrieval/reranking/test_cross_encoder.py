@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import anyio
@@ -12,11 +11,10 @@ from service.errors import ConfigurationError, RetrievalFailure
 from service.retrieval.reranking import cross_encoder, open_reranker
 from service.retrieval.reranking.cross_encoder import CrossEncoder
 from service.settings import RerankerSettings
+from tests.conftest import need
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="extra local"),
-]
+need("torch", "transformers")
+pytestmark = pytest.mark.anyio
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "volcano", "etna", "opera", "a", "the"]
 PASSAGES = ["etna the volcano", "opera", "a " * 40, "the opera a volcano", "", "etna"]

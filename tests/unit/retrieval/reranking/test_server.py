@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from service.errors import (
 )
 from service.retrieval.reranking import open_reranker
 from service.settings import RerankerSettings
+from tests.stubs.closing_server import ClosingServer
 
 pytestmark = pytest.mark.anyio
 
@@ -148,10 +150,24 @@ async def test_nobody_there(stub: Stub) -> None:
     ("settings", "told"),
     [
         ({"kind": "tei"}, "needs `url`"),
-        ({"kind": "vllm", "url": "host:8000"}, "needs `url`"),
+        ({"kind": "vllm", "url": "host:8000"}, "is not an http"),
         ({"kind": "local"}, "needs `model`"),
     ],
 )
 def test_settings_name_the_place(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         RerankerSettings.model_validate(settings)
+
+
+async def test_passages_that_meet_a_closed_connection_are_scored() -> None:
+    resent = []
+    async with ClosingServer(b'[{"index": 0, "score": 1.0}]', together=2) as server:
+        settings = RerankerSettings(kind="tei", url=server.url)
+        reranker = open_reranker(settings, lambda: resent.append(1))
+        try:
+            await asyncio.gather(*(reranker.scores("q", ["a"]) for _ in range(2)))
+            assert await reranker.scores("q", ["a"]) == [1.0]
+        finally:
+            await reranker.aclose()
+
+    assert len(resent) == 1

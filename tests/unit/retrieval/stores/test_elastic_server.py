@@ -15,6 +15,7 @@ from service.errors import (
     RetrievalFailure,
     RevelatorError,
     StoreError,
+    StoreLost,
 )
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
@@ -83,12 +84,12 @@ def error(kind: str, reason: str = "for a reason") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "body", "expected", "told"),
     [
-        (401, error("security_exception"), ConfigurationError, "user:password@"),
+        (401, error("security_exception"), ConfigurationError, "elasticsearch_password"),
         (403, error("security_exception"), ConfigurationError, "refused the credentials"),
         (403, error("cluster_block_exception"), StoreError, "lift the block"),
         (429, error("cluster_block_exception"), StoreError, "free disk space"),
         (429, error("circuit_breaking_exception"), BackendUnavailable, "overloaded"),
-        (404, error("index_not_found_exception"), StoreError, "ingest it again"),
+        (404, error("index_not_found_exception"), StoreLost, "--repair makes it again"),
         (400, error("mapper_parsing_exception"), StoreError, "another mapping"),
         (503, error("cluster_block_exception", "no master"), BackendUnavailable, "no master"),
         (500, {"error": "strange"}, RetrievalFailure, "answered 500 : strange"),
@@ -116,7 +117,7 @@ async def test_it_speaks_as_a_client_of_version_8(wrong: Wrong, server: ElasticS
 
 async def test_another_server_is_named_so(wrong: Wrong, server: ElasticServer) -> None:
     wrong.product, wrong.answers = "Other", [(200, {})]
-    with pytest.raises(ConfigurationError, match="is no Elasticsearch"):
+    with pytest.raises(ConfigurationError, match="is not Elasticsearch"):
         await server.call(lambda client: client.info())
 
 

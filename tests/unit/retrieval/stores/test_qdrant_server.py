@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.to_thread
 import grpc
 import pytest
+import structlog
 from aiohttp import web
+from qdrant_client.grpc import CollectionClusterInfoResponse
+from structlog.testing import capture_logs
 
 from service.errors import (
     BackendUnavailable,
@@ -17,9 +22,11 @@ from service.errors import (
     RetrievalFailure,
     RevelatorError,
     StoreError,
+    StoreLost,
 )
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.stores.qdrant_handshake import is_supported
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.qdrant_store import QdrantStore
 
@@ -30,15 +37,32 @@ pytestmark = [
 ]
 
 
+VERSION = {"title": "qdrant", "version": "1.19.0"}
+PEER = 7
+CLUSTER = {"peer_id": PEER, "shard_count": 0, "local_shards": [], "remote_shards": [],
+           "shard_transfers": []}  # fmt: skip
+
+
 class Wrong:
+    """Wrong in what is asked of collection `c`; `told` are its right answers, by path."""
+
     def __init__(self) -> None:
         self.status, self.delay_s = 500, 0.0
-        self.keys: list[str | None] = []
+        self.keys: set[str | None] = set()
+        self.paths: list[str] = []
+        self.told: dict[str, Any] = {
+            "/": VERSION,
+            "/collections": {"result": {"collections": [{"name": "c"}]}},
+            "/collections/c/cluster": {"result": CLUSTER},
+        }
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
-        self.keys.append(request.headers.get("api-key"))
+        self.keys.add(request.headers.get("api-key"))
+        self.paths.append(request.path)
         await asyncio.sleep(self.delay_s)
+        if request.path in self.told:
+            return web.json_response(self.told[request.path])
         body = {"status": {"error": "for a reason"}, "time": 0.0}
         headers = {"retry-after": "1"} if self.status == 429 else {}
         return web.json_response(body, status=self.status, headers=headers)
@@ -70,10 +94,12 @@ async def failing(server: QdrantServer, expected: type[RevelatorError], told: st
         (400, StoreError, "refused the request: .*for a reason"),
         (401, ConfigurationError, "API key"),
         (403, ConfigurationError, "API key"),
-        (404, StoreError, "no such collection"),
+        (404, StoreLost, "lost a collection: .*--repair makes it again"),
+        (408, BackendUnavailable, r"time limit \(408\): .*for a reason"),
         (429, BackendUnavailable, r"overloaded \(429\): for a reason"),
         (500, RetrievalFailure, "failed: .*for a reason"),
-        (503, BackendUnavailable, r"not to be had \(503\): .*for a reason"),
+        (503, BackendUnavailable, r"not available \(503\): .*for a reason"),
+        (507, StoreError, "no space left to write: .*for a reason"),
     ],
 )
 async def test_each_answer_is_an_error_of_ours(
@@ -81,7 +107,7 @@ async def test_each_answer_is_an_error_of_ours(
 ) -> None:
     wrong.status = status
     await failing(QdrantServer(wrong.url, 1.0, 0), expected, told)
-    assert wrong.keys == ["secret"]
+    assert wrong.keys == {"secret"}
 
 
 async def test_silence_ends_at_the_timeout(wrong: Wrong) -> None:
@@ -97,19 +123,40 @@ async def test_nobody_there() -> None:
 
 
 class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A gRPC server that ends every call with one status."""
+    """A gRPC server that tells its peer id and ends every other call with one status."""
 
-    def __init__(self, code: grpc.StatusCode) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, details: str = "for a reason", peer: int = PEER
+    ) -> None:
         self._code = code
+        self._details = details
+        self._peer = peer
         self.methods: list[str] = []
 
     def service(self, details: Any) -> Any:
         self.methods.append(details.method)
 
-        async def refuse(request: bytes, context: Any) -> None:
-            await context.abort(self._code, "for a reason")
+        async def answer(request: bytes, context: Any) -> bytes:
+            if details.method.endswith("/CollectionClusterInfo"):
+                told: bytes = CollectionClusterInfoResponse(peer_id=self._peer).SerializeToString()
+                return told
+            await context.abort(self._code, self._details)
+            return b""
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@asynccontextmanager
+async def refusing(handler: Refusing) -> AsyncIterator[int]:
+    """Its port."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
 
 
 @pytest.mark.parametrize(
@@ -118,32 +165,104 @@ class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
         (grpc.StatusCode.INVALID_ARGUMENT, StoreError, "refused the request: for a reason"),
         (grpc.StatusCode.UNAUTHENTICATED, ConfigurationError, "API key"),
         (grpc.StatusCode.PERMISSION_DENIED, ConfigurationError, "API key"),
-        (grpc.StatusCode.NOT_FOUND, StoreError, "no such collection: for a reason"),
+        (grpc.StatusCode.NOT_FOUND, StoreLost, "lost a collection: for a reason"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, BackendUnavailable, r"overloaded \(429\)"),
         (grpc.StatusCode.UNAVAILABLE, BackendUnavailable, "cannot be reached"),
         (grpc.StatusCode.INTERNAL, RetrievalFailure, "failed: for a reason"),
     ],
 )
-async def test_grpc_is_spoken_where_it_is_offered(
+async def test_grpc_is_spoken_where_it_is_the_same_server(
     wrong: Wrong, code: grpc.StatusCode, expected: type[RevelatorError], told: str
 ) -> None:
     handler = Refusing(code)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
+    async with refusing(handler) as port:
         await failing(QdrantServer(wrong.url, 1.0, port), expected, told)
-    finally:
-        await server.stop(None)
-    assert handler.methods
-    assert wrong.keys == []
+    assert handler.methods[-1] == "/qdrant.Points/Count"
+    assert "/collections/c/points/count" not in wrong.paths
+
+
+async def test_rest_is_spoken_where_another_has_the_grpc_port(wrong: Wrong) -> None:
+    handler = Refusing(grpc.StatusCode.INTERNAL, peer=PEER + 1)
+    async with refusing(handler) as port:
+        server = QdrantServer(wrong.url, 1.0, port)
+        structlog.reset_defaults()  # another test may have left its level
+        with capture_logs() as logs:
+            await failing(server, RetrievalFailure, "failed: .*for a reason")
+    assert wrong.paths[-1] == "/collections/c/points/count"
+    assert handler.methods == ["/qdrant.Collections/CollectionClusterInfo"]
+    (line,) = [each for each in logs if each["event"] == "qdrant_grpc_elsewhere"]
+    assert "retrieval.qdrant_grpc_port" in line["why"]
+
+
+async def test_a_server_that_is_too_old_is_refused(wrong: Wrong) -> None:
+    wrong.told["/"] = {**VERSION, "version": "1.15.5"}
+    server = QdrantServer(wrong.url, 1.0, 0)
+    with pytest.raises(ConfigurationError, match=r"is version 1\.15\.5; 1\.16 or newer is needed"):
+        await server.call(lambda client: client.count("c"))
+    await server.aclose()
+    assert "/collections/c/points/count" not in wrong.paths
+
+
+@pytest.mark.parametrize(
+    ("version", "enough"),
+    [
+        ("1.16.0", True),
+        ("1.16", True),
+        ("1.19.0-dev", True),
+        ("2.0.0", True),
+        ("1.15.9", False),
+        ("0.11.2", False),
+        ("dev", True),
+    ],
+)
+def test_versions(version: str, enough: bool) -> None:
+    assert is_supported(version) is enough
+
+
+async def test_two_peers_of_one_cluster_are_one_server(wrong: Wrong) -> None:
+    shard = {"shard_id": 0, "peer_id": PEER + 1, "state": "Active"}
+    wrong.told["/collections/c/cluster"] = {"result": {**CLUSTER, "remote_shards": [shard]}}
+    async with refusing(Refusing(grpc.StatusCode.INTERNAL, peer=PEER + 1)) as port:
+        server = QdrantServer(wrong.url, 1.0, port)
+        await server.connect()
+        assert server.protocol == "gRPC"
+        await server.aclose()
+
+
+async def test_a_full_disk_is_told_from_too_many_requests(wrong: Wrong) -> None:
+    """In gRPC both have one code."""
+    full = "No space left on device: WAL buffer size exceeds available disk space"
+    async with refusing(Refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, full)) as port:
+        await failing(QdrantServer(wrong.url, 1.0, port), StoreError, "no space left to write")
 
 
 async def test_a_collection_that_is_gone() -> None:
     server = QdrantServer(":memory:", 1.0)
     contract = EmbeddingContract(model="m", dimension=3)
     store = await anyio.to_thread.run_sync(QdrantStore.create, server, "c", contract)
-    with pytest.raises(StoreError, match="ingest it again"):
+    with pytest.raises(StoreLost, match="--repair makes it again"):
         await QdrantStore(server, "gone").search(StoreQuery("q", 1, (1.0, 0.0, 0.0)))
     assert await store.search(StoreQuery("q", 0, (1.0, 0.0, 0.0))) == []
     await server.aclose()
+
+
+async def test_a_caller_who_leaves_loses_no_client(
+    wrong: Wrong, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is being made in the meantime is kept, and closed with the server."""
+    server = QdrantServer(wrong.url, 1.0, 0)
+    made: list[Any] = []
+    opening, left = server._open, threading.Event()
+
+    def slowly() -> Any:
+        left.wait(20)
+        made.append(opening())
+        return made[-1]
+
+    monkeypatch.setattr(server, "_open", slowly)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await server.connect()
+    left.set()
+    await server.aclose()
+    assert [rest._client._closed for rest, _ in made] == [True]

@@ -1,4 +1,4 @@
-"""Alignment of copied words (methods §4.5, step 3), by hand."""
+"""Alignment of copied words (METHODS.md §4.5, step 3), by hand."""
 
 from __future__ import annotations
 

@@ -1,10 +1,17 @@
 """The order of rows in training, and what settings say of the heads."""
 
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
 from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-pytest.importorskip("accelerate")
+from tests.conftest import need
+
+need("accelerate")
 
 from service.errors import ConfigurationError
 from service.training.labelling.fitting import (
@@ -12,6 +19,7 @@ from service.training.labelling.fitting import (
     LabelerSettings,
     LabelSettings,
     heads_of,
+    open_network,
     open_tokenizer,
 )
 from service.training.recipes import filter as filter_recipe
@@ -38,12 +46,24 @@ def test_a_batch_has_rows_of_like_length() -> None:
     assert mixed <= len(batches) // 4  # in chance order nearly all
 
 
-def test_the_papers_hyper_parameters() -> None:
-    published = read_settings(LabelerSettings, labeler.PRESETS, preset="official")
-    assert (published.learning_rate, published.batch, published.epochs) == (5e-6, 32, 2)
-    assert (published.warm_up, published.weight_decay, published.longest) == (200, 0.01, 384)
-    filtering = read_settings(LabelSettings, filter_recipe.PRESETS, preset="official")
-    assert (filtering.learning_rate, filtering.longest) == (1e-5, 256)
+@pytest.mark.parametrize("recipe", [labeler, filter_recipe])
+def test_numbers_of_a_base_that_cannot_be_trained_are_not_offered(recipe: ModuleType) -> None:
+    with pytest.raises(ConfigurationError, match="no preset 'official'; this recipe has minilm"):
+        read_settings(LabelSettings, recipe.PRESETS, preset="official")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('{"model_type": "deberta-v2"}', "is of type 'deberta-v2', and this recipe trains"),
+        ("{}", "has no config.json that names its model_type"),
+        ("", "has no config.json that names its model_type"),
+    ],
+)
+def test_a_base_that_is_no_bert_is_refused(tmp_path: Path, config: str, said: str) -> None:
+    (tmp_path / "config.json").write_text(config, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=said):
+        open_network(LabelSettings(base=str(tmp_path)))
 
 
 def test_only_a_labeler_has_tags() -> None:

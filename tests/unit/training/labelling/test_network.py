@@ -1,11 +1,16 @@
 """Losses, batches, scores and export on a tiny network with random weights."""
 
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
 from __future__ import annotations
 
 import math
 
 import pytest
-import torch
+
+from tests.conftest import need
+
+torch = need("torch", "transformers", "onnx")
 from transformers import BertConfig
 
 from service.labelling.base import Tag

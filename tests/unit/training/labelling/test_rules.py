@@ -41,7 +41,7 @@ def rules(passages: Sequence[Passage], seed: int = 0, made: float = 0.0) -> Rule
 
 
 def bridge() -> Item:
-    """The worked example of methods §4.7, typed without changes."""
+    """The worked example of METHODS.md §4.7, typed without changes."""
     for seed in range(50):
         item = rules([NORMA, BELLINI], seed).item("bridge")
         if item and item.question.endswith("?") and {"of", "Norma"} <= set(item.question.split()):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from tests.conftest import need
+
+torch = need("torch", "transformers")
 
 from service.errors import ConfigurationError
 from service.training.clock import UpdateClock

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("onnxruntime")
+from tests.conftest import need
+
+torch = need("torch", "transformers")
+need("onnxruntime")
 
 from service.errors import ConfigurationError, InvalidRequest
 from service.routing.head import CARD_FILE, WEIGHTS_FILE, load_head

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from tests.conftest import need
+
+torch = need("torch", "transformers")
 
 from service.errors import ConfigurationError, InvalidRequest, RevelatorError, StoreError
 from service.training.recipes import fitting

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from tests.conftest import need
+
+torch = need("torch", "transformers")
 
 from service.errors import ConfigurationError, InvalidRequest
 from service.training.recipes.recipe import Run
@@ -95,6 +96,7 @@ def test_the_batch_that_trains_counts_replies_alone(settings: Any, tmp_path: Pat
 
 
 def test_an_adapter_comes_out(settings: Any, tmp_path: Path) -> None:
+    need("peft")
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -160,3 +162,13 @@ def test_presets_are_the_papers() -> None:
     assert hanrag.lora_rank > 0 == autorag.lora_rank
     assert (autorag.learning_rate, autorag.epochs, autorag.longest) == (1e-5, 5, 8192)
     assert small.device == "cpu"
+
+
+def test_an_encoder_decoder_is_refused_before_anything_is_loaded(
+    settings: Any, tmp_path: Path
+) -> None:
+    from transformers import T5Config
+
+    T5Config().save_pretrained(tmp_path / "t5")  # no weights, no tokenizer
+    with pytest.raises(ConfigurationError, match=r"is an encoder-decoder \(t5\).*causal"):
+        train(changed(settings, model=str(tmp_path / "t5")), tmp_path / "run")

@@ -1,0 +1,67 @@
+"""What is left to do where a loop ended without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from service.concurrency import closing
+from service.domain import StoppedBy
+from service.events import BaseEvent, RetrievedPassage, Stop
+from service.inquiry import Scope
+from service.loops.anrag import Anrag
+from service.prompting.templates import PassageText
+from service.revelator.reading import write_answer
+
+TOKENS_PER_LETTER: Final = 0.3  # more than of English prose, to be safe
+ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the answer
+
+
+async def answer_from(
+    scope: Scope, question: str, passages: Sequence[RetrievedPassage], stopped_by: StoppedBy
+) -> AsyncIterator[BaseEvent]:
+    """GEN over the passages that were kept before a limit of the question was reached, best first,
+    in what is kept back for the answer; as many as the reader's model takes."""
+    step = scope.step("answer", question)
+    yield step.start()
+    reader = scope.inquiry.roles.reader
+    able = reader.generator.capabilities
+    shown = best_first(passages, able.passages, able.context_tokens)
+    if len(shown) < len({passage.passage_id for passage in passages}):
+        step.flag("shortened")
+    texts = [PassageText(passage.title, passage.text) for passage in shown]
+    prompt = reader.templates.answer(question, texts)
+    async with closing(write_answer(step, prompt, "answer")) as events:
+        async for event in events:
+            yield event
+    yield step.end()
+    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
+
+
+async def search_once(
+    scope: Scope, question: str, stopped_by: StoppedBy
+) -> AsyncIterator[BaseEvent]:
+    """One cycle of ANRAG for the question itself: no loop is worse than that."""
+    async with closing(Anrag().run(scope, question, "answer")) as events:
+        async for event in events:
+            if isinstance(event, Stop) and event.stopped_by == "answer":
+                event.stopped_by = stopped_by
+            yield event
+
+
+def best_first(
+    passages: Sequence[RetrievedPassage], most: int | None, context_tokens: int | None
+) -> list[RetrievedPassage]:
+    """By rank, then the order in which they were found, each once; at most so many (None: no
+    limit), in a context of so many tokens."""
+    room = None if context_tokens is None else (context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
+    chosen: dict[str, RetrievedPassage] = {}
+    for passage in sorted(passages, key=lambda passage: passage.rank):
+        if passage.passage_id in chosen:
+            continue
+        if room is not None:
+            room -= len(passage.title) + len(passage.text)
+            if room < 0 and chosen:
+                break
+        chosen[passage.passage_id] = passage
+    return list(chosen.values())[:most]

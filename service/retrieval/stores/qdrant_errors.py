@@ -1,0 +1,100 @@
+"""Our errors for those of Qdrant and its client, over REST, over gRPC and in this process."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+    StoreError,
+    StoreLost,
+)
+
+# HTTP status, or the one that a gRPC code stands for, to what it is to us. Others: a failure.
+ANSWERS: Final[dict[int, tuple[type[RevelatorError], str]]] = {
+    400: (
+        StoreError,
+        "refused the request: {reason}; if the collection there was made by something else, or "
+        "with another embedding model, delete the collection (revelator collections delete NAME) "
+        "and ingest it again",
+    ),
+    401: (
+        ConfigurationError,
+        "refused the credentials: {reason}; check retrieval.qdrant_key (Qdrant's API key)",
+    ),
+    404: (
+        StoreLost,
+        "has lost a collection: {reason}; revelator check --collection NAME --repair makes it "
+        "again",
+    ),
+    408: (BackendUnavailable, "did not answer in its own time limit (408): {reason}"),
+    429: (BackendUnavailable, "is overloaded (429): {reason}; try again later"),
+    502: (BackendUnavailable, "is not available (502): {reason}"),
+    503: (BackendUnavailable, "is not available (503): {reason}"),
+    504: (BackendUnavailable, "is not available (504): {reason}"),
+    507: (
+        StoreError,
+        "has no space left to write: {reason}; free disk space or add some, then run the same "
+        "command again",
+    ),
+}
+_GRPC: Final = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 401,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+}
+UNREACHED: Final = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+LIMITED: Final = "Limit exceeded"  # by strict mode, which names the limit
+FULL: Final = "No space left"  # in gRPC a full disk has the code of too many requests
+
+
+def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
+    """The error of ours that one of qdrant-client's is; `where` names the server."""
+    status, reason = told(error)
+    if status is None:
+        return BackendUnavailable(
+            f"{where} cannot be reached or did not answer in {timeout_s:g} s: {reason}; is it "
+            "running, and is retrieval.qdrant_url right?"
+        )
+    if status == 400 and LIMITED in reason:
+        return StoreError(
+            f"{where} allows no such request: {reason}; it is strict mode's: raise that limit of "
+            "the collection there"
+        )
+    kind, text = ANSWERS.get(
+        401 if status == 403 else status, (RetrievalFailure, "failed: {reason}")
+    )
+    return kind(f"{where} {text.format(reason=reason)}")
+
+
+def told(error: Exception) -> tuple[int | None, str]:
+    """HTTP status, None where there was no answer; and the reason."""
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        body = getattr(error, "content", b"")
+        return status, body.decode(errors="replace")[:300]
+    code = getattr(error, "code", None)
+    if callable(code):  # grpc.aio.AioRpcError
+        name = getattr(code(), "name", "")
+        reason = str(getattr(error, "details", str)())[:300] or name
+        if name in UNREACHED:
+            return None, reason
+        return 507 if FULL in reason else _GRPC.get(name, 500), reason
+    if hasattr(error, "retry_after_s"):  # ResourceExhaustedResponse
+        return 429, str(error)[:300]
+    source = getattr(error, "source", None)
+    if source is not None:  # ResponseHandlingException: nothing came, or nothing that can be read
+        return None, str(source)[:300] or type(source).__name__
+    return _of_the_engine_here(error), str(error)[:300]
+
+
+def _of_the_engine_here(error: Exception) -> int:
+    """It says ValueError of an unknown collection and of a wrong dimension."""
+    if not isinstance(error, ValueError | KeyError):
+        return 500
+    return 404 if "not found" in str(error) else 400

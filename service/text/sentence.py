@@ -1,0 +1,262 @@
+"""Sentences of English text."""
+
+from __future__ import annotations
+
+import re
+
+# Never end a sentence: a name or a number follows.
+TITLES = frozenset(
+    [
+        "mr",
+        "mrs",
+        "ms",
+        "mx",
+        "dr",
+        "prof",
+        "st",
+        "sts",
+        "ste",
+        "mt",
+        "gen",
+        "col",
+        "lt",
+        "sgt",
+        "maj",
+        "capt",
+        "cpt",
+        "cmdr",
+        "adm",
+        "rev",
+        "hon",
+        "gov",
+        "sen",
+        "rep",
+        "pres",
+        "fr",
+        "br",
+        "msgr",
+        "messrs",
+        "mme",
+        "mlle",
+        "sra",
+        "vs",
+        "cf",
+        "viz",
+        "fig",
+        "figs",
+        "eq",
+        "ch",
+        "sec",
+        "vol",
+        "vols",
+        "pp",
+        "pg",
+        "ed",
+        "eds",
+        "trans",
+        "approx",
+        "ca",
+        "circa",
+        "b",
+        "d",
+        "fl",
+        "nr",
+        "op",
+        "resp",
+        "esp",
+        "incl",
+        "e.g",
+        "i.e",
+    ]
+)
+# Take a number after them, otherwise they are words ("No. 5", "he said no.").
+NUMBERED = frozenset(
+    [
+        "no",
+        "nos",
+        "art",
+        "p",
+        "jan",
+        "feb",
+        "mar",
+        "apr",
+        "jun",
+        "jul",
+        "aug",
+        "sept",
+        "sep",
+        "oct",
+        "nov",
+        "dec",
+    ]
+)
+# May end a sentence or stand within one; the next word decides.
+AMBIGUOUS = frozenset(
+    [
+        "jr",
+        "sr",
+        "inc",
+        "ltd",
+        "co",
+        "corp",
+        "bros",
+        "etc",
+        "al",
+        "dept",
+        "univ",
+        "assn",
+        "esq",
+        "ph.d",
+        "m.d",
+        "b.a",
+        "m.a",
+        "a.m",
+        "p.m",
+        "a.d",
+        "b.c",
+        "ave",
+        "blvd",
+        "rd",
+        "sq",
+        "ft",
+        "est",
+    ]
+)
+# Words that begin a sentence far more often than they continue a name.
+STARTERS = frozenset(
+    [
+        "a",
+        "after",
+        "all",
+        "also",
+        "although",
+        "an",
+        "and",
+        "as",
+        "at",
+        "because",
+        "before",
+        "both",
+        "but",
+        "by",
+        "despite",
+        "during",
+        "each",
+        "following",
+        "for",
+        "from",
+        "he",
+        "her",
+        "his",
+        "how",
+        "however",
+        "i",
+        "if",
+        "in",
+        "it",
+        "its",
+        "later",
+        "many",
+        "meanwhile",
+        "most",
+        "my",
+        "nevertheless",
+        "no",
+        "not",
+        "on",
+        "one",
+        "our",
+        "she",
+        "since",
+        "so",
+        "some",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "though",
+        "through",
+        "to",
+        "today",
+        "under",
+        "until",
+        "upon",
+        "we",
+        "what",
+        "when",
+        "where",
+        "while",
+        "who",
+        "with",
+        "you",
+        "your",
+    ]
+)
+_END = re.compile(
+    r"""(?<![.!?…])(?P<mark>[.!?…]++)["'”’»)\]]*+(?P<space>\s++)  # a mark, what closes, space
+      | [。！？]++["”』」]*+\s*+                # full-width marks need no space
+      | \n[^\S\n]*+\n\s*+                    # a blank line ends anything""",
+    re.VERBOSE,
+)
+_MARK = re.compile(r"[.!?…]++|[。！？\n]")  # what every match of _END begins with
+_WORD_BEFORE = re.compile(r"[^\s(\[\"“'‘]+$")
+_WORD_AFTER = re.compile(r"[\"“'‘(\[]*([^\W_]+)")
+_ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]$")
+_LOOK_BACK = 40  # characters; no abbreviation is longer
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Spans (start, end) in code points that partition `text`, each a sentence and its space.
+
+    Abbreviations, initials and acronyms do not end one; a blank line always does. Empty text has
+    no sentence.
+    """
+    spans: list[tuple[int, int]] = []
+    start = at = 0
+    while mark := _MARK.search(text, at):
+        match = _END.match(text, mark.start())
+        at = end = match.end() if match else mark.end()
+        if match and end < len(text) and _ends_sentence(text, match) and text[start:end].strip():
+            spans.append((start, end))
+            start = end
+    if start < len(text):
+        spans.append((start, len(text)))
+    return spans
+
+
+def _ends_sentence(text: str, match: re.Match[str]) -> bool:
+    if match["mark"] is None or match["space"].count("\n") > 1:
+        return True
+    following = text[match.end() : match.end() + _LOOK_BACK]
+    if following[0].islower() or following[0] in ",;:)]":
+        return False
+    if match["mark"] != ".":
+        return True
+    begin = max(0, match.start() - _LOOK_BACK)
+    begin = max(begin, text.rfind(" ", begin, match.start()) + 1)
+    before = _WORD_BEFORE.search(text, begin, match.start())
+    return before is None or not _continues(before.group(), following)
+
+
+def _continues(word: str, following: str) -> bool:
+    """Whether a period after `word` belongs to an abbreviation inside a sentence."""
+    lower = word.lower()
+    if lower in TITLES:
+        return not (lower in {"b", "d"} and _begins_sentence(following))
+    if lower in NUMBERED:
+        return following[0].isdigit()
+    initial = len(word) == 1 and word.isalpha() and word != "I"
+    if initial or lower in AMBIGUOUS or _ACRONYM.match(word):
+        return not _begins_sentence(following)
+    return False
+
+
+def _begins_sentence(following: str) -> bool:
+    word = _WORD_AFTER.match(following)
+    return word is not None and word[1].lower() in STARTERS

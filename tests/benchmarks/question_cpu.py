@@ -1,0 +1,118 @@
+"""CPU of a question in this checkout, as a ratio to another one.
+
+    python -m tests.benchmarks.question_cpu CHECKOUT [--questions 300] [--rounds 7] [--fresh]
+
+Both answer the same scripted questions (single, compound, complex; ten passages of 100 words a
+search, every one judged), in processes of their own that take turns; engine and retriever are
+scripted, so what is counted is the service. Prints the CPU a question in each, and the median of
+the rounds' ratios. Aim: at most 1.05. All passages have one text, unless they are `--fresh`: then
+each of every question has a text of its own, so that nothing is remembered from one to another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+OWN = Path(__file__).parents[2]
+FILLER = "The house stands in a quiet street of the old town beside the river. " * 8
+PARTS = ["Who composed Norma?", "Where was Vincenzo Bellini born?"]
+WARM_UP = 20
+
+
+def script() -> list[Any]:
+    """Replies by a part of the prompt; of the first that fits."""
+    from service.generation.scripted import ScriptStep
+
+    def refined(request: Any) -> str:
+        return PARTS["**answer-1**" in request.messages[0].content]
+
+    replies: list[tuple[Any, Any]] = [
+        ("Task: decompose", json.dumps({"thought": "two", "decomposition": PARTS})),
+        ("Task: refine", refined),
+        (["Task: ending", "**answer-2**"], "yes"),
+        ("Task: ending", "no"),
+        (["Task: relevance", "Passage 1:"], "true"),
+        (["Task: relevance", "Passage 2:"], "true"),
+        ("Task: relevance", "false"),
+        (["Task: answer", "born"], "Catania"),
+        ("Task: answer", "Vincenzo Bellini"),
+        ("Task: merge", "Norma was composed by Vincenzo Bellini, who was born in Catania."),
+        ("Task: final", "Catania"),
+    ]
+    return [ScriptStep(match=match, reply=reply, times=None) for match, reply in replies]
+
+
+async def answer(questions: int, fresh: bool = False) -> float:
+    """CPU milliseconds a question; `fresh`: no two passages have the same text."""
+    from service.answering import answer_stream
+    from service.domain import Passage
+    from service.generation.scripted import ScriptedGenerator
+    from tests.support.asking import ScriptedRetriever, inquiry
+
+    text = f"{FILLER}Norma is by Vincenzo Bellini. He was born in Catania in 1801. {FILLER}"
+    hits = {"": [Passage(f"p{n}", f"Passage {n}", text) for n in range(10)]}
+    routes = ("single", "compound", "complex")
+    begin = 0.0
+    for count in range(-WARM_UP, questions):
+        if count == 0:
+            begin = time.process_time()
+        if fresh:
+            hits = {"": [Passage(f"p{n}", f"Passage {n}", f"{text}{count}.{n}") for n in range(10)]}
+        engine = ScriptedGenerator(script())
+        asked = inquiry(
+            engine, ScriptedRetriever(hits), "Who composed Norma?", route=routes[count % 3]
+        )
+        last = [event async for event in answer_stream(asked)][-2]
+        assert last.body.answered, last  # type: ignore[attr-defined]
+    return (time.process_time() - begin) * 1000 / questions
+
+
+def measured(checkout: Path, questions: int, fresh: bool) -> float:
+    """The same program in a process that imports the service of `checkout`."""
+    command = [sys.executable, __file__, "--here", "--questions", str(questions), str(checkout)]
+    command += ["--fresh"] * fresh
+    told = subprocess.run(
+        command, cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    if told.returncode:
+        raise SystemExit(f"{checkout} failed:\n{told.stderr}")
+    return float(told.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkout", type=Path, help="the other checkout")
+    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--fresh", action="store_true", help="a text of its own in every passage")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.here:
+        print(asyncio.run(answer(asked.questions, asked.fresh)))
+        return
+    pairs = []
+    for count in range(asked.rounds):
+        order = (OWN, asked.checkout.resolve())
+        turn = order[:: 1 if count % 2 else -1]
+        taken = {at: measured(at, asked.questions, asked.fresh) for at in turn}
+        pairs.append((taken[order[0]], taken[order[1]]))
+    own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = sorted(mine / theirs for mine, theirs in pairs)
+    print(
+        f"here {own:.2f} ms a question, there {other:.2f} ms; ratio {statistics.median(ratios):.3f}"
+    )
+    print(f"(from {ratios[0]:.3f} to {ratios[-1]:.3f}; aim ≤ 1.05)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""What an ingest and a repair cost beside the bare clients and the embedder.
+
+    python -m tests.benchmarks.server_ingest --data DATA [--elasticsearch URL] [--qdrant URL]
+        [--passages 20000] [--rounds 3] [--model minilm]
+
+DATA holds `2wikimultihopqa/corpus.jsonl`, whose passages are repeated under other ids. Both sides
+of a ratio run in turns in one process; medians are taken. Without the URL of a server its part is
+left out.
+
+1. `ingest` of the file into Elasticsearch (no vectors) against `helpers.async_bulk` of the same
+   documents. Target <= 1.5.
+2. `ingest` of the file into tantivy and Qdrant, each vector made beforehand, against `upsert` of
+   the same points, 256 at a time over the same protocol, into a collection of the same kind.
+   Target <= 1.5.
+3. `check --repair` of a collection that Qdrant has lost, embedding by MODEL, against the embedder
+   alone on the same texts, 32 at a time. Target <= 1.2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import orjson
+
+from service.domain import Passage
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
+from service.retrieval.chunking import passages_of
+from service.retrieval.documents import Record, parse_document
+from service.retrieval.embedding import BATCH, Embedder, Vector, open_embedder, passage_input
+from service.retrieval.embedding.hashing import HashingEmbedder
+from service.retrieval.ingesting.ingest import ingest
+from service.retrieval.sample import Sample
+from service.retrieval.stores import qdrant_store
+from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.points import payload_of, point_id
+from service.retrieval.stores.qdrant_server import QdrantServer
+from service.settings import RetrievalSettings
+from tests.benchmarks.elastic_paths import bulked, ingested
+
+NAME, BARE = "server-ingest", "server-ingest-bare"
+TIMEOUT_S = 60.0
+INGEST, REPAIR = 1.5, 1.2  # targets
+UPSERT = 256
+
+
+class Ready(HashingEmbedder):
+    """Gives vectors that were made beforehand."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        dice = np.random.default_rng(0)
+        numbers = dice.standard_normal((len(texts), self.contract.dimension), dtype=np.float32)
+        numbers /= np.linalg.norm(numbers, axis=1, keepdims=True)
+        self._vectors = dict(zip(texts, numbers.tolist(), strict=True))
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        return [self._vectors[text] for text in texts]
+
+
+def corpus(data: Path, folder: Path, passages: int) -> tuple[Path, list[Record]]:
+    """A file that is cut into so many passages, and these."""
+    lines = (data / "2wikimultihopqa" / "corpus.jsonl").read_bytes().splitlines()
+    values: list[dict[str, Any]] = [orjson.loads(line) for line in lines]
+    file, records = folder / "corpus.jsonl", list[Record]()
+    with file.open("wb") as out:
+        for number in range(1_000_000):
+            value = {**values[number % len(values)], "id": f"d{number}"}
+            made = passages_of(parse_document(value))
+            if len(records) + len(made) > passages:
+                break
+            records += made
+            out.write(orjson.dumps(value) + b"\n")
+    return file, records
+
+
+async def timed(work: Callable[[], Awaitable[Any]]) -> float:
+    started = time.perf_counter()
+    await work()
+    return time.perf_counter() - started
+
+
+def told(name: str, pairs: Sequence[tuple[float, float]], target: float) -> bool:
+    ours, bare = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = sorted(mine / other for mine, other in pairs)
+    met = ours / bare <= target
+    print(
+        f"{name}: {ours:.2f} s, bare {bare:.2f} s, ratio {ours / bare:.2f} (rounds {ratios[0]:.2f} "
+        f"to {ratios[-1]:.2f}; target <= {target}: {'met' if met else 'MISSED'})",
+        flush=True,
+    )
+    return met
+
+
+async def into_qdrant(folder: Path, file: Path, url: str, embedder: Embedder) -> float:
+    backends = Backends(None, QdrantServer(url, TIMEOUT_S))
+    collections = Collections(folder, embedder, Sample(folder / "none"), backends)
+    try:
+        await backends.drop(NAME)
+        await collections.create(NAME)
+        seconds = await timed(lambda: ingest([file], NAME, collections))
+        await collections.delete(NAME)
+        return seconds
+    finally:
+        await collections.aclose()
+        await backends.aclose()
+
+
+async def upserted(url: str, records: Sequence[Record], embedder: Embedder) -> float:
+    """The bare client: points of the same vectors and payloads."""
+    from qdrant_client.models import PointStruct
+
+    vectors = await embedder.embed_passages([passage_input(each.passage) for each in records])
+    server = QdrantServer(url, TIMEOUT_S)
+    try:
+        await qdrant_store.drop(server, BARE)
+        make = qdrant_store.QdrantStore.create
+        await anyio.to_thread.run_sync(make, server, BARE, embedder.contract)
+        own = qdrant_store.collection_of(BARE)
+
+        async def work() -> None:
+            for start in range(0, len(records), UPSERT):
+                points = [
+                    PointStruct(
+                        id=point_id(record.passage.passage_id),
+                        vector={qdrant_store.VECTOR: vector},
+                        payload=payload_of(record),
+                    )
+                    for record, vector in zip(
+                        records[start : start + UPSERT], vectors[start : start + UPSERT],
+                        strict=True,
+                    )
+                ]  # fmt: skip
+                await server.call(
+                    lambda client, points=points: client.upsert(own, points, wait=True)  # type: ignore[misc]
+                )
+
+        seconds = await timed(work)
+        await qdrant_store.drop(server, BARE)
+        return seconds
+    finally:
+        await server.aclose()
+
+
+async def repaired(
+    folder: Path, file: Path, url: str, records: Sequence[Record], embedder: Embedder
+) -> tuple[float, float]:
+    """Seconds of the repair, and of embedding alone."""
+    backends = Backends(None, QdrantServer(url, TIMEOUT_S))
+    collections = Collections(folder, embedder, Sample(folder / "none"), backends)
+    try:
+        await backends.drop(NAME)
+        await collections.create(NAME)
+        await ingest([file], NAME, collections)
+        assert backends._qdrant is not None
+        await qdrant_store.drop(backends._qdrant, f"{NAME}.1")
+        seconds = await timed(lambda: collections.check(NAME, repair=True))
+        report = await collections.check(NAME)
+        assert (report.vectors, report.findings) == (len(records), [])
+        await collections.delete(NAME)
+    finally:
+        await collections.aclose()
+        await backends.aclose()
+    return seconds, await timed(lambda: embedded([each.passage for each in records], embedder))
+
+
+async def embedded(passages: Sequence[Passage], embedder: Embedder) -> None:
+    """In the order and the batches of a repair that reads a page of 1,000 at a time."""
+    for start in range(0, len(passages), 1_000):
+        page = sorted(passages[start : start + 1_000], key=lambda passage: len(passage.text))
+        for first in range(0, len(page), BATCH):
+            await embedder.embed_passages([passage_input(p) for p in page[first : first + BATCH]])
+
+
+async def measure(given: argparse.Namespace, folder: Path) -> bool:
+    file, records = corpus(given.data, folder, given.passages)
+    ready = Ready([passage_input(record.passage) for record in records])
+    rounds, met = range(given.rounds), True
+    print(f"{len(records):,} passages", flush=True)
+    if given.elasticsearch:
+        server = ElasticServer(given.elasticsearch, TIMEOUT_S)
+        pairs = [
+            (await ingested(folder / f"e{n}", file, server), await bulked(file, server))
+            for n in rounds
+        ]
+        await server.aclose()
+        met &= told("ingest into Elasticsearch / async_bulk", pairs, INGEST)
+    if given.qdrant:
+        pairs = [
+            (
+                await into_qdrant(folder / f"q{n}", file, given.qdrant, ready),
+                await upserted(given.qdrant, records, ready),
+            )
+            for n in rounds
+        ]
+        met &= told("ingest into tantivy and Qdrant / upsert", pairs, INGEST)
+        model = open_embedder(RetrievalSettings(embedding_model=given.model))
+        pairs = [await repaired(folder / "r", file, given.qdrant, records, model)]
+        met &= told("repair of what Qdrant lost / embedding alone", pairs, REPAIR)
+        await model.aclose()
+    return met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--elasticsearch")
+    parser.add_argument("--qdrant")
+    parser.add_argument("--passages", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default="minilm")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        met = anyio.run(measure, given, Path(folder))
+    raise SystemExit(0 if met else 1)
+
+
+if __name__ == "__main__":
+    main()

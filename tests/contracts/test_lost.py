@@ -1,0 +1,195 @@
+"""What a server has lost of a collection is found, said, and made again, on every pair of stores
+that has a server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.errors import InvalidRequest, RevelatorError
+from service.retrieval.base import SearchRequest
+from service.retrieval.catalog import restoring
+from service.retrieval.catalog.backends import Backends
+from service.retrieval.catalog.collections import Collections
+from service.retrieval.documents import Record, parse_document
+from service.retrieval.hybrid import HybridRetriever
+from service.retrieval.ingesting.ingest import ingest_documents
+from service.retrieval.stores import elastic_index, qdrant_store
+from service.retrieval.stores.points import record_of
+from tests.contracts.stores import QUIET, WORLDS
+from tests.contracts.test_writing import LONG, contents, opened
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
+
+pytestmark = [pytest.mark.anyio, QUIET]
+
+NAME = "lost"
+DOCUMENTS = [*CORPUS, {"id": "long", "title": "Long", "text": LONG, "kind": "long"}]
+# A pair of stores, and which side of it is lost.
+LOSSES = [
+    ("tantivy and Qdrant in memory", "dense"),
+    ("tantivy and Qdrant by REST", "dense"),
+    ("Elasticsearch and Qdrant by gRPC", "dense"),
+    ("Elasticsearch and Qdrant by gRPC", "bm25"),
+    ("Elasticsearch and qdrant-edge", "bm25"),
+]
+
+
+class World:
+    def __init__(self, data: Path, backends: Backends, side: str) -> None:
+        self.data, self.backends, self.side = data, backends, side
+
+    async def lose(self, collections: Collections) -> None:
+        """As an operator's DELETE, or a fresh volume."""
+        manifest = await collections.manifest(NAME)
+        own = f"{NAME}.{manifest.generation}"
+        if self.side == "dense":
+            assert self.backends._qdrant is not None
+            await qdrant_store.drop(self.backends._qdrant, own)
+        else:
+            assert self.backends._elastic is not None
+            await elastic_index.drop(self.backends._elastic, own)
+
+
+@pytest.fixture(params=LOSSES, ids=" without ".join)
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    name, side = request.param
+    backends = WORLDS[name](request)
+    await backends.drop(NAME)
+    yield World(tmp_path, backends, side)
+    await backends.drop(NAME)
+    await backends.aclose()
+
+
+async def missing(collections: Collections) -> tuple[str, ...]:
+    retriever = HybridRetriever(collections, CountingEmbedder(), SETTINGS)
+    found = await retriever.search(SearchRequest("volcano near Catania", 2, NAME))
+    assert found.passages[0].passage.passage_id == "etna"
+    return found.missing
+
+
+async def filled(collections: Collections) -> int:
+    """Passages."""
+    await collections.create(NAME)
+    await ingest_documents(DOCUMENTS, NAME, collections)
+    return (await collections.manifest(NAME)).passages
+
+
+async def is_whole(collections: Collections) -> bool:
+    bm25, dense = await contents(await collections.get(NAME))
+    return bm25 == dense and (await collections.check(NAME)).findings == []
+
+
+async def test_check_says_what_is_lost_and_changes_nothing(world: World) -> None:
+    async with opened(world.data, world.backends) as collections:
+        passages = await filled(collections)
+        await world.lose(collections)
+        report = await collections.check(NAME)
+        lost = [finding for finding in report.findings if finding.kind == "lost"]
+        assert len(lost) == 1
+        assert "--repair" in lost[0].detail
+        assert lost[0].count == passages
+        assert world.side in await missing(collections)
+
+
+async def test_repair_makes_it_again(world: World) -> None:
+    async with opened(world.data, world.backends) as collections:
+        passages = await filled(collections)
+        before = await collections.manifest(NAME)
+        await world.lose(collections)
+    embedder = CountingEmbedder()
+    async with opened(world.data, world.backends, embedder) as collections:
+        report = await collections.check(NAME, repair=True)
+        assert report.left == []
+        assert (report.passages, report.vectors) == (passages, passages)
+        assert embedder.passages == (passages if world.side == "dense" else 0)
+        assert await collections.manifest(NAME) == before
+        assert await is_whole(collections)
+        assert await missing(collections) == ()
+
+
+async def test_an_ingest_calls_nothing_unchanged_that_was_lost(world: World) -> None:
+    embedder = CountingEmbedder()
+    async with opened(world.data, world.backends, embedder) as collections:
+        passages = await filled(collections)
+        before = await collections.manifest(NAME)
+        await world.lose(collections)
+        embedder.passages = 0
+        report = await ingest_documents(DOCUMENTS[:2], NAME, collections)
+        if world.side == "dense":
+            assert (report["indexed"], report["unchanged"]) == (2, 0)
+            assert embedder.passages == passages
+        else:  # BM25 was restored from what stands beside the vectors, before anything was compared
+            assert (report["indexed"], report["unchanged"]) == (0, 2)
+            assert embedder.passages == 0
+        assert await collections.manifest(NAME) == before
+        assert await is_whole(collections)
+
+
+async def test_a_document_is_deleted_from_what_was_lost(world: World) -> None:
+    async with opened(world.data, world.backends) as collections:
+        passages = await filled(collections)
+        await world.lose(collections)
+        await collections.delete_document(NAME, "etna")
+        assert (await collections.manifest(NAME)).passages == passages - 1
+        assert await is_whole(collections)
+
+
+async def test_a_replacement_needs_nothing_of_what_was_lost(world: World) -> None:
+    async with opened(world.data, world.backends) as collections:
+        await filled(collections)
+        await world.lose(collections)
+        async with collections.replacing(NAME) as writer:
+            await writer.write([parse_document(each) for each in CORPUS])
+        assert (await collections.manifest(NAME)).documents == len(CORPUS)
+        assert await is_whole(collections)
+        with pytest.raises(InvalidRequest, match="stays as it is"):
+            async with collections.replacing(NAME):
+                pass
+
+
+async def test_a_repair_that_broke_off_is_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BM25's index is in place with every passage or not at all; vectors that were made stay."""
+    embedder = CountingEmbedder()
+    async with opened(world.data, world.backends, embedder) as collections:
+        passages = await filled(collections)
+        before = await collections.manifest(NAME)
+        await world.lose(collections)
+        embedder.passages, embedder.fail_after = 0, 0
+        with monkeypatch.context() as patch:
+            patch.setattr(restoring, "PAGE", 2)
+            patch.setattr(restoring, "record_of", _broken_after(3))
+            with pytest.raises(RevelatorError, match="broke"):
+                await collections.check(NAME, repair=True)
+        assert world.side == "dense" or world.side in await missing(collections)
+        embedder.fail_after = None
+    async with opened(world.data, world.backends, embedder) as collections:
+        assert (await collections.check(NAME, repair=True)).left == []
+        assert embedder.passages == (passages if world.side == "dense" else 0)
+        assert await collections.manifest(NAME) == before
+        assert await is_whole(collections)
+
+
+def _broken_after(count: int) -> Callable[[Any, int], Record]:
+    left = iter(range(count))
+
+    def broken(payload: Any, parts: int) -> Record:
+        if next(left, None) is None:
+            raise RevelatorError("it broke off")
+        return record_of(payload, parts)
+
+    return broken
+
+
+async def test_it_is_deleted(world: World) -> None:
+    async with opened(world.data, world.backends) as collections:
+        await filled(collections)
+        await world.lose(collections)
+        await collections.delete(NAME)
+        assert NAME not in await collections.names()
+        assert await filled(collections)
+        assert await is_whole(collections)

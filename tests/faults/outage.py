@@ -1,0 +1,209 @@
+"""One fault of a store under the running service: probes, questions, the way back, and the data.
+
+The service is the real one on a real socket, with a scripted engine, collection `default`, and one
+side on a real server. The other side is embedded and answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+import aiohttp
+
+from service.errors import RevelatorError
+from service.generation.scripted import ScriptedGenerator
+from service.retrieval.catalog.collections import Collections
+from service.retrieval.ingesting.ingest import ingest_documents
+from tests.support.live import Live, answering, config, live
+from tests.unit.retrieval.worlds import CORPUS
+
+NAME: Final = "default"  # so that probes search it
+QUESTION: Final = "Which volcano is near Catania?"
+PROBE_EVERY_S: Final = 0.25
+FRESH_S: Final = 1.2  # a probe may be answered from one as old as that
+QUESTION_EVERY_S: Final = 0.1
+PATIENCE_S: Final = 60.0
+
+# In tests, which run on busy machines; tests/benchmarks/backend_faults.py measures.
+FOR_S: Final = {"frozen": 5.0, "killed": 5.0}
+BRIEFLY_S: Final = 2.0
+SEARCH_S: Final = 2.0  # what a search may take by default
+SLACK_S: Final = 1.5
+BACK_S: Final = 6.0
+
+Act = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`lacking`: the sides that an answer went without; None where there was no answer."""
+
+    seconds: float
+    lacking: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Probed:
+    """`at_s`: since the fault began."""
+
+    at_s: float
+    seconds: float
+    status: int
+    degraded: tuple[str, ...]
+
+
+@dataclass
+class Outage:
+    """What one fault did. Seconds; `own_s` is a question's time before it."""
+
+    own_s: float
+    probes: list[Probed] = field(default_factory=list)
+    questions: list[Asked] = field(default_factory=list)
+    back_s: float | None = None
+    problem: str | None = None
+
+    @property
+    def answered(self) -> int:
+        return sum(asked.lacking is not None for asked in self.questions)
+
+    @property
+    def lost_first_s(self) -> float:
+        """The most that one of the first two questions took longer than its own time."""
+        return max(0.0, max(asked.seconds for asked in self.questions[:2]) - self.own_s)
+
+    @property
+    def lost_later_s(self) -> float:
+        """The same from the third question on, the 95th percentile."""
+        later = [asked.seconds for asked in self.questions[2:]]
+        if not later:
+            return 0.0
+        worst = quantiles(later, n=20)[-1] if len(later) > 1 else later[0]
+        return max(0.0, worst - self.own_s)
+
+    @property
+    def settled(self) -> list[Probed]:
+        """Probes that cannot have been answered from before the fault."""
+        return [probe for probe in self.probes if probe.at_s > FRESH_S]
+
+
+class Service:
+    """The running service and the side of it that is on a server."""
+
+    def __init__(self, running: Live, side: str) -> None:
+        self.live = running
+        self.side = side
+        self._written = 0
+
+    @property
+    def collections(self) -> Collections:
+        found: Collections = self.live.app.state.runtime.stores.collections
+        return found
+
+    async def ask(self) -> Asked:
+        started = time.monotonic()
+        status, body = await self.live.ask(QUESTION, collection=NAME, route="single")
+        seconds = time.monotonic() - started
+        if status != 200 or body["answer"] != "Etna":
+            return Asked(seconds, None)
+        return Asked(seconds, tuple(each for each in body["degraded"] if each == self.side))
+
+    async def probe(self, since: float) -> Probed:
+        started = time.monotonic()
+        timeout = aiohttp.ClientTimeout(total=10)
+        async with self.live.http.get("/readyz", timeout=timeout) as response:
+            body = await response.json()
+        degraded = tuple(body.get("degraded") or ())
+        return Probed(started - since, time.monotonic() - started, response.status, degraded)
+
+    async def write(self) -> str | None:
+        """One more document; why it could not be written."""
+        self._written += 1
+        document = {"id": f"more-{self._written}", "text": f"Word {self._written}."}
+        try:
+            await ingest_documents([document], NAME, self.collections)
+        except RevelatorError as error:
+            return error.detail
+        return None
+
+    async def damage(self) -> str | None:
+        """What is wrong with the data: both stores passage by passage, then one more write."""
+        if problem := await self.write():
+            return f"a write fails: {problem}"
+        report = await self.collections.check(NAME)
+        if report.findings:
+            return "; ".join(finding.detail for finding in report.findings)
+        if not report.passages == report.vectors >= len(CORPUS) + 1:
+            return f"{report.passages} passages, {report.vectors} vectors"
+        return None
+
+    async def repair(self) -> None:
+        await self.collections.check(NAME, repair=True)
+
+
+@asynccontextmanager
+async def served(data: Path, side: str, retrieval: Mapping[str, Any]) -> AsyncIterator[Service]:
+    """With `CORPUS` in collection `default`."""
+    settings = config(data_dir=str(data), retrieval={"embedding_model": "hashing", **retrieval})
+    engine = ScriptedGenerator(answering("Etna"))
+    async with live(engine, settings=settings, own_stores=True) as running:
+        service = Service(running, side)
+        await service.collections.create(NAME)
+        await ingest_documents(CORPUS, NAME, service.collections)
+        yield service
+
+
+async def outage(service: Service, breaks: Act, heals: Act, for_s: float) -> Outage:
+    """Break it under questions and probes, heal it after `for_s`, and see when it is whole."""
+    own = [(await service.ask()).seconds for _ in range(5)]
+    told = Outage(own_s=median(own))
+    await breaks()
+    since = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_probe(service, told, since, for_s))
+        while time.monotonic() < since + for_s:
+            told.questions.append(await service.ask())
+            await asyncio.sleep(QUESTION_EVERY_S)
+    await heals()
+    told.back_s = await _back(service)
+    with contextlib.suppress(RevelatorError):
+        told.problem = "no answer to the check"
+        told.problem = await service.damage()
+    return told
+
+
+async def _probe(service: Service, told: Outage, since: float, for_s: float) -> None:
+    while time.monotonic() < since + for_s:
+        told.probes.append(await service.probe(since))
+        await asyncio.sleep(PROBE_EVERY_S)
+
+
+async def _back(service: Service) -> float | None:
+    """Seconds until an answer lacks nothing."""
+    healed = time.monotonic()
+    while time.monotonic() < healed + PATIENCE_S:
+        if (await service.ask()).lacking == ():
+            return time.monotonic() - healed
+        await asyncio.sleep(QUESTION_EVERY_S)
+    return None
+
+
+def check(told: Outage, side: str, *, harmless: bool = False) -> None:
+    """That questions and probes went on, nothing was lost, and all was whole again soon."""
+    assert {asked.lacking for asked in told.questions} == {() if harmless else (side,)}
+    assert told.settled
+    for probe in told.settled:
+        assert (probe.status, bool(probe.degraded)) == (200, not harmless)
+        assert probe.seconds < 1.0 + SLACK_S
+    assert told.lost_first_s < SEARCH_S + SLACK_S
+    assert told.lost_later_s < SLACK_S
+    assert told.problem is None
+    assert told.back_s is not None
+    assert told.back_s < BACK_S

@@ -1,0 +1,247 @@
+"""What an answer claims, held against its own events: each check returns what is wrong.
+
+Written apart from the service's own readings of words, so that the two can disagree.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from service.domain import Answer, Step
+from service.events import (
+    BaseEvent,
+    Decomposition,
+    Event,
+    Judgement,
+    PassagesFound,
+    QueryIssued,
+    RetrievedPassage,
+    StepStart,
+    Withdraw,
+)
+from service.folding import Fold
+from service.prompting.templates import NO_ANSWER, TemplateSet
+
+SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
+_EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
+_PLAIN = {("yes",), ("no",), tuple(NO_ANSWER.split()), ()}
+_TOLD = re.compile(r"\b[A-Z][\w'’-]+|\d[\d,.]*\d|\d")
+_JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or)\s+")
+_DECLINING = (NO_ANSWER, "not mentioned", "not provided", "not specified", "no information")
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][^\W\d_]{3,}")
+_ANSWER = re.compile(r"(?:\b[Aa]nswer(?:-\d+\*\*| \d+)?:|answer is) ([^\n$]+)")
+_ANSWER_WORDS = 6  # longer ones are sentences, whose names count
+
+
+@dataclass(frozen=True)
+class Told:
+    """One question's events and what came of them."""
+
+    events: Sequence[BaseEvent]
+    body: Answer
+
+    def passages(self, step: str | None = None) -> list[RetrievedPassage]:
+        """Those that a reader was shown, of one step or of all."""
+        verdicts = {
+            (event.step, event.passage_id): bool(event.kept)
+            for event in self.events
+            if isinstance(event, Judgement) and event.passage_id
+        }
+        return [
+            passage
+            for event in self.events
+            if isinstance(event, PassagesFound) and step in (None, event.step)
+            for passage in event.passages
+            if verdicts.get((event.step, passage.passage_id), passage.kept)
+        ]
+
+
+def problems(told: Told, templates: TemplateSet, no_answer_text: str) -> list[str]:
+    """Everything that is wrong with an answer."""
+    found = [*_folded(told), *_ended(told, no_answer_text), *_cited(told)]
+    for step in told.body.steps:
+        found += [f"step {step.id}: {flag} is not true" for flag in _untrue(told, step)]
+    return [*found, *_unsupported(told), *_examples(told, templates)]
+
+
+def _folded(told: Told) -> Iterator[str]:
+    """The events, through JSON, make the body; they are numbered from 0."""
+    fold = Fold()
+    for number, event in enumerate(told.events):
+        if event.seq != number:
+            yield f"event {number} has seq {event.seq}"
+        fold.add(_EVENT.validate_json(event.model_dump_json()))
+    if fold.answer(told.body.timing_ms) != told.body:
+        yield "the events do not fold to the body"
+
+
+def _ended(told: Told, no_answer_text: str) -> Iterator[str]:
+    body = told.body
+    if not body.answer.strip():
+        yield "the answer is empty"
+    if body.answered and any(form in body.answer.casefold() for form in _DECLINING):
+        yield f"answered by a refusal: {body.answer!r}"
+    if not body.answered and (body.citations or body.answer != no_answer_text):
+        yield f"not answered, yet {body.answer!r} with {len(body.citations)} citations"
+    from_memory = body.answered and body.route != "direct" and not told.passages()
+    if from_memory and not flags_of(body) & {"closed_book", "unsupported"}:
+        yield "answered from nothing without a flag"
+
+
+def _cited(told: Told) -> Iterator[str]:
+    """A citation is a sentence of a passage that was shown and bears an answer, or a part of it."""
+    shown = {passage.passage_id: passage for passage in told.passages()}
+    answers = [told.body.answer, *(step.answer for step in told.body.steps if step.answer)]
+    for citation in told.body.citations:
+        passage = shown.get(citation.passage_id)
+        if passage is None:
+            yield f"{citation.passage_id} is cited and was not shown"
+        elif passage.text[citation.start : citation.end] != citation.text:
+            yield f"{citation.passage_id} does not say {citation.text!r}"
+        elif not any(bears([passage], answer, told.body.question) for answer in answers):
+            yield f"{citation.passage_id} is cited and bears none of {answers}"
+
+
+def _untrue(told: Told, step: Step) -> list[str]:
+    """The flags of a step that its own events deny."""
+    own = told.passages(step.id)
+    withdrawn = any(
+        isinstance(event, Withdraw) and event.step == step.id and event.reason == "repair"
+        for event in told.events
+    )
+    denied = {
+        "no_evidence": bool(own),
+        "closed_book": any(c.step == step.id for c in told.body.citations),
+        "repaired": step.kind in ("answer", "merge") and not withdrawn,
+        "unsupported": any(holds(text_of(passage), step.answer or "") for passage in own),
+        "declined": bool(step.answer),
+        "prompt_example": bool(step.answer) and told.body.route != "direct" and not step.trigger,
+        "refine_loop": step.question is not None,
+        "escalated": step.kind != "route",
+        "route_parse_failed": step.kind != "route",
+        "unread_judgement": step.kind not in ("retrieve", "ending"),
+    }
+    return [flag for flag in step.flags if denied.get(flag)]
+
+
+def _unsupported(told: Told) -> Iterator[str]:
+    """An answer that no passage bears is flagged; one of parts is borne by its parts' passages."""
+    body, shown = told.body, told.passages()
+    if not body.answered or flags_of(body) & {"closed_book", "unsupported"}:
+        return
+    parts = [step.answer for step in body.steps if step.answer and holds(body.answer, step.answer)]
+    if not any(bears(shown, answer, body.question) for answer in [body.answer, *parts]):
+        yield f"answered by {body.answer!r}, which nothing bears, without a flag"
+
+
+def _examples(told: Told, templates: TemplateSet) -> Iterator[str]:
+    """No example of a prompt that neither the question nor a passage holds.
+
+    A query of DRAGIN, which is a bag of words of its draft, borrows one only as a whole.
+    """
+    if told.body.route == "direct":
+        return
+    retrieved = [event.passages for event in told.events if isinstance(event, PassagesFound)]
+    passages = [f"{p.title} . {p.text}" for found in retrieved for p in found]
+    known = "\n".join([told.body.question, *passages])
+    own = examples(templates)
+    bags = {step.query for step in told.body.steps if step.trigger}
+    for text in _made(told):
+        names = own.names if text not in bags else ()
+        borrowed = [name for name in names if name in text and not holds(known, name)]
+        if tuple(words(text)) in own.answers and not holds(known, text):
+            borrowed.append(text)
+        if borrowed:
+            yield f"{text!r} borrows {borrowed} from a prompt's example"
+
+
+def _made(told: Told) -> list[str]:
+    """Answers, queries and sub-questions; a sentence of DRAGIN's text may be flagged instead."""
+    made = [told.body.answer]
+    for event in told.events:
+        if isinstance(event, QueryIssued):
+            made.append(event.query)
+        elif isinstance(event, Decomposition):
+            made += event.questions
+        elif isinstance(event, StepStart) and event.question:
+            made.append(event.question)
+    for step in told.body.steps:
+        if step.answer and not (step.trigger and "prompt_example" in step.flags):
+            made.append(step.answer)
+    return made
+
+
+class Examples(NamedTuple):
+    """What the examples of a template set speak of and the sample corpus does not, and what they
+    answer."""
+
+    names: frozenset[str]
+    answers: frozenset[tuple[str, ...]]
+
+
+def examples(templates: TemplateSet) -> Examples:
+    return _examples_of(templates.folder)
+
+
+@cache
+def _examples_of(folder: Path) -> Examples:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt")))
+    said = set(words((SAMPLE / "corpus.jsonl").read_text(encoding="utf-8")))
+    names = {name for name in _NAME.findall(text) if words(name)[0] not in said}
+    answers = {tuple(words(answer)) for answer in _ANSWER.findall(text)} - _PLAIN
+    return Examples(
+        frozenset(names), frozenset(answer for answer in answers if len(answer) <= _ANSWER_WORDS)
+    )
+
+
+def bears(passages: Sequence[RetrievedPassage], answer: str, question: str) -> bool:
+    """Whether passages say an answer: as a whole, each item of a list, or, of a sentence, each name
+    and number that the question does not say. Yes and no are borne by what the question names."""
+    texts = [text_of(passage) for passage in passages]
+    whole = "\n".join(texts)
+    if any(holds(text, answer) for text in texts):
+        return True
+    if words(answer)[:1] in (["yes"], ["no"]):
+        return any(holds(whole, name) for name in _TOLD.findall(question))
+    items = [item for item in _JOINT.split(answer) if words(item)]
+    if len(items) > 1 and (any if len(texts) == 1 else all)(holds(whole, item) for item in items):
+        return True
+    told = [name for name in _TOLD.findall(answer) if words(name)]
+    new = [name for name in told if not holds(question, name)]
+    found = [name for name in new if holds(whole, name)]
+    return len(words(answer)) > 4 and (bool(found) if len(texts) == 1 else found == new != [])
+
+
+def text_of(passage: RetrievedPassage) -> str:
+    return f"{passage.title} . {passage.text}"
+
+
+def holds(text: str, answer: str) -> bool:
+    wanted, said = words(answer), words(text)
+    if not wanted:
+        return False
+    size = len(wanted)
+    if any(said[n : n + size] == wanted for n in range(len(said) - size + 1)):
+        return True
+    is_date = any(re.fullmatch(r"\d{4}", word) for word in wanted) and size <= 3
+    return is_date and set(wanted) <= set(said)
+
+
+def words(text: str) -> list[str]:
+    """Letters and digits, folded, without accents, articles, and commas inside of numbers."""
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    plain = re.sub(r"(?<=\d),(?=\d)", "", plain)
+    return [word for word in re.findall(r"\w+", plain) if word not in ("the", "a", "an")]
+
+
+def flags_of(body: Answer) -> set[str]:
+    return {flag for step in body.steps for flag in step.flags}

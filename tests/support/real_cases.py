@@ -1,0 +1,117 @@
+"""Questions for a real model: what is asked, on which settings, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+from service.concurrency import closing, gather
+from service.domain import LoopName, Problem, RouteName
+from service.errors import RevelatorError
+from service.events import AnswerReady, Failed
+from service.runtime import Runtime, open_runtime
+from service.settings import Settings
+from tests.support.claims import SAMPLE, Told
+
+AT_ONCE: Final = 6
+FEW: Final[dict[str, Any]] = {"max_steps": 2, "top_k": 2}
+CALLS, RETRIEVALS = 10, 4  # most of a question, so that a rambling model stays cheap
+QUESTIONS: Final[dict[RouteName, str]] = {
+    "direct": "Who directed Laserblast?",
+    "single": "Who directed Once Upon a Time in the West?",
+    "compound": "Who directed Holiday in Tyrol and who directed Laserblast?",
+    "complex": "When was the director of Once Upon a Time in the West born?",
+}
+LOOPS: Final[tuple[LoopName, ...]] = ("anrag", "autorag", "dragin", "efficientrag")
+SAMPLED: Final = ("sample-single-07", "sample-compound-01", "sample-complex-08")
+UNKNOWN: Final = "Zxqvorn blattfibber quoxil?"  # no word of it is in the sample corpus
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question on a route and a loop; `fields` are further ones of the request."""
+
+    name: str
+    question: str
+    fields: tuple[tuple[str, Any], ...]
+
+
+def make_cases() -> dict[str, Case]:
+    """Every route and loop."""
+    cases = [_case("direct", QUESTIONS["direct"], route="direct")]
+    routes: tuple[RouteName, ...] = ("single", "compound", "complex")
+    cases += [
+        _case(f"{route}-{loop}", QUESTIONS[route], route=route, loop=loop)
+        for route, loop in product(routes, LOOPS)
+    ]
+    return {case.name: case for case in cases}
+
+
+def make_unknown_cases() -> dict[str, Case]:
+    """A question that nothing tells of."""
+    fields = {"route": "single", "retriever": "bm25"}
+    cases = [_case(f"unknown-{loop}", UNKNOWN, loop=loop, **fields) for loop in LOOPS]
+    return {case.name: case for case in cases}
+
+
+def make_sample_cases() -> dict[str, Case]:
+    """Some of the sample's questions as they come from people, without a route or a loop."""
+    lines = (SAMPLE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    asked = [(row["id"], row["question"]) for row in map(json.loads, lines)]
+    return {name: _case(name, question) for name, question in asked if name in SAMPLED}
+
+
+def _case(name: str, question: str, **fields: Any) -> Case:
+    return Case(name, question, tuple(fields.items()))
+
+
+def settings_for(
+    engine: Mapping[str, Any], templates: str, data: Path, **sections: Any
+) -> Settings:
+    """Small everywhere: few passages, few steps, short drafts."""
+    few = {"max_llm_calls": CALLS, "max_retrievals": RETRIEVALS, "timeout_s": 300.0}
+    mode = "few_shot" if templates == "full" else "tuned"
+    role = {"templates": templates}
+    values: dict[str, Any] = {
+        "data_dir": data,
+        "engines": {"default": {"timeout_s": 280.0, **engine}},
+        "roles": {"revelator": role, "reader": role},
+        "hanrag": {"fetch_k": 2, "relevance_by": "model", "max_parts": 2},
+        "autorag": {"mode": mode, "max_retrievals": 1, "max_parametric": 1},
+        "dragin": {"max_tokens": 32, "max_retrievals": 1},
+        "limits": few,
+    }
+    return Settings.model_validate(values | sections)
+
+
+async def ask_all(
+    settings: Settings, cases: Sequence[Case]
+) -> dict[str, Told | Problem | RevelatorError]:
+    """Every case, a few at once, over one runtime."""
+    results: dict[str, Told | Problem | RevelatorError] = {}
+    async with open_runtime(settings) as runtime:
+        for engine in runtime.engines.values():
+            await engine.check()
+        waiting = iter(cases)
+
+        async def lane() -> None:
+            for case in waiting:
+                results[case.name] = await ask(runtime, case, **FEW)
+
+        await gather([lane] * AT_ONCE)
+    return results
+
+
+async def ask(runtime: Runtime, case: Case, **fields: Any) -> Told | Problem | RevelatorError:
+    try:
+        request = await runtime.prepare(case.question, **dict(case.fields), **fields)
+    except RevelatorError as error:
+        return error
+    async with closing(runtime.ask(request)) as stream:
+        events = [event async for event in stream]
+    (end,) = [event for event in events if isinstance(event, AnswerReady | Failed)]
+    return Told(events, end.body) if isinstance(end, AnswerReady) else end.problem

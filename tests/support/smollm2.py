@@ -1,0 +1,27 @@
+"""SmolLM2-135M-Instruct, a real instruct model that is not ours, as CONTRIBUTING.md has it made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.conftest import unavailable
+
+NAME = "SmolLM2-135M-Instruct"
+
+
+def smollm2_folder() -> Path:
+    """Its Hugging Face folder, which SMOLLM2_FOLDER names."""
+    return _named("SMOLLM2_FOLDER", "config.json", f"a folder with {NAME}")
+
+
+def smollm2_gguf() -> Path:
+    """Its GGUF file, which SMOLLM2_GGUF names."""
+    return _named("SMOLLM2_GGUF", "", f"{NAME}'s GGUF file")
+
+
+def _named(variable: str, holds: str, what: str) -> Path:
+    path = Path(os.environ.get(variable) or unavailable(what, f"set {variable}"))
+    if not (path / holds).is_file():
+        unavailable(f"{what} at {path}", f"correct {variable}")
+    return path

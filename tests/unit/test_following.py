@@ -1,0 +1,149 @@
+"""Prompts and Auto-RAG's mode follow the model where the settings do not name them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.errors import ConfigurationError
+from service.generation.base import Capabilities, Generator
+from service.generation.factory import open_generator
+from service.generation.scripted import ScriptedGenerator
+from service.generation.training_notes import UNKNOWN, TrainingNotes, read_training_notes
+from service.loops.autorag import autorag_mode
+from service.prompting.templates import SHIPPED
+from service.runtime import describe_roles, open_runtime
+from service.settings import EngineSettings, Settings
+from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.tiny import TINY
+
+pytestmark = pytest.mark.anyio
+
+OURS = Capabilities(templates="tiny", autorag="tuned", passages=1)
+
+
+async def resolved(engine: Generator, **sections: Any) -> dict[str, str]:
+    """Each role's template set, and the mode of Auto-RAG."""
+    settings = Settings.model_validate(sections)
+    async with open_runtime(
+        settings, engines={"default": engine}, retriever=FakeRetriever()
+    ) as runtime:
+        sets = {role.name: role.templates.folder.name for role in runtime.roles}
+        return sets | {"autorag": autorag_mode(settings.autorag, runtime.roles.reader)}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "sections", "expected"),
+    [
+        (OURS, {}, {"revelator": "tiny", "reader": "tiny", "judge": "tiny", "autorag": "tuned"}),
+        (
+            Capabilities(),
+            {},
+            {"revelator": "full", "reader": "full", "judge": "full", "autorag": "few_shot"},
+        ),
+        (
+            Capabilities(),
+            {"roles": {"revelator": {"templates": "compact"}}, "autorag": {"mode": "tuned"}},
+            {"revelator": "compact", "reader": "full", "judge": "compact", "autorag": "tuned"},
+        ),
+        (
+            OURS,
+            {"roles": {"reader": {"templates": "full"}}, "autorag": {"mode": "few_shot"}},
+            {"revelator": "tiny", "reader": "full", "judge": "tiny", "autorag": "few_shot"},
+        ),
+    ],
+    ids=["ours", "any other", "an adapter of a user", "ours, told otherwise"],
+)
+async def test_what_is_not_set_follows_the_model(
+    capabilities: Capabilities, sections: Mapping[str, Any], expected: Mapping[str, str]
+) -> None:
+    engine = ScriptedGenerator(capabilities=capabilities)
+
+    assert await resolved(engine, **sections) == expected
+
+
+def test_the_shipped_model_says_what_it_was_trained_on() -> None:
+    capabilities = open_generator("default", EngineSettings()).capabilities
+
+    assert (SHIPPED / (capabilities.templates or "")).is_dir()
+    assert capabilities.templates in ("tiny", "compact")
+    assert capabilities.autorag == "tuned"
+    assert capabilities.passages == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        EngineSettings(kind="local", model="somebody/instruct-model"),
+        EngineSettings(kind="openai", urls=["http://127.0.0.1:9/v1"]),
+        EngineSettings(kind="vllm", urls=["http://127.0.0.1:9/v1"]),
+    ],
+    ids=["local", "openai", "vllm"],
+)
+async def test_any_other_model_is_taken_for_an_untuned_one(settings: EngineSettings) -> None:
+    engine = open_generator("default", settings)
+
+    try:
+        assert set((await resolved(engine)).values()) == {"full", "few_shot"}
+    finally:
+        await engine.aclose()
+
+
+def test_a_folder_says_what_its_model_was_trained_on(tmp_path: Path) -> None:
+    shutil.copy(TINY / "config.json", tmp_path)
+
+    engine = open_generator("default", EngineSettings(kind="local", model=str(tmp_path)))
+
+    assert engine.capabilities.autorag == "tuned"
+
+
+def notes_of(folder: Path, config: object) -> TrainingNotes:
+    (folder / "config.json").write_text(
+        config if isinstance(config, str) else json.dumps(config), encoding="utf-8"
+    )
+    return read_training_notes(folder)
+
+
+@pytest.mark.parametrize("config", ["", "{", "[1]", "null", {"model_type": "llama"}])
+def test_a_folder_without_notes(config: object, tmp_path: Path) -> None:
+    assert read_training_notes(tmp_path / "absent") == UNKNOWN
+    assert notes_of(tmp_path, config) == UNKNOWN
+
+
+def test_notes_may_say_a_part_and_more_than_we_know(tmp_path: Path) -> None:
+    notes = notes_of(tmp_path, {"revelator": {"templates": "compact", "later": 1}})
+
+    assert notes == TrainingNotes(templates="compact")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["tiny", ["tiny"], {"autorag": "maybe"}, {"templates": 3}, {"passages": 0}]
+)
+def test_notes_in_another_form_are_an_error_that_names_the_file(
+    wrong: object, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"config\.json: revelator"):
+        notes_of(tmp_path, {"revelator": wrong})
+
+
+def test_notes_that_name_no_template_set_are_an_error(tmp_path: Path) -> None:
+    engine = ScriptedGenerator(capabilities=Capabilities(templates="nowhere"))
+
+    with pytest.raises(ConfigurationError, match=r"roles\.revelator\.templates.*'nowhere'"):
+        describe_roles(Settings(), {"default": engine})
+
+
+def test_what_was_resolved_can_be_read() -> None:
+    engine = ScriptedGenerator(capabilities=OURS)
+    settings = Settings.model_validate({"roles": {"judge": {"model": "judge-1"}}})
+
+    lines = {line.name: line.detail for line in describe_roles(settings, {"default": engine})}
+
+    assert lines["role reader"] == "engine scripted, the engine's own model, tiny prompts"
+    assert lines["role judge"] == "engine scripted, judge-1, tiny prompts"
+    assert lines["loop autorag"] == "mode tuned"
