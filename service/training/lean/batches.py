@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-WINDOW: Final = (
-    128  # sequences that are sorted by length at a time: their order stays the mixture's
-)
+# Sequences that are sorted by length at a time: their order stays the mixture's. 128 pad a third
+# of the places of a batch of 4,800 tokens.
+WINDOW: Final = 1024
 
 
 def batches_of(lengths: Sequence[int], tokens: int, seed: str) -> list[list[int]]:
