@@ -9,7 +9,7 @@ import typer
 
 from service.errors import ConfigurationError, RevelatorError
 
-RecipeName = Literal["sft", "router", "labeler", "filter", "embedded"]
+RecipeName = Literal["sft", "router", "labeler", "filter"]
 
 
 def train(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
@@ -33,7 +33,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         typer.Option("--smoke", help="Train on tiny made-up data; fails if nothing is learnt."),
     ] = False,
 ) -> None:
-    """Train a model: language models by LoRA, the router, EfficientRAG's encoders, the embedded LM.
+    """Train a model: a language model, the router, or EfficientRAG's labeler and filter.
 
     Many GPUs: accelerate launch --module service train RECIPE …
     """

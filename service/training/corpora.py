@@ -69,27 +69,3 @@ def load_questions(data: Path, source: str, *, held_out: bool | None = False) ->
     rows = read_lines(data / QUESTION_FILES[source])
     questions = [RealQuestion(row["question"].strip(), source, row) for row in rows]
     return [q for q in questions if held_out is None or q.held_out is held_out]
-
-
-MARKERS = """Task: answer
-Task: closed
-Task: decompose
-Task: ending
-Task: final
-Task: merge
-Task: refine
-Task: relevance
-Task: route
-Query: Question: Thought: Output: Answer: Doc: Doc1: "Doc2: "Doc3: "Doc4: "Doc5: "
-""nothing"" **seed query-1**: **answer-1**: Sub-question 1: Sub-answer 1:
-Analysis: Initial Query: Retrieved Document_1: Intermediate Answer_1: Refined Query: Final Answer:
-straightforward question single-step question compound question complex question
-{"thought": "asks 2 things", "decomposition": ["What is", "Who is"]} no answer found"""
-
-
-def tokenizer_texts(data: Path, passages: list[Passage]) -> list[str]:
-    """What the vocabulary is learnt from: training passages, training questions, the markers."""
-    texts = [f"{passage.title}: {passage.text}" for passage in passages]
-    for source in QUESTION_FILES:
-        texts += [real.question for real in load_questions(data, source)]
-    return texts + [MARKERS] * 300

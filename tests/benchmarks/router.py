@@ -47,8 +47,7 @@ from service.training.recipes.router import (
     vectors_of,
 )
 from service.training.routes import ASKED, REAL, RoutedQuestion, routed_questions
-from service.training.scoring import macro_f1
-from tests.benchmarks.embedded_model import surface_baseline
+from tests.benchmarks.surface import macro_f1, surface_baseline
 
 # The aim's table: people's questions of three routes, and compound ones made from passages.
 COUNTED = (*REAL, "made compound")

@@ -12,8 +12,8 @@ from service.prompting.templates import NO_ANSWER, Pair, PassageText, TemplateSe
 from service.revelator.roles import ROUTE_LABELS
 from service.synthesis.embedded.sets import split_key
 from service.training.corpora import Passage
+from service.training.roles import Turn
 from service.training.rows import Row, RowMessage, RowProvenance, prompt_row
-from service.training.tokenizer import Turn
 
 PIPELINE: Final = "embedded"
 VERSION: Final = 1

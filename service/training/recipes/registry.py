@@ -14,16 +14,14 @@ MODULES = {
     "router": "service.training.recipes.router",
     "labeler": "service.training.recipes.labeler",
     "filter": "service.training.recipes.filter",
-    "embedded": "service.training.recipes.embedded",
 }
-OWN_LOOP = {"embedded"}  # all others train by transformers' Trainer, which asks late
 
 
 def load_recipe(name: str) -> Recipe[Any, Any]:
     """Raises ConfigurationError where the name is unknown or its libraries are not installed."""
     if name not in MODULES:
         raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(MODULES)}")
-    if name not in OWN_LOOP and find_spec("accelerate") is None:
+    if find_spec("accelerate") is None:  # transformers' Trainer asks for it late
         raise _missing(name, "accelerate")
     try:
         recipe: Recipe[Any, Any] = import_module(MODULES[name]).RECIPE

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from service.prompting.templates import TemplateSet
+from service.revelator.roles import ROUTE_LABELS
 from service.training.made_up import made_up_maker
-from service.training.roles import ROUTES, route_turn
 from service.training.rows import Row, RowProvenance, prompt_row
 from service.training.synthesis import Synthesised
 
 TRAIN_ROWS, HELD_OUT_ROWS = 600, 50
+TEMPLATES = TemplateSet("compact")
+LABELS: dict[str, str] = dict(ROUTE_LABELS.items())
 
 
 def write_smoke_rows(folder: Path) -> tuple[Path, Path]:
@@ -31,5 +34,5 @@ def _row(made: Synthesised, number: int) -> Row:
     source = RowProvenance(
         pipeline="smoke", teacher="rules", item=str(number), titles=titles, answer_title=titles[-1]
     )
-    prompt = route_turn(made.question, made.route).user
-    return prompt_row("route", made.question, prompt, ROUTES[made.route], source)
+    prompt = TEMPLATES.route(made.question)
+    return prompt_row("route", made.question, prompt, LABELS[made.route], source)

@@ -46,18 +46,3 @@ def test_shipped_tokenizer_follows_the_chat_format() -> None:
     assert ids[-1] == 13
     data = tokenizer("a </s> b", add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert 2 not in data
-
-
-def test_shipped_model_loads_and_routes() -> None:
-    torch = need("torch")
-    transformers = need("transformers")
-    from service.training.scoring import Scorer, route_of
-    from service.training.tokenizer import load_tokenizer
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        MODELS / "embedded", dtype=torch.float32
-    )
-    assert model.num_parameters() < 7_000_000
-    scorer = Scorer(model, load_tokenizer(MODELS / "embedded"))
-    question = "When was Ann Brown born and who directed Green Hill?"
-    assert route_of(scorer, question) == "compound"

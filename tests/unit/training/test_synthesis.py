@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
-from service.prompting.templates import Pair
-from service.training import roles
-from service.training.corpora import Passage, load_passages
+from service.training.corpora import Passage
 from service.training.facts import all_facts
-from service.training.mixture import SHARES, Tasks
 from service.training.questions import SINGLE, UNSEEN, join_questions, vary_surface, wordings
-from service.training.splits import is_held_out
 from service.training.substitution import Names, rename, substitute
 from service.training.synthesis import Maker, year_of
 
@@ -92,36 +87,3 @@ def test_surface_keeps_the_words() -> None:
     rng = random.Random(0)
     forms = {vary_surface("Who is Ann?", rng) for _ in range(60)}
     assert forms == {"Who is Ann?", "Who is Ann", "who is ann?", "who is ann"}
-
-
-def test_merge_leaves_out_what_was_not_found() -> None:
-    pairs = [Pair("a?", "A"), Pair("b?", None), Pair("c?", "C"), Pair("d?", "D")]
-    assert roles.merge_turn("q", pairs).assistant == "A, C and D"
-    assert roles.merge_turn("q", pairs[:2]).assistant == "A"
-
-
-def test_musique_hops_are_resolved() -> None:
-    row: dict[str, object] = {
-        "hops": [
-            {"question": "Norma >> composer", "answer": "Bellini", "passage_id": "a"},
-            {"question": "Where was #1 born ?", "answer": "Catania", "passage_id": "b"},
-        ]
-    }
-    assert [hop[0] for hop in roles.resolved_hops(row)] == [
-        "What is the composer of Norma?",
-        "Where was Bellini born?",
-    ]
-
-
-@pytest.mark.parametrize("role", sorted(SHARES))
-def test_no_role_trains_on_held_out_text(role: str, data: Path) -> None:
-    held = [p.title for p in load_passages(data, held_out=True)]
-    assert held, "the made-up data must have a held-out side"
-    tasks = Tasks(data, random.Random(0))
-    assert not any(is_held_out(passage.title) for passage in tasks.passages)
-    for _ in range(15):
-        pieces = getattr(tasks, role)()
-        texts = [text for piece in pieces for text in piece if isinstance(text, str)]
-        assert all(texts)
-        text = " ".join(texts)
-        assert not any(f"{title}:" in text for title in held)

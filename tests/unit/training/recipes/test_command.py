@@ -102,9 +102,9 @@ def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from service.errors import ConfigurationError
 
-    monkeypatch.setitem(registry.MODULES, "embedded", "trl_that_is_not_here")
+    monkeypatch.setitem(registry.MODULES, "sft", "trl_that_is_not_here")
     with pytest.raises(ConfigurationError, match=r"trl_that.*: pip install 'revelator\[train\]'"):
-        registry.load_recipe("embedded")
+        registry.load_recipe("sft")
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="train router needs accelerate"):
         registry.load_recipe("router")
