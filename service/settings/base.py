@@ -12,8 +12,10 @@ from service.settings.urls import read_secret
 
 
 def _split(value: Any) -> Any:
-    """A variable gives a list as comma-separated text."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    """A variable gives a list as comma-separated text, a file by comma or line."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.replace("\n", ",").split(",")]
 
 
 def _object(value: Any) -> Any:

@@ -65,7 +65,9 @@ def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:
     """Flags over environment over file. `Settings` itself reads nothing from outside."""
 
     class Sources(Settings, BaseSettings):
-        model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__")
+        model_config = SettingsConfigDict(
+            env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True
+        )
 
         @classmethod
         def settings_customise_sources(

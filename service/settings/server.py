@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import NoDecode
 
-from service.settings.base import CommaList, Section
+from service.settings.base import CommaList, Section, SectionWithSecrets
 
 
-class ServerSettings(Section):
+class ServerSettings(SectionWithSecrets):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     insecure: bool = Field(False, description="Serve on another host than loopback without keys.")
     keys: Annotated[list[SecretStr], NoDecode, CommaList] = Field(
         [], description="API keys; sent as `Authorization: Bearer`."
+    )
+    keys_file: Path | None = Field(
+        None, description="A file that holds the keys, by comma or line, in their place."
     )
     max_running: int = Field(64, ge=1, description="Questions answered at once.")
     max_waiting: int = Field(

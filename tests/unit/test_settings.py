@@ -48,6 +48,22 @@ def test_text_with_commas_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().answers.no_answer_text == "Sorry, nothing."
 
 
+def test_keys_come_from_a_file_by_comma_or_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one,two\nthree\n", encoding="utf-8")
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS_FILE", str(file))
+    keys = load_settings().server.keys
+    assert [key.get_secret_value() for key in keys] == ["one", "two", "three"]
+
+
+def test_an_empty_variable_is_one_that_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__KIND", "")
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS", "")
+    assert load_settings() == Settings()
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -1,0 +1,221 @@
+"""The chart renders what Kubernetes accepts, and keeps what deploy/README.md promises."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes_validate import validate
+
+import service
+from service.serving import FLUSH_S
+from tests.deploy.helm import (
+    CHART,
+    EXAMPLES,
+    KUBERNETES,
+    Object,
+    named,
+    objects,
+    of_kind,
+    pods,
+    run_helm,
+    template,
+)
+
+KEY = "secrets.values.gateway-keys=k"
+NO_SCHEMA = {"ServiceMonitor"}  # of the Prometheus operator, not of Kubernetes
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_lint_finds_nothing(example: str) -> None:
+    values = f"deploy/helm/examples/{example}.yaml"
+    done = run_helm("lint", "deploy/helm", "--strict", "--kube-version", KUBERNETES, "-f", values)
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.32", "1.37"])
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_object_fits_the_schema_of_kubernetes(example: str, version: str) -> None:
+    found = objects(example)
+    assert {"Deployment", "Service", "ConfigMap", "NetworkPolicy"} <= {o["kind"] for o in found}
+    for each in found:
+        if each["kind"] not in NO_SCHEMA:
+            validate(each, version, strict=True)
+
+
+def test_the_schema_check_can_fail() -> None:
+    broken = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "x"},
+        "spec": {"prots": 1},
+    }
+    with pytest.raises(Exception, match="prots"):
+        validate(broken, "1.32", strict=True)
+
+
+def test_the_service_monitor_selects_the_services_of_gateway_and_workers() -> None:
+    found = objects("eight-gpus-lora")
+    monitor = next(of_kind("ServiceMonitor", found))["spec"]
+    assert monitor["endpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s"}]
+    expression = monitor["selector"]["matchExpressions"][0]
+    chosen = [
+        each["metadata"]["name"]
+        for each in of_kind("Service", found)
+        if monitor["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+        and each["metadata"]["labels"][expression["key"]] in expression["values"]
+        and each["spec"]["ports"][0]["name"] == "http"
+    ]
+    assert chosen == ["revelator", "revelator-worker-default"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "the gateway needs API keys"),
+        ([KEY, "gateway.replicas=2"], "both stores on servers"),
+        ([KEY, "gateway.autoscaling.enabled=true"], "both stores on servers"),
+        ([KEY, "workers.fast.model=m"], "no pool is called default"),
+        ([KEY, "workers.default.gpus=1"], "workers.default.model"),
+        ([KEY, "qdrant.mode=external"], "qdrant"),
+        ([KEY, "gatway.replicas=1"], "gatway"),
+        ([KEY, "settings.server.port=9000"], "port"),
+        (["secrets.values.keys=k"], "secrets.values"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(options: list[str], said: str) -> None:
+    done = template(*(word for option in options for word in ("--set", option)))
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_nothing_but_a_key_is_needed() -> None:
+    done = template("--set", KEY)
+    assert done.returncode == 0, done.stderr
+    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    for each in found:
+        validate(each, "1.32", strict=True)
+    gateway = named("Deployment", "revelator", found)["spec"]
+    assert (gateway["replicas"], gateway["strategy"]) == (1, {"type": "Recreate"})
+    data = next(v for v in gateway["template"]["spec"]["volumes"] if v["name"] == "data")
+    assert data["persistentVolumeClaim"]["claimName"] == "revelator-data"
+    assert named("PersistentVolumeClaim", "revelator-data", found)
+    assert named("Secret", "revelator", found)["stringData"] == {"gateway-keys": "k"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_container_can_write_to_its_image_or_become_root(example: str) -> None:
+    for name, pod in pods(objects(example)).items():
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            if not name.endswith("elasticsearch"):  # it makes a keystore among its files
+                assert security["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_pods_get_no_variables_named_after_services(example: str) -> None:
+    """REVELATOR_PORT, which a service called revelator would set, is refused as no setting."""
+    assert all(
+        pod["spec"]["enableServiceLinks"] is False for pod in pods(objects(example)).values()
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("options", [(), ("--set", "settings.limits.timeout_s=240")])
+def test_a_gateway_that_is_stopped_has_time_for_its_longest_question(
+    example: str, options: tuple[str, ...]
+) -> None:
+    found = objects(example, *options)
+    settings = settings_of(found)
+    longest = settings.get("limits", {}).get("timeout_s", 60)
+    assert settings["server"]["drain_s"] >= longest
+    spec = pods(found)["revelator"]["spec"]
+    assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
+    grace = spec["terminationGracePeriodSeconds"]
+    assert grace > 5 + settings["server"]["drain_s"] + FLUSH_S
+
+
+def settings_of(found: list[Object]) -> dict[str, Any]:
+    return tomllib.loads(named("ConfigMap", "revelator", found)["data"]["revelator.toml"])
+
+
+def test_a_worker_has_time_to_load_and_to_drain() -> None:
+    spec = pods(objects("eight-gpus-lora"))["revelator-worker-default"]["spec"]
+    container = spec["containers"][0]
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 1800
+    _, script, _, settle, drain = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert script == "/etc/revelator/drain.py"
+    assert spec["terminationGracePeriodSeconds"] > int(settle) + int(drain)
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_many_gpus_split_the_model_and_none_asks_for_no_gpu() -> None:
+    split = pods(objects("one-gpu", "--set", "workers.default.gpus=4"))
+    container = split["revelator-worker-default"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 4
+    at = container["command"].index("--tensor-parallel-size")
+    assert container["command"][at + 1] == "4"
+    cpu = pods(objects("cpu-trial"))["revelator-worker-default"]["spec"]["containers"][0]
+    assert "nvidia.com/gpu" not in cpu["resources"]["limits"]
+    assert "--tensor-parallel-size" not in cpu["command"]
+
+
+def test_gateways_scale_by_a_metric_that_the_service_has() -> None:
+    from service.telemetry.metrics import Metrics
+
+    found = objects("eight-gpus-lora")
+    scaler = next(of_kind("HorizontalPodAutoscaler", found))["spec"]
+    metric = scaler["metrics"][0]["pods"]["metric"]["name"]
+    assert f"\n{metric} 0.0\n" in Metrics().render().decode()
+    assert "replicas" not in named("Deployment", "revelator", found)["spec"]
+
+
+def test_the_pool_looks_up_a_headless_service() -> None:
+    found = objects("one-gpu")
+    engine = settings_of(found)["engines"]["default"]
+    assert engine["pool"] == {"resolve": True}
+    host = engine["urls"][0].split("/")[2].split(":")[0]
+    workers = named("Service", host, found)["spec"]
+    assert workers["clusterIP"] == "None"
+    pod = pods(found)[host]
+    assert workers["selector"].items() <= pod["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_policies_let_the_gateway_reach_what_its_settings_name(example: str) -> None:
+    found = objects(example)
+    egress = named("NetworkPolicy", "revelator", found)["spec"]["egress"]
+    ports = {port["port"] for rule in egress for port in rule["ports"]}
+    settings = settings_of(found)
+    urls = [url for engine in settings["engines"].values() for url in engine["urls"]]
+    urls += [settings["retrieval"][f"{store}_url"] for store in ("elasticsearch", "qdrant")]
+    assert {int(url.split(":")[2].split("/")[0]) for url in urls} | {53, 6334} == ports
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_only_gateways_reach_workers_and_stores(example: str) -> None:
+    found = objects(example)
+    for name in set(pods(found)) - {"revelator"}:
+        policy = named("NetworkPolicy", name, found)["spec"]
+        peers = policy["ingress"][0]["from"]
+        labels = peers[0]["podSelector"]["matchLabels"]
+        assert labels["app.kubernetes.io/component"] == "gateway"
+        assert all("namespaceSelector" in peer for peer in peers[1:])
+        assert policy["podSelector"]["matchLabels"].items() <= (
+            pods(found)[name]["metadata"]["labels"].items()
+        )
+
+
+def test_the_chart_is_of_the_services_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["appVersion"] == service.__version__
