@@ -1,4 +1,5 @@
-"""A question becomes events: route, handler, stop, answer; numbered, and folded into the body."""
+"""Answer a question: choose the route, run its handler, number the events and fold them into the
+body."""
 
 from __future__ import annotations
 
@@ -33,10 +34,11 @@ log = structlog.get_logger(__name__)
 
 
 async def answer_stream(inquiry: Inquiry, queued_s: float = 0.0) -> AsyncIterator[BaseEvent]:
-    """All events of one question, from `start` to `done`; `answer` or `error` exactly once.
+    """Yield all events of one question, from `start` to `done`, with `answer` or `error` exactly
+    once.
 
-    `queued_s` is what it waited before admission ended. Close the iterator to cancel everything
-    below. Expected and unexpected failures alike end the stream by `error`, then `done`.
+    `queued_s` is the time it waited for admission. Closing the iterator cancels the question.
+    Expected and unexpected errors alike end the stream with `error` and `done`.
     """
     numbered = _Numbered(inquiry)
     yield numbered.stamp(Start(id=inquiry.id, question=inquiry.question))
@@ -53,11 +55,11 @@ async def answer_stream(inquiry: Inquiry, queued_s: float = 0.0) -> AsyncIterato
     yield numbered.stamp(Done())
 
 
-_UNEXPECTED = "an unexpected failure, logged under this request_id; please report it"
+_UNEXPECTED = "An unexpected error occurred. It was logged under this request_id; please report it."
 
 
 def problem_of(error: RevelatorError, request_id: str) -> Problem:
-    """The RFC 9457 problem of an error."""
+    """Return the RFC 9457 problem of an error."""
     return Problem(
         type=f"urn:revelator:problem:{error.slug}",
         title=error.title,
@@ -172,7 +174,7 @@ async def _end(stop: Stop, fold: Fold, inquiry: Inquiry) -> AsyncIterator[BaseEv
             yield Token(step=final.id, role="answer", text=final.answer or "")
         elif stop.stopped_by == "deadline" and not fold.without_evidence:
             raise DeadlineExceeded(
-                "time was up before any answer was reached; allow a longer timeout_s"
+                "The time limit was reached before there was an answer. Allow a longer timeout_s."
             )
     answered = final is not None and not _withheld(final, fold, settings)
     if final is not None and not answered:
@@ -222,7 +224,7 @@ def _allowed(inquiry: Inquiry, chosen: RouteChosen) -> RouteChosen:
 
 
 def resolve_loop(route: RouteName, loop: RequestLoop) -> LoopName:
-    """The loop that a route runs: none under `direct`, ANRAG by default."""
+    """Return the loop that a route runs: none for `direct`, ANRAG by default."""
     if route == "direct":
         return "none"
     return "anrag" if loop == "default" else loop  # type: ignore[return-value]
@@ -243,7 +245,7 @@ def _ms(seconds: float) -> float:
 
 
 async def collect(events: AsyncIterator[BaseEvent]) -> Answer | Problem:
-    """Run a question to its end: the body, or the problem it ended by."""
+    """Run a question to its end and return the body, or the problem that ended it."""
     result: Answer | Problem | None = None
     async with closing(events) as stream:
         async for event in stream:
@@ -252,5 +254,5 @@ async def collect(events: AsyncIterator[BaseEvent]) -> Answer | Problem:
             elif isinstance(event, Failed):
                 result = event.problem
     if result is None:
-        raise RevelatorError("the stream ended without an answer or an error")
+        raise RevelatorError("The stream ended without an answer or an error.")
     return result

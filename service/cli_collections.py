@@ -1,4 +1,4 @@
-"""The commands below `revelator collections`; what they need is imported when they run."""
+"""The subcommands of `revelator collections`. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import typer
 
 from service.cli_options import Config, Data, Url, run, settings_from
 
-Name = Annotated[str, typer.Argument(help="The collection's name.")]
+Name = Annotated[str, typer.Argument(help="Name of the collection.")]
 
 collections = typer.Typer(
-    help="List, show and delete collections; through the running server where there is one.",
+    help="List, show and delete collections. Uses the running server, if there is one.",
     no_args_is_help=True,
 )
 
 
 @collections.command("list")
 def list_all(config: Config = None, data: Data = None, url: Url = None) -> None:
-    """List every collection with its counts and its embedding model."""
+    """List all collections with their counts and embedding models."""
     from service.retrieval.catalog.collections_command import list_collections  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
@@ -29,7 +29,7 @@ def list_all(config: Config = None, data: Data = None, url: Url = None) -> None:
 
 @collections.command()
 def show(name: Name, config: Config = None, data: Data = None, url: Url = None) -> None:
-    """Show a collection's counts, metadata fields, analysis and embedding model."""
+    """Show a collection's counts, metadata fields, text analysis and embedding model."""
     from service.retrieval.catalog.collections_command import show_collection  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
@@ -41,17 +41,19 @@ def show(name: Name, config: Config = None, data: Data = None, url: Url = None) 
 @collections.command()
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete without asking for confirmation.")
+    ] = False,
     config: Config = None,
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Delete a collection with all its documents, also from Elasticsearch and Qdrant."""
+    """Delete a collection with all its documents, including those in Elasticsearch and Qdrant."""
     from service.retrieval.catalog.collections_command import delete_collection  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")
     settings = settings_from(config, data_dir=data)
     if not yes:
-        typer.confirm(f"Delete collection {name} with all its documents?", abort=True)
+        typer.confirm(f"Delete collection {name} and all its documents?", abort=True)
     run(lambda: delete_collection(settings, name, url=url))

@@ -1,4 +1,4 @@
-"""What every command of `revelator` shares: options, settings, and how it ends."""
+"""Options, settings and exit codes that all `revelator` commands share."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ T = TypeVar("T")
 
 Config = Annotated[
     Path | None,
-    typer.Option(envvar="REVELATOR_CONFIG", help="Settings file; else ./revelator.toml if there."),
+    typer.Option(
+        envvar="REVELATOR_CONFIG", help="Settings file. Default: ./revelator.toml, if it exists."
+    ),
 ]
-Data = Annotated[Path | None, typer.Option("--data", help="Data directory (REVELATOR_DATA_DIR).")]
-Url = Annotated[str | None, typer.Option(help="Go through the server at this URL.")]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Data directory. Also set by REVELATOR_DATA_DIR.")
+]
+Url = Annotated[str | None, typer.Option(help="Use the server at this URL.")]
 
 
 def fail(detail: str) -> NoReturn:
-    """Say what is wrong on standard error and leave with exit code 2."""
+    """Print the error on standard error and exit with code 2."""
     typer.secho(f"revelator: {detail}", err=True, fg="red")
     raise typer.Exit(2)
 
 
 def settings_from(config: Path | None, **flags: Any) -> Settings:
-    """The settings under file, environment and flags (dotted names with `__`)."""
+    """Load the settings from file, environment and flags, with `__` for a dot in a flag's name."""
     named = {name.replace("__", "."): value for name, value in flags.items()}
     try:
         return load_settings(config, named)
@@ -37,7 +41,7 @@ def settings_from(config: Path | None, **flags: Any) -> Settings:
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run async work; expected failures become one line and exit code 2, Ctrl-C exit code 130."""
+    """Run async work. Expected errors print one line and exit with code 2, Ctrl-C with 130."""
     import anyio  # noqa: PLC0415
 
     try:

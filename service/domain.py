@@ -1,4 +1,5 @@
-"""The vocabulary (METHODS.md §5) without I/O: question, passage, step, citation, usage, answer."""
+"""The vocabulary of the service (METHODS.md §5): question, passage, step, citation, usage and
+answer."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ AutoragMode = Literal["tuned", "few_shot"]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One retrieval unit. `metadata` holds the document's further fields, for filters."""
+    """A unit of retrieval. `metadata` holds the document's other fields, which filters use."""
 
     passage_id: str
     title: str
@@ -39,7 +40,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPassage:
-    """A passage as a retriever returned it: `rank` from 1, `score` in the retriever's own unit."""
+    """A retrieved passage. `rank` counts from 1; `score` is in the retriever's own unit."""
 
     passage: Passage
     rank: int
@@ -47,13 +48,13 @@ class ScoredPassage:
 
 
 class Model(BaseModel):
-    """Base of everything that crosses the HTTP border."""
+    """Base class of all models in requests and responses."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class StepPassage(Model):
-    """A retrieved passage as a step reports it; `kept` is true when a reader was shown it."""
+    """A retrieved passage in a step. `kept` is true if the reader was shown it."""
 
     passage_id: str
     title: str
@@ -64,7 +65,8 @@ class StepPassage(Model):
 
 
 class TriggerDetail(Model):
-    """Why a word of a draft asked for retrieval (loop `dragin`): its score passed the threshold."""
+    """Why a word of a draft triggered a retrieval (loop `dragin`): its score exceeds the
+    threshold."""
 
     token: str
     entropy: float
@@ -75,7 +77,7 @@ class TriggerDetail(Model):
 
 
 class Step(Model):
-    """One entry of an answer's `steps`; absent things are null."""
+    """A step of an answer. Fields without a value are null."""
 
     id: str
     kind: StepKind
@@ -91,7 +93,8 @@ class Step(Model):
 
 
 class Citation(Model):
-    """A sentence of a passage that was shown to a reader: `text` == passage.text[start:end]."""
+    """A sentence of a passage that the reader was shown. `text` equals the passage's
+    text[start:end]."""
 
     passage_id: str
     title: str
@@ -102,18 +105,21 @@ class Citation(Model):
 
 
 class CallUsage(Model):
-    """What engine calls cost: number of calls, prompt and completion tokens."""
+    """Cost of engine calls: number of calls, prompt tokens and completion tokens."""
 
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     generations: int | None = Field(
-        None, description="Drafts and rewritten sentences of DRAGIN; null for other loops."
+        None,
+        description="Number of drafts and rewritten sentences in DRAGIN. Null for other loops.",
     )
     sentences: int | None = Field(
-        None, description="Sentences in DRAGIN's generations, as far as they were read."
+        None, description="Number of sentences read in DRAGIN's generations."
     )
-    hallucinated: int | None = Field(None, description="Drafts of DRAGIN that a trigger withdrew.")
+    hallucinated: int | None = Field(
+        None, description="Number of DRAGIN's drafts that a trigger withdrew."
+    )
 
     def plus(self, other: CallUsage) -> CallUsage:
         return CallUsage(
@@ -131,7 +137,8 @@ def _plus(one: int | None, other: int | None) -> int | None:
 
 
 class Usage(CallUsage):
-    """What an answer cost. `steps` counts cycles of retrieval, of parallel parts the longest's."""
+    """Cost of an answer. `steps` counts retrieval cycles; of parallel parts, only those of the
+    longest part."""
 
     retrievals: int = 0
     passages: int = 0
@@ -139,7 +146,8 @@ class Usage(CallUsage):
 
 
 class Timing(Model):
-    """Milliseconds; `retrieval` and `generation` are wall time with at least one such call on."""
+    """Durations in milliseconds. `retrieval` and `generation` are the wall times with at least one
+    such call in progress."""
 
     total: float = 0.0
     queue: float = 0.0
@@ -149,7 +157,7 @@ class Timing(Model):
 
 
 class Answer(Model):
-    """The body of `POST /answer`."""
+    """The answer to a question, with its steps, citations and cost."""
 
     id: str
     question: str
@@ -166,7 +174,7 @@ class Answer(Model):
 
 
 class Problem(Model):
-    """An RFC 9457 problem."""
+    """An error as defined by RFC 9457."""
 
     type: str
     title: str

@@ -1,25 +1,26 @@
-"""One exception tree; the HTTP edge turns each into an RFC 9457 problem.
+"""The exception tree. The HTTP edge turns each exception into an RFC 9457 problem.
 
 RevelatorError
-├── InvalidRequest        422 invalid-request        the caller's input is wrong
+├── InvalidRequest        422 invalid-request        the input is not valid
 │   └── LoopUnavailable   422 loop-unavailable       a known loop that this deployment cannot run
 ├── NotFound              404 not-found              no such collection or document
-├── Overloaded            503 overloaded             too many questions wait already
-├── Draining              503 draining               the server is going down
-├── EngineFailure         503 engine-unavailable     an engine is out, cut off or speaks garbage
-│   ├── EngineRefusal     503 engine-unavailable     it refuses this call: another would too
-│   ├── EngineLimited     503 engine-unavailable     it limits its callers (429): wait `retry_after`
-│   ├── EngineUnreached   503 engine-unavailable     nobody listens there
-│   ├── EngineInterrupted 503 engine-unavailable     lost in mid-output: start again elsewhere
-│   └── EngineTimeout     503 engine-timeout         an engine did not answer in time
+├── Overloaded            503 overloaded             too many questions are waiting
+├── Draining              503 draining               the server is shutting down
+├── EngineFailure         503 engine-unavailable     an engine failed or sent an invalid response
+│   ├── EngineRefusal     503 engine-unavailable     it refuses this call, as another engine would
+│   ├── EngineLimited     503 engine-unavailable     it limits its clients (429): wait `retry_after`
+│   ├── EngineUnreached   503 engine-unavailable     the connection was not accepted
+│   ├── EngineInterrupted 503 engine-unavailable     lost during output: restart elsewhere
+│   └── EngineTimeout     503 engine-timeout         an engine did not respond in time
 ├── RetrievalFailure      503 retrieval-unavailable  no store can be searched
-│   └── BackendUnavailable    as above               it may be back by itself: worth another try
-├── LimitReached                                     a question may spend no more
-│   ├── DeadlineExceeded  504 deadline               time is up and there is no text to answer with
-│   └── BudgetExceeded    503 budget                 calls, tokens or retrievals are used up
+│   └── BackendUnavailable    as above               temporary: worth a retry
+├── LimitReached                                     a question has reached one of its limits
+│   ├── DeadlineExceeded  504 deadline               the time limit, and there is no text to answer
+with
+│   └── BudgetExceeded    503 budget                 the limit of calls, tokens or retrievals
 ├── ConfigurationError    500 configuration          settings that cannot work (raised at start)
 └── StoreError            500 store                  a data directory or a store is unusable
-    └── StoreLost         500 store                  a server holds a collection's part no more
+└── StoreLost         500 store                  a server no longer holds a collection's data
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Literal
 
 
 class RevelatorError(Exception):
-    """Base of every expected failure. `detail` says what was wrong, where, and what to do."""
+    """Base class of expected errors. `detail` says what was wrong, where, and what to do."""
 
     slug = "internal"
     title = "Internal error"
@@ -84,7 +85,7 @@ class EngineInterrupted(EngineFailure):
 
 
 class EngineTimeout(EngineFailure):
-    slug, title = "engine-timeout", "The generation engine did not answer in time"
+    slug, title = "engine-timeout", "The generation engine did not respond in time"
 
 
 class RetrievalFailure(RevelatorError):
@@ -93,12 +94,12 @@ class RetrievalFailure(RevelatorError):
 
 
 class BackendUnavailable(RetrievalFailure):
-    """No connection, no answer in time, 429, 502, 503 or 504. Other failures of a backend would
-    be the same at a second try."""
+    """No connection, no response in time, 429, 502, 503 or 504. Other failures of a backend would
+    recur at a retry."""
 
 
 class LimitReached(RevelatorError):
-    """What a question has come to so far is answered from; see `Answer.stopped_by`."""
+    """A limit was reached. The answer uses what was found so far; see `Answer.stopped_by`."""
 
     stopped_by: Literal["deadline", "budget"]
 
@@ -110,11 +111,11 @@ class BudgetExceeded(LimitReached):
 
 class DeadlineExceeded(LimitReached):
     stopped_by = "deadline"
-    slug, title, status = "deadline", "Time is up and there is nothing to answer from", 504
+    slug, title, status = "deadline", "The time limit was reached without an answer", 504
 
 
 class ConfigurationError(RevelatorError):
-    slug, title = "configuration", "The settings cannot work"
+    slug, title = "configuration", "The settings are not valid"
 
 
 class StoreError(RevelatorError):
@@ -122,4 +123,4 @@ class StoreError(RevelatorError):
 
 
 class StoreLost(StoreError):
-    """The index or the collection that a server should hold is not there. It can be made again."""
+    """A server does not hold an expected index or collection. It can be rebuilt."""

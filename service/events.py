@@ -1,6 +1,6 @@
-"""The events a question becomes: a closed, tagged union. Handlers and loops yield nothing else.
+"""The events of a question: a closed, tagged union. Handlers and loops yield nothing else.
 
-Producers set `step` and leave `seq` and `ms`; `service.answering` stamps those two.
+Producers set `step`; `service.answering` sets `seq` and `ms`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ TokenRole = Literal["draft", "answer"]
 
 
 class BaseEvent(Model):
-    """`seq` counts from 0; `ms` is milliseconds since admission; `step` the step it belongs to.
+    """An entry of the stream.
 
-    Written to once, when `service.answering` stamps an event that nobody else has seen yet.
+    `seq` counts from 0; `ms` is the time since admission in milliseconds; `step` is the id of the
+    step that the event belongs to.
     """
 
     model_config = ConfigDict(frozen=False, extra="forbid")
@@ -41,13 +42,15 @@ class BaseEvent(Model):
 
 
 class Start(BaseEvent):
+    """The question was admitted. Always the first event."""
+
     event: Literal["start"] = "start"
     id: str
     question: str
 
 
 class RouteChosen(BaseEvent):
-    """A later one replaces an earlier one."""
+    """The route and loop of the question. A later event of this kind replaces an earlier one."""
 
     event: Literal["route"] = "route"
     route: RouteName
@@ -55,28 +58,33 @@ class RouteChosen(BaseEvent):
     by: Literal["request", "model", "classifier", "settings", "escalation"]
     confidence: float | None = Field(
         None,
-        description="Probability of the route among the routes allowed; null where it is not known "
-        "or where nobody had to choose.",
+        description="Probability of the chosen route among the allowed routes. Null if it is "
+        "unknown or if there was no choice.",
     )
 
 
 class Decomposition(BaseEvent):
+    """The parts of a compound question."""
+
     event: Literal["decomposition"] = "decomposition"
     questions: list[str]
 
 
 class StepStart(BaseEvent):
+    """The beginning of a step."""
+
     event: Literal["step"] = "step"
     kind: StepKind
     question: str | None = None
 
 
 class StepEnd(BaseEvent):
-    """Closes a step; its wall time is this `ms` less that of the `step` event that opened it.
+    """The end of a step. Its duration is the difference between this `ms` and that of its `step`
+    event.
 
-    Flagged `declined` where the model said that it found no answer, and `prompt_example` where its
-    reply was an example of the prompt; such a reply is no `answer`, its tokens are withdrawn (an
-    example stands in route `direct` and under the papers' own profiles).
+    The flag `declined` means that the model stated that it found no answer, `prompt_example` that
+    its reply was an example of the prompt. Such a reply is not an `answer`, and its tokens are
+    withdrawn. (Examples are kept on the route `direct` and under the papers' own profiles.)
     """
 
     event: Literal["step_end"] = "step_end"
@@ -86,7 +94,7 @@ class StepEnd(BaseEvent):
 
 
 class QueryIssued(BaseEvent):
-    """One retrieval."""
+    """The query of one retrieval."""
 
     event: Literal["query"] = "query"
     query: str
@@ -94,7 +102,7 @@ class QueryIssued(BaseEvent):
 
 
 class RetrievedPassage(Model):
-    """A passage on the stream: as in a step, and its text."""
+    """A retrieved passage, with its text."""
 
     passage_id: str
     title: str
@@ -106,9 +114,9 @@ class RetrievedPassage(Model):
 
 
 class PassagesFound(BaseEvent):
-    """Hits of the step's query in rank order; `missing` names retrievers that were out.
+    """The passages found by the step's query, in rank order.
 
-    `kept` is null while a judgement is still to come.
+    `missing` names retrievers that were unavailable. `kept` is null until the passage is judged.
     """
 
     event: Literal["passages"] = "passages"
@@ -117,7 +125,8 @@ class PassagesFound(BaseEvent):
 
 
 class Judgement(BaseEvent):
-    """Of one passage (`passage_id`, `relevant`, `kept`), or of the loop's end (`ending`)."""
+    """A judgement of one passage (`passage_id`, `relevant`, `kept`), or of whether the loop may end
+    (`ending`)."""
 
     event: Literal["judgement"] = "judgement"
     passage_id: str | None = None
@@ -128,11 +137,15 @@ class Judgement(BaseEvent):
 
 
 class ThoughtWritten(BaseEvent):
+    """The reasoning that the model wrote in a step."""
+
     event: Literal["thought"] = "thought"
     text: str
 
 
 class Trigger(BaseEvent):
+    """A word of a draft triggered a retrieval (loop `dragin`)."""
+
     event: Literal["trigger"] = "trigger"
     token: str
     entropy: float
@@ -147,14 +160,19 @@ class Trigger(BaseEvent):
 
 
 class Token(BaseEvent):
+    """A piece of generated text. It is final unless a later `withdraw` makes it void."""
+
     event: Literal["token"] = "token"
     role: TokenRole
     text: str
 
 
 class Withdraw(BaseEvent):
-    """All tokens of `role` in this step so far are void; `unsupported`: nothing bears them, and the
-    settings let the service abstain then."""
+    """Makes all tokens of `role` in this step so far void.
+
+    The reason `unsupported` means that no evidence supports them and that the settings require
+    abstaining in this case.
+    """
 
     event: Literal["withdraw"] = "withdraw"
     role: TokenRole
@@ -162,6 +180,8 @@ class Withdraw(BaseEvent):
 
 
 class Stop(BaseEvent):
+    """Why the question ended, whether it was answered, and the citations of the answer."""
+
     event: Literal["stop"] = "stop"
     stopped_by: StoppedBy
     answered: bool
@@ -169,16 +189,22 @@ class Stop(BaseEvent):
 
 
 class AnswerReady(BaseEvent):
+    """The complete answer, as the body of `POST /answer`."""
+
     event: Literal["answer"] = "answer"
     body: Answer
 
 
 class Failed(BaseEvent):
+    """The question failed; there is no `answer`."""
+
     event: Literal["error"] = "error"
     problem: Problem
 
 
 class Done(BaseEvent):
+    """The end of the stream."""
+
     event: Literal["done"] = "done"
 
 

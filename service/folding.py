@@ -1,4 +1,4 @@
-"""The fold: events of one question in, the answer's body out (ARCHITECTURE.md, the idea)."""
+"""Fold the events of one question into the answer's body (ARCHITECTURE.md, the idea)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.evidence import Steps, StepState
 
 
 class Fold:
-    """Feed it every event of a question in order, then ask for `answer`."""
+    """Add every event of a question in order, then read `answer`."""
 
     def __init__(self) -> None:
         self._start: Start | None = None
@@ -35,7 +35,7 @@ class Fold:
         self._missing: list[str] = []
 
     def add(self, event: BaseEvent) -> None:
-        """Take one event; the ones that change nothing in the body are passed over."""
+        """Add an event. Events that do not affect the body are ignored."""
         if isinstance(event, Start):
             self._start = event
         elif isinstance(event, RouteChosen):
@@ -82,29 +82,29 @@ class Fold:
 
     @property
     def answer_text(self) -> str:
-        """The answer as the watchers of the stream see it: its tokens, less what was withdrawn."""
+        """The answer as clients of the stream see it: all tokens that were not withdrawn."""
         return "".join(step.written for step in self._steps.values())
 
     @property
     def last_sub_answer(self) -> StepState | None:
-        """The step that reached an answer last."""
+        """The last step that has an answer."""
         return next((step for step in reversed(self._steps.values()) if step.answer), None)
 
     @property
     def without_evidence(self) -> bool:
-        """Whether some step found no passage worth reading, or no answer in those it read."""
+        """Whether some step found no relevant passage, or no answer in those it read."""
         return any({"no_evidence", "declined"} & set(step.flags) for step in self._steps.values())
 
     @property
     def kept_nothing(self) -> bool:
-        """Whether there was a retrieval, and no reader was shown a passage."""
+        """Whether there was a retrieval, but the reader was shown no passage."""
         steps = self._steps.values()
         return any(step.queries for step in steps) and not any(step.shown() for step in steps)
 
     def answer(self, timing: Timing) -> Answer:
-        """The body. Raises ValueError when `start`, `route` or `stop` has not come."""
+        """The body. Raises ValueError before `start`, `route` and `stop` were added."""
         if self._start is None or self.route is None or self.loop is None or self._stop is None:
-            raise ValueError("the fold needs start, route and stop before the body")
+            raise ValueError("the body needs the events start, route and stop")
         return Answer(
             id=self._start.id,
             question=self._start.question,

@@ -1,4 +1,4 @@
-"""`python -m service.api > openapi.yaml` writes the app's own schema."""
+"""`python -m service.api > openapi.yaml` writes the OpenAPI document of the app."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from service.settings import Settings
 
 
 def render() -> str:
-    """The document as YAML."""
+    """Return the OpenAPI document as YAML."""
     import yaml  # noqa: PLC0415 (a tool of development, not of the service)
 
     schema = create_app(Settings()).openapi()

@@ -1,7 +1,7 @@
-"""`POST /answer`, `POST /answer/stream`, `GET /answer/stream`.
+"""`POST /answer`, `POST /answer/stream` and `GET /answer/stream`.
 
-Everything that can be refused is refused by dependencies, in this order, before the first byte:
-key, content type, size, JSON, fields, what this deployment has, admission.
+Dependencies check everything that can be refused before the first byte is sent, in this order: key,
+content type, size, JSON, fields, availability in this deployment, admission.
 """
 
 from __future__ import annotations
@@ -47,45 +47,48 @@ router = APIRouter(tags=["answer"], dependencies=[Depends(require_key)])
 
 
 async def body_request(request: Request) -> AnswerRequest:
-    """The request in the body."""
+    """Parse the request in the body."""
     settings: Settings = request.app.state.settings
     return parse_request(await read_json(request, settings.server.max_body_bytes))
 
 
 async def utf8_query(request: Request) -> None:
-    """Dependency: refuse a query string that is no UTF-8; it would be garbled silently."""
+    """Dependency: refuse query strings that are not UTF-8, which would be decoded wrongly."""
     try:
         unquote_to_bytes(request.scope["query_string"]).decode()
     except UnicodeDecodeError:
-        raise MalformedRequest("the query string is no UTF-8") from None
+        raise MalformedRequest(
+            "The query string is not valid UTF-8. Percent-encode it as UTF-8."
+        ) from None
 
 
 async def no_reconnect(request: Request) -> None:
-    """Dependency: an EventSource that reconnects by itself must not ask, and pay, again."""
+    """Dependency: refuse automatic reconnects of an EventSource, which would ask the question
+    again."""
     if "last-event-id" in request.headers:
         raise ReconnectRefused
 
 
 async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest:
-    """Dependency: the request in the query string."""
+    """Dependency: parse the request in the query string."""
     return query.request()
 
 
 async def prepare(request: Request, asked: AnswerRequest) -> QuestionRequest:
-    """Raises InvalidRequest, LoopUnavailable, NotFound."""
+    """Prepare the question. Raises InvalidRequest, LoopUnavailable or NotFound."""
     runtime: Runtime = request.app.state.runtime
     return await runtime.prepare(**asked.arguments())
 
 
 async def answering_of_body(request: Request) -> AsyncIterator[Answering]:
-    """Dependency: the question in the body, admitted and under way until the response ends."""
+    """Dependency: admit the question in the body, and answer it until the response ends."""
     prepared = await prepare(request, await body_request(request))
     async with open_answering(request, prepared) as answering:
         yield answering
 
 
 async def ending_of_body(request: Request) -> AsyncIterator[Answering]:
-    """Dependency: as `answering_of_body`, for who needs no more than the end."""
+    """Dependency: as `answering_of_body`, for responses without intermediate events."""
     prepared = await prepare(request, await body_request(request))
     async with open_answering(request, prepared, only_end=True) as answering:
         yield answering
@@ -94,7 +97,7 @@ async def ending_of_body(request: Request) -> AsyncIterator[Answering]:
 async def answering_of_query(
     request: Request, asked: Annotated[AnswerRequest, Depends(query_request)]
 ) -> AsyncIterator[Answering]:
-    """Dependency: as `answering_of_body`, from the query string."""
+    """Dependency: as `answering_of_body`, for the query string."""
     async with open_answering(request, await prepare(request, asked)) as answering:
         yield answering
 
@@ -104,10 +107,11 @@ async def answering_of_query(
     response_model=Answer,
     responses=documented(*REFUSALS, 504),
     openapi_extra=BODY,
-    summary="Answer a question, in one body",
+    summary="Answer a question",
 )
 async def answer(answering: Annotated[Answering, Depends(ending_of_body)]) -> Response:
-    """The answer with its route, steps and citations. A client that leaves cancels it."""
+    """Return the answer with its route, steps and citations. If the client disconnects, the
+    question is cancelled."""
     result = await collect(answering.events())
     if isinstance(result, Problem):
         return problem_response(result)
@@ -119,12 +123,13 @@ async def answer(answering: Annotated[Answering, Depends(ending_of_body)]) -> Re
     response_class=EventSourceResponse,
     responses=documented(*REFUSALS),
     openapi_extra=BODY,
-    summary="Answer a question, as Server-Sent Events",
+    summary="Answer a question and stream its events",
 )
 async def answer_stream(
     answering: Annotated[Answering, Depends(answering_of_body)],
 ) -> AsyncIterator[ServerSentEvent]:
-    """Every event as it happens: `start` first, `answer` or `error` once, `done` last."""
+    """Stream every event as it happens, as Server-Sent Events: `start` first, then the steps,
+    `answer` or `error` exactly once, and `done` last."""
     async for event in answering.events():
         yield encode(answering.id, event)
 
@@ -133,23 +138,27 @@ async def answer_stream(
     "/answer/stream",
     response_class=EventSourceResponse,
     responses=documented(*QUERY_REFUSALS)
-    | {204: {"description": "An EventSource reconnected; its question is not asked again."}},
+    | {
+        204: {
+            "description": "Automatic reconnect of an EventSource. The question is not asked again."
+        }
+    },
     dependencies=[Depends(utf8_query), Depends(no_reconnect)],
-    summary="The same for EventSource",
+    summary="Answer a question and stream its events, for EventSource",
 )
 async def answer_stream_query(
     answering: Annotated[Answering, Depends(answering_of_query)],
 ) -> AsyncIterator[ServerSentEvent]:
-    """Every event as it happens. A request with `Last-Event-ID` gets 204, which ends EventSource's
-    own reconnecting."""
+    """Stream every event as it happens, as Server-Sent Events. A request with the header
+    `Last-Event-ID` gets 204, which stops EventSource from reconnecting."""
     async for event in answering.events():
         yield encode(answering.id, event)
 
 
 def encode(answer_id: str, event: BaseEvent) -> ServerSentEvent:
-    """The wire form: `event` is the tag, `data` the other fields.
+    """Encode an event: its tag becomes `event`, its other fields `data`.
 
-    `step` is left out where there is none; so are a judgement's absent fields.
+    `step` is omitted if it is null, and so are absent fields of a judgement.
     """
     if isinstance(event, Judgement):
         data = event.model_dump_json(exclude=set(TAG), exclude_none=True)

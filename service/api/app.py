@@ -1,4 +1,4 @@
-"""The application: settings in, a FastAPI app out. Routes live in modules of their own."""
+"""The application factory. Routes are defined in modules of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from service.generation.base import Generator
     from service.retrieval.base import Retriever
 
-DESCRIPTION = "Answers questions that one search cannot answer, with its steps and citations."
+DESCRIPTION = (
+    "Answers questions over a corpus of passages, including questions that need several "
+    "searches, with steps and citations."
+)
 
 
 def create_app(
@@ -36,11 +39,11 @@ def create_app(
     retriever: Retriever | None = None,
     runtime: Runtime | None = None,
 ) -> FastAPI:
-    """The app of one deployment; its lifespan opens and closes the runtime.
+    """Create the app of one deployment. Its lifespan opens and closes the runtime.
 
-    `engines` and `retriever` stand in for what the settings name; a `runtime` given is used and
-    left open. `app.state` holds the settings and, while it runs, drain, runtime, admission
-    and readiness. Raises ConfigurationError where the settings would let strangers ask.
+    `engines` and `retriever` replace those in the settings. A given `runtime` is used and not
+    closed. `app.state` holds the settings and, while the app runs, drain, runtime, admission and
+    readiness. Raises ConfigurationError if the settings would expose the server without keys.
     """
     check_exposure(settings.server)
     app = FastAPI(

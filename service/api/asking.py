@@ -1,8 +1,8 @@
-"""One question under way at the HTTP edge.
+"""One question in progress at the HTTP edge.
 
-The answering runs in one producer task, in a task group that the request owns; whoever serves the
-response only takes from a bounded channel. So both ways in which a client can leave end the
-answering at once: a request cancelled while it waits, and one that hangs in a send or at a yield.
+One producer task answers the question, in a task group owned by the request. The response takes
+events from a bounded channel. Therefore both kinds of disconnect cancel the question at once: a
+request cancelled while it waits, and one blocked in a send or at a yield.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class ClientStalled(RevelatorError):
 
 
 class Answering:
-    """A running question: `events` are what its client gets.
+    """A question in progress. `events` are sent to its client.
 
-    With `only_end`, no events but the last: `answer` or `error`, and `done`.
+    With `only_end`, only the last events are kept: `answer` or `error`, and `done`.
     """
 
     def __init__(
@@ -57,34 +57,39 @@ class Answering:
         self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
 
     async def events(self) -> AsyncIterator[BaseEvent]:
-        """From `start` to `done`. A question that is cut off ends by `error`, then `done`."""
+        """Iterate from `start` to `done`. A question that is cut off ends with `error` and
+        `done`."""
         last: BaseEvent | None = None
         async for event in self._channel:
             last = self._named(event)
             yield last
         if isinstance(last, Done):
             return
-        problem = problem_of(self._cut or RevelatorError("the answering ended"), self._request_id)
+        problem = problem_of(
+            self._cut or RevelatorError("The question ended before it was answered. Ask it again."),
+            self._request_id,
+        )
         seq, ms = (last.seq, last.ms) if last else (-1, 0.0)
         yield Failed(seq=seq + 1, ms=ms, step=last and last.step, problem=problem)
         yield Done(seq=seq + 2, ms=ms, step=last and last.step)
 
     def close(self) -> None:
-        """Forget what nobody will read."""
+        """Discard the events that were not read."""
         self._channel.close()
 
     def cut_off(self, why: RevelatorError) -> None:
-        """End the answering now; its stream ends by `error` with this reason."""
+        """Stop the question. Its stream ends with an `error` that gives this reason."""
         self._cut = self._cut or why
         self._scope.cancel()
 
     async def watch(self, request: Request) -> None:
-        """Cut the answering off when the client leaves."""
+        """Stop the question when the client disconnects."""
         await disconnected(request)
-        self.cut_off(ClientGone("the client left before its answer"))
+        self.cut_off(ClientGone("The client disconnected before the answer was ready."))
 
     async def produce(self, place: Place, drain: Drain) -> None:
-        """The one task that answers. Gives the place back when the answering ends."""
+        """Answer the question and, at the end, release its place. Runs as the only producer
+        task."""
         log = QuestionLog(self.id)
         try:
             with self._scope, drain.work(self._expire):
@@ -108,7 +113,7 @@ class Answering:
             with anyio.move_on_after(STALLED_S) as waiting:
                 await self._channel.room()
             if waiting.cancelled_caught:
-                self.cut_off(ClientStalled(f"no event was read for {STALLED_S:.0f} s"))
+                self.cut_off(ClientStalled(f"The client read no event for {STALLED_S:.0f} s."))
                 await anyio.lowlevel.checkpoint()
         self._channel.put_nowait(event)
         if isinstance(event, Start):  # it reaches the socket before the work begins
@@ -130,10 +135,10 @@ class Answering:
 async def open_answering(
     request: Request, question: QuestionRequest, *, only_end: bool = False
 ) -> AsyncIterator[Answering]:
-    """Admit a prepared question and start answering it; leaving ends it, whatever it is doing.
+    """Admit a prepared question and start answering it. Leaving the context cancels it.
 
-    With `only_end` the client's leaving is watched too, since nothing is sent before the end that
-    would tell. Raises Overloaded, Draining, ClientGone before anything has started.
+    With `only_end`, disconnects are watched too, because nothing is sent before the end that would
+    reveal them. Raises Overloaded, Draining or ClientGone before anything has started.
     """
     state = request.app.state
     admission: Admission = state.admission
@@ -156,6 +161,7 @@ async def open_answering(
 
 
 async def disconnected(request: Request) -> None:
-    """Return when the client has left. Read the body first; no one else may receive meanwhile."""
+    """Return when the client has disconnected. Read the body first; nothing else may receive
+    meanwhile."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Bounded reading of request bodies, before anything is parsed."""
+"""Read request bodies with size and time limits, before anything is parsed."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ BODY_TIMEOUT_S: Final = 30.0
 
 
 def content_type(request: Request, *allowed: str) -> str:
-    """The media type. Raises UnsupportedMediaType (415) unless it is allowed, and in UTF-8."""
+    """Return the media type. Raises UnsupportedMediaType (415) unless it is allowed and in
+    UTF-8."""
     header = Message()
     header["content-type"] = request.headers.get("content-type", "")
     kind = header.get_content_type() if header["content-type"] else "nothing"
     charset = header.get_content_charset() or "utf-8"
     if kind not in allowed:
-        raise UnsupportedMediaType(f"send {' or '.join(allowed)}, not {kind[:80]}")
+        raise UnsupportedMediaType(f"Send the body as {' or '.join(allowed)}, not as {kind[:80]}.")
     if charset not in ("utf-8", "utf8", "us-ascii"):
-        raise UnsupportedMediaType(f"send UTF-8, not {charset[:80]}")
+        raise UnsupportedMediaType(f"Send the body in UTF-8, not in {charset[:80]}.")
     return kind
 
 
 async def read_json(request: Request, most: int) -> Any:
-    """The parsed body of at most `most` bytes.
+    """Parse a JSON body of at most `most` bytes.
 
-    Raises UnsupportedMediaType (415), BodyTooLarge (413), RequestTimeout (408), MalformedRequest
-    (400): no JSON, no UTF-8, nested too deep.
+    Raises UnsupportedMediaType (415), BodyTooLarge (413), RequestTimeout (408) or MalformedRequest
+    (400, for invalid JSON or UTF-8, or for deep nesting).
     """
     content_type(request, JSON)
     try:
         return orjson.loads(await read_body(request, most))
     except orjson.JSONDecodeError as error:
-        raise MalformedRequest(f"the body is no JSON in UTF-8: {error.msg}") from None
+        raise MalformedRequest(f"The body is not valid JSON in UTF-8: {error.msg}") from None
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The raw body. Raises BodyTooLarge as soon as that is known, RequestTimeout after 30 s."""
-    too_large = BodyTooLarge(f"the body may have {most:,} bytes")
+    """Read the body. Raises BodyTooLarge as soon as the size is exceeded, RequestTimeout after 30
+    s."""
+    too_large = BodyTooLarge(f"The body exceeds the limit of {most:,} bytes.")
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > most:
         raise too_large
@@ -64,14 +66,14 @@ async def read_body(request: Request, most: int) -> bytes:
                     raise too_large
                 chunks.append(chunk)
     except TimeoutError:
-        raise RequestTimeout(f"no whole body within {BODY_TIMEOUT_S:.0f} s") from None
+        raise RequestTimeout(f"The body was not complete after {BODY_TIMEOUT_S:.0f} s.") from None
     return b"".join(chunks)
 
 
 async def read_lines(request: Request, longest: int) -> AsyncIterator[bytes | None]:
-    """The body's lines without their ends; None for a line of more than `longest` bytes.
+    """Yield the body's lines without line ends, and None for a line longer than `longest` bytes.
 
-    Holds at most one line and one chunk. Raises RequestTimeout when 30 s pass without a byte.
+    Holds at most one line and one chunk in memory. Raises RequestTimeout after 30 s without data.
     """
     held = bytearray()
     skipping = False
@@ -98,7 +100,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            raise RequestTimeout(f"nothing came for {BODY_TIMEOUT_S:.0f} s") from None
+            raise RequestTimeout(f"No data was received for {BODY_TIMEOUT_S:.0f} s.") from None
         if chunk is None:
             return
         yield chunk

@@ -1,7 +1,7 @@
-"""A bounded queue between the one task that answers and the one that serves the response.
+"""A bounded queue between the task that answers and the task that serves the response.
 
-Much cheaper per event than a general memory stream: what waits is taken without going back to the
-event loop.
+Much cheaper per event than a general memory stream: waiting items are taken without returning to
+the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """At most `size` items wait. One task puts, one takes; either may close it."""
+    """A queue of at most `size` items, for one producer and one consumer. Either may close it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -28,19 +28,20 @@ class Channel(Generic[T]):
         return len(self._items) >= self._size and not self._closed
 
     def put_nowait(self, item: T) -> None:
-        """Without regard to the size; check `full`. A closed channel forgets the item."""
+        """Put an item regardless of the size; check `full`. A closed channel discards the item."""
         if not self._closed:
             self._items.append(item)
             self._changed.set()
 
     async def room(self) -> None:
-        """Wait until it is not full."""
+        """Wait until the channel is not full."""
         while self.full():
             self._room.clear()
             await self._room.wait()
 
     def close(self) -> None:
-        """No more items: the taker gets those that wait, then the end. Twice is fine."""
+        """Accept no more items. The consumer gets those that wait, then the end. May be called
+        twice."""
         self._closed = True
         self._changed.set()
         self._room.set()

@@ -1,4 +1,4 @@
-"""`/collections` and the documents in them, in the embedded stores of this process."""
+"""`/collections` and the documents in them."""
 
 from __future__ import annotations
 
@@ -41,25 +41,31 @@ class Closed(BaseModel):
 
 
 class CollectionRequest(Closed):
-    """What a collection is to be; of an existing one, what changes."""
+    """Properties of a collection. For an existing collection, only the given properties change."""
 
     description: str | None = Field(None, max_length=2_000)
     metadata_fields: Annotated[list[str], Field(max_length=256)] = Field(
-        [], description="Fields that a filter may name; documents add theirs."
+        [],
+        description="Metadata fields that a filter may use. Documents add their own fields "
+        "automatically.",
     )
     analysis: Literal["english", "simple"] | None = Field(
-        None, description="Of words for BM25: English stemming and stop words, or plain words."
+        None,
+        description="Text analysis for BM25. `english`: stemming and stop words. `simple`: "
+        "words unchanged.",
     )
 
 
 class DocumentBatch(Closed):
-    """Documents: `text`, and where there are `id`, `title` and metadata fields of any name."""
+    """A list of documents. Each has `text`, and optionally `id`, `title` and metadata fields of any
+    name."""
 
     documents: list[Any]
 
 
 class CollectionInfo(BaseModel):
-    """`state` is `building` while an ingest runs or after one was cut short."""
+    """A collection and its counts. `state` is `building` during an ingest and after an interrupted
+    one."""
 
     name: str
     description: str
@@ -77,7 +83,8 @@ class CollectionList(BaseModel):
 
 
 class FailedDocument(BaseModel):
-    """`index` counts documents, or lines, from 0."""
+    """A document that was not indexed. `index` is its position among the documents or lines, from
+    0."""
 
     index: int
     id: str | None
@@ -103,15 +110,16 @@ class StoredDocument(BaseModel):
 
 
 async def collections_of(request: Request) -> Collections:
-    """Dependency. Raises NotFound where the retriever is none of this process's own."""
+    """Dependency: the collections. Raises NotFound if this deployment does not manage
+    collections."""
     runtime: Runtime = request.app.state.runtime
     if runtime.stores is None:
-        raise NotFound("this deployment manages no collections")
+        raise NotFound("This deployment does not manage collections; its retriever is external.")
     return runtime.stores.collections
 
 
 async def collection_body(request: Request) -> CollectionRequest:
-    """Dependency: the body of a PUT; an empty one changes nothing."""
+    """Dependency: the body of a PUT request. An empty body changes nothing."""
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return CollectionRequest()
@@ -135,7 +143,7 @@ router = APIRouter(tags=["collections"], dependencies=[Depends(require_key)])
 
 @router.get("/collections", responses=documented(*READ_REFUSALS))
 async def list_collections(stores: Stores) -> CollectionList:
-    """Every collection with its counts, the shipped sample too."""
+    """List all collections with their counts, including the shipped sample."""
     return CollectionList(collections=[_info(manifest) for manifest in await stores.manifests()])
 
 
@@ -147,7 +155,7 @@ async def list_collections(stores: Stores) -> CollectionList:
 async def put_collection(
     name: str, stores: Stores, wanted: Annotated[CollectionRequest, Depends(collection_body)]
 ) -> CollectionInfo:
-    """Make a collection, or change one's description and add metadata fields."""
+    """Create a collection, or change its description and add metadata fields."""
     manifest = await stores.create(
         name,
         description=wanted.description,
@@ -159,7 +167,7 @@ async def put_collection(
 
 @router.get("/collections/{name}", responses=documented(*READ_REFUSALS))
 async def get_collection(name: str, stores: Stores) -> CollectionInfo:
-    """One collection with its counts."""
+    """Return a collection with its counts."""
     return _info(await stores.manifest(name))
 
 
@@ -168,7 +176,7 @@ async def get_collection(name: str, stores: Stores) -> CollectionInfo:
     response_class=Response,
 )  # fmt: skip
 async def delete_collection(name: str, stores: Stores) -> None:
-    """Delete a collection with all its documents."""
+    """Delete a collection and all its documents."""
     await stores.delete(name)
 
 
@@ -178,9 +186,10 @@ async def delete_collection(name: str, stores: Stores) -> None:
     openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
 )
 async def add_documents(request: Request, name: str, stores: Stores) -> IngestReport:
-    """Add or replace documents by their ids; an unchanged one costs nothing. Bad ones are named,
-    the rest goes in. As NDJSON, one document a line, there may be any number of them: they go in
-    in batches, between which other uploads to the collection take their turns."""
+    """Add documents, or replace those with the same ids. Unchanged documents are skipped. Invalid
+    documents are reported in the response; the others are indexed. Send any number of documents
+    as NDJSON, one per line: they are indexed in batches, and other uploads to the collection may
+    take place between batches."""
     items = await items_of(request)
     drain: Drain = request.app.state.drain
     drain.check()
@@ -197,7 +206,7 @@ async def add_documents(request: Request, name: str, stores: Stores) -> IngestRe
     "/collections/{name}/documents/{document_id:path}", responses=documented(*READ_REFUSALS)
 )
 async def get_document(name: str, document_id: str, stores: Stores) -> StoredDocument:
-    """A document as it is stored: its passages in order."""
+    """Return a stored document with its passages in order."""
     records = await stores.document(name, document_id)
     first = records[0].passage
     passages = [
@@ -214,7 +223,7 @@ async def get_document(name: str, document_id: str, stores: Stores) -> StoredDoc
     responses=documented(*READ_REFUSALS), response_class=Response,
 )  # fmt: skip
 async def delete_document(name: str, document_id: str, stores: Stores) -> None:
-    """Delete a document with all its passages."""
+    """Delete a document and all its passages."""
     await stores.delete_document(name, document_id)
 
 
@@ -222,9 +231,10 @@ Item = tuple[int, bytes | object | None]
 
 
 async def items_of(request: Request, *, whole: bool = False) -> AsyncIterator[Item]:
-    """Index and value of each document to come: decoded JSON, a raw line, None for a long line.
+    """Yield index and value of each document: decoded JSON, a raw line, or None for a line too
+    long.
 
-    A body that breaks off ends the items, or where it must be `whole` raises ClientDisconnect.
+    An interrupted body ends the items; with `whole`, it raises ClientDisconnect.
     """
     kind = content_type(request, JSON, NDJSON)
     if kind == NDJSON:
@@ -253,9 +263,9 @@ async def _numbered_lines(request: Request, *, whole: bool) -> AsyncIterator[Ite
 
 
 class Ingest:
-    """Reads a bounded batch of distinct ids, then takes the collection's one writer for it.
+    """Read a bounded batch of distinct ids, then write it with the collection's only writer.
 
-    A client that is slow or stalls so keeps nobody else from writing.
+    A slow or stalled client therefore does not block other writers.
     """
 
     def __init__(
@@ -267,7 +277,8 @@ class Ingest:
         self._size = 0
 
     async def run(self, items: AsyncIterator[Item]) -> None:
-        """Raises RequestTimeout when the client stalls; what came whole before is in."""
+        """Index the documents. Raises RequestTimeout if the client stalls; batches already complete
+        stay indexed."""
         stalled: RequestTimeout | None = None
         try:
             await self._read(items)
@@ -277,7 +288,8 @@ class Ingest:
         if stalled:
             done = self.report.indexed + self.report.unchanged
             raise RequestTimeout(
-                f"{stalled.detail}; the {done:,} documents before are in, send the rest"
+                f"{stalled.detail} The {done:,} documents before it are indexed; send the "
+                "remaining ones."
             )
 
     async def _read(self, items: AsyncIterator[Item]) -> None:
@@ -286,7 +298,11 @@ class Ingest:
             if document is None:
                 if len(self.report.failed) < MOST_FAILED:
                     continue
-                self._fail(index + 1, None, "too many are bad; from here on nothing was read")
+                self._fail(
+                    index + 1,
+                    None,
+                    "Too many documents are invalid. The documents from here on were not read.",
+                )
                 return
             full = len(self._batch) >= BATCH or self._size >= BATCH_BYTES
             if full or document.id in self._batch:
@@ -298,12 +314,12 @@ class Ingest:
         value: object = item
         try:
             if item is None:
-                raise BadDocument(f"the line is longer than {LONGEST_LINE:,} bytes")
+                raise BadDocument(f"The line is longer than {LONGEST_LINE:,} bytes.")
             if isinstance(item, bytes):
                 value = orjson.loads(item)
             return parse_document(value)
         except orjson.JSONDecodeError as error:
-            self._fail(index, None, f"no JSON in UTF-8: {error.msg}")
+            self._fail(index, None, f"The line is not valid JSON in UTF-8: {error.msg}")
         except BadDocument as error:
             given = value.get("id") if isinstance(value, dict) else None
             self._fail(index, given, str(error))

@@ -1,4 +1,4 @@
-"""The end of a server's life: no new questions, time for the running ones, then an orderly cut."""
+"""Shutdown: no new questions, time for those in progress, then cancellation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import anyio
 
 from service.errors import Draining
 
-DETAIL: Final = "the server is shutting down; ask again in a moment"
+DETAIL: Final = "The server is shutting down. Ask again in a moment."
 
 
 class Drain:
-    """Who works under it registers a callback that cuts the work off.
+    """Tracks work in progress during a shutdown. Work registers a callback that cancels it.
 
-    `begin` refuses new work, `finished` waits for the old, `expire` cuts off what is left.
+    `begin` refuses new work, `finished` waits for the work in progress, `expire` cancels the rest.
     """
 
     def __init__(self) -> None:
@@ -27,15 +27,15 @@ class Drain:
         self._expired = False
 
     def check(self) -> None:
-        """Raises Draining once it has begun."""
+        """Raise Draining if the shutdown has begun."""
         if self.begun:
             raise Draining(DETAIL)
 
     @contextmanager
     def work(self, cut: Callable[[], None]) -> Iterator[None]:
-        """Work that a drain waits for. `cut` is called when the time is up.
+        """Register work that the shutdown waits for. `cut` is called when the time is up.
 
-        Raises Draining where it has begun already.
+        Raises Draining if the shutdown has begun.
         """
         self.check()
         key = object()
@@ -47,12 +47,12 @@ class Drain:
             self._tell()
 
     def on_begin(self, callback: Callable[[], None]) -> None:
-        """Call back at once when draining begins."""
+        """Register a callback for the beginning of the shutdown."""
         self._on_begin[object()] = callback
 
     @property
     def running(self) -> int:
-        """Pieces of work under way."""
+        """Number of pieces of work in progress."""
         return len(self._work)
 
     def begin(self) -> None:
@@ -64,13 +64,13 @@ class Drain:
         self._tell()
 
     async def finished(self, seconds: float) -> None:
-        """Wait until no work is left, at most so long; then cut off the rest."""
+        """Wait at most this long until no work is left, then cancel the rest."""
         with anyio.move_on_after(seconds):
             await self._idle.wait()
         self.expire()
 
     def expire(self) -> None:
-        """Cut off all work that is left."""
+        """Cancel all work that is left."""
         self._expired = True
         for cut in list(self._work.values()):
             cut()

@@ -1,4 +1,4 @@
-"""`/healthz` lives, `/readyz` can answer, `/startupz` could once, `/metrics`. Never behind keys."""
+"""`/healthz`, `/readyz`, `/startupz` and `/metrics`. They need no key."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ class Health(BaseModel):
 
 
 class Ready(Health):
-    """`degraded`: a side of retrieval that is out, collections that are incomplete or do not fit
-    the settings; questions are answered, and the answers say so. Absent where there is nothing to
-    say."""
+    """State of the service. `degraded` names sides of retrieval that are unavailable, and
+    collections that are incomplete or do not match the settings. Questions are still answered,
+    and the answers say so. Absent if there is nothing to report."""
 
     degraded: list[str] | None = None
 
 
 class Readiness:
-    """The runtime's checks, cached; one round at a time, in a task of its own, so that no probe
-    that leaves ends it. Close it."""
+    """Cached results of the runtime's checks.
+
+    One round of checks runs at a time, in a task of its own, so that a probe that disconnects does
+    not cancel it. Must be closed.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self.was_ready = False
@@ -53,8 +56,10 @@ class Readiness:
         self._until = 0.0
 
     async def missing(self) -> list[str]:
-        """What keeps the service from answering, by name; nothing when it is ready. The first
-        round is waited for, later ones for `PATIENCE_S`."""
+        """Return what keeps the service from answering, by name. Empty if it is ready.
+
+        Waits for the first round of checks, and for later ones at most `PATIENCE_S`.
+        """
         if time.monotonic() >= self._until and self._round is None:
             self._round = asyncio.create_task(self._look())
             self._round.add_done_callback(retrieve)
@@ -65,7 +70,7 @@ class Readiness:
                 if not each.cancelled():
                     each.result()
         if self._checks is None:
-            return ["checks: ended before any had an answer"]
+            return ["The checks ended before any of them returned a result."]
         missing = _told(check for check in self._checks if check.needed)
         self.was_ready = self.was_ready or not missing
         return missing
@@ -77,7 +82,8 @@ class Readiness:
 
     @property
     def degraded(self) -> list[str]:
-        """What is amiss by the last checks without keeping anybody from answering."""
+        """Return the problems found by the last checks that do not keep the service from
+        answering."""
         return _told(check for check in self._checks or () if not check.needed)
 
     async def _look(self) -> None:
@@ -92,7 +98,7 @@ class Readiness:
         with anyio.move_on_after(CHECK_TIMEOUT_S) as waiting:
             checks = await self._runtime.checks()
         if waiting.cancelled_caught:
-            return [Check("checks", False, f"no answer within {CHECK_TIMEOUT_S:.0f} s")]
+            return [Check("checks", False, f"No response within {CHECK_TIMEOUT_S:.0f} s")]
         engines = self._runtime.engines
         for check in checks:
             engine = engines.get(check.name.removeprefix("engine "))
@@ -110,18 +116,21 @@ def readiness_of(request: Request) -> Readiness:
     return readiness
 
 
-@router.get("/healthz", response_model=Health, summary="The process lives")
+@router.get("/healthz", response_model=Health, summary="Whether the process is alive")
 async def healthz() -> Response:
-    """Touches nothing: a process that answers this lives."""
+    """Return 200 if the process responds. Nothing else is checked."""
     return Response(ALIVE, media_type="application/json")
 
 
 @router.get(
-    "/readyz", response_model=Ready, responses=documented(503), summary="Questions can be answered"
+    "/readyz",
+    response_model=Ready,
+    responses=documented(503),
+    summary=("Whether questions can be answered"),
 )
 async def readyz(request: Request) -> Response:
-    """Asks engines and stores, at most once a second. 503 names what is missing; `degraded` what
-    does not keep questions from being answered."""
+    """Check engines and stores, at most once a second. A 503 names what is missing; `degraded`
+    names problems that do not keep questions from being answered."""
     drain: Drain = request.app.state.drain
     drain.check()
     readiness = readiness_of(request)
@@ -135,10 +144,13 @@ async def readyz(request: Request) -> Response:
 
 
 @router.get(
-    "/startupz", response_model=Health, responses=documented(503), summary="It was ready once"
+    "/startupz",
+    response_model=Health,
+    responses=documented(503),
+    summary=("Whether the service has ever been ready"),
 )
 async def startupz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Response:
-    """503 until everything could answer for the first time, then 200 for ever."""
+    """Return 503 until everything is ready for the first time, then 200."""
     missing = [] if readiness.was_ready else await readiness.missing()
     if missing:
         raise NotReady("; ".join(missing))
@@ -147,6 +159,6 @@ async def startupz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Re
 
 @router.get("/metrics", response_class=PlainTextResponse, summary="Prometheus metrics")
 async def metrics(request: Request) -> Response:
-    """Prometheus' text format."""
+    """Return the metrics in Prometheus' text format."""
     runtime: Runtime = request.app.state.runtime
     return Response(runtime.metrics.render(), headers={"content-type": CONTENT_TYPE})

@@ -1,4 +1,4 @@
-"""Admission: so many questions run, so many wait, and none waits for ever."""
+"""Admission: limits for running questions, waiting questions and waiting time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Gone = Callable[[], Awaitable[None]]
 
 
 class Place:
-    """The right to run one question; `release` it once or more often."""
+    """The right to run one question. `release` it at least once."""
 
     def __init__(self, admission: Admission, waited_s: float) -> None:
         self.waited_s = waited_s
@@ -39,7 +39,8 @@ class _Waiter:
 
 
 class Admission:
-    """At most `max_running` places, at most `max_waiting` waiters, first come, first served."""
+    """At most `max_running` places and `max_waiting` waiting questions, first come, first
+    served."""
 
     def __init__(self, settings: ServerSettings, metrics: Metrics, drain: Drain) -> None:
         self._settings = settings
@@ -58,9 +59,10 @@ class Admission:
         return len(self._queue)
 
     async def enter(self, gone: Gone) -> Place:
-        """A place, at once or after waiting; `gone` returns when the client leaves meanwhile.
+        """Return a place, at once or after waiting. `gone` returns when the client disconnects
+        meanwhile.
 
-        Raises Draining, Overloaded (no room to wait, or waited too long), ClientGone.
+        Raises Draining, Overloaded (queue full, or waited too long) or ClientGone.
         """
         if self._drain.begun:
             self._metrics.rejected("draining")
@@ -71,13 +73,13 @@ class Admission:
         if len(self._queue) >= self._settings.max_waiting:
             self._metrics.rejected("busy")
             raise Overloaded(
-                f"{self._running} questions run and {len(self._queue)} wait already; "
-                "ask again in a moment"
+                f"{self._running} questions are running and {len(self._queue)} are waiting. Ask "
+                "again in a moment."
             )
         return await self._wait(gone)
 
     def hand_on(self) -> None:
-        """A place is free: the longest waiter gets it."""
+        """Give a free place to the question that has waited longest."""
         if self._queue:
             waiter = self._queue.popleft()
             waiter.granted = True
@@ -119,10 +121,12 @@ class Admission:
         """Raise why a waiter gets no place."""
         if waiter.gone:
             self._metrics.left_waiting()
-            raise ClientGone("the client left while it waited")
+            raise ClientGone("The client disconnected while its question was waiting.")
         self._metrics.rejected("draining" if self._drain.begun else "busy")
         self._drain.check()
-        raise Overloaded(f"no place within {self._settings.max_wait_s:g} s; ask again in a moment")
+        raise Overloaded(
+            f"No place became free within {self._settings.max_wait_s:g} s. Ask again in a moment."
+        )
 
     def _drop(self, waiter: _Waiter) -> None:
         """Take it out of the queue; a place it was just given goes to the next."""

@@ -1,6 +1,6 @@
-"""The app's own OpenAPI document, with the request body and every event of the stream.
+"""The app's OpenAPI document, including the request body and every event of the stream.
 
-`python -m service.api > openapi.yaml` writes the one at the top level.
+`python -m service.api > openapi.yaml` writes the copy at the top level.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STREAM: Final = "text/event-stream"
 
 
 def build_schema(app: FastAPI) -> dict[str, Any]:
-    """What FastAPI finds, plus bodies read by dependencies, problems and events; made once."""
+    """Build FastAPI's schema and add bodies read by dependencies, problems and events. Cached."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title,
@@ -47,7 +47,7 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
 
 
 def event_models() -> dict[str, type[BaseEvent]]:
-    """Every event of the union by its tag."""
+    """Return every event of the union by its tag."""
     union: UnionType = get_args(Event)[0]
     return {model.model_fields["event"].default: model for model in get_args(union)}
 
@@ -99,7 +99,7 @@ def _describe_stream(operation: dict[str, Any]) -> None:
         for name, model in event_models().items()
     ]
     operation["responses"]["200"] = {
-        "description": "Events as they happen; a comment line every 15 s keeps it open.",
+        "description": "Events as they happen. Comments every 15 s keep the connection open.",
         "content": {STREAM: {"itemSchema": {"oneOf": items}}},
     }
 

@@ -1,16 +1,16 @@
-"""One error body everywhere: RFC 9457 problems with the request's id.
+"""The error body of every response: RFC 9457 problems with the request's id.
 
-To the tree of `service.errors` this edge adds what only HTTP knows:
+The HTTP edge adds these errors to the tree of `service.errors`:
 
 RevelatorError
-├── MalformedRequest      400 malformed-request       no JSON, or bytes that are no UTF-8
-├── KeyMissing            401 key-missing             the server wants a key
+├── MalformedRequest      400 malformed-request       not valid JSON, or not UTF-8
+├── KeyMissing            401 key-missing             the server requires a key
 ├── KeyRefused            403 key-refused             the key is not one of the server's
-├── RequestTimeout        408 request-timeout         the body did not come in time
-├── BodyTooLarge          413 body-too-large          more bytes than the server takes
+├── RequestTimeout        408 request-timeout         the body did not arrive in time
+├── BodyTooLarge          413 body-too-large          the body exceeds the size limit
 ├── UnsupportedMediaType  415 unsupported-media-type  a content type this path does not read
 ├── NotReady              503 not-ready               `/readyz`, `/startupz`: something is missing
-└── ClientGone            499 client-gone             nobody is left to read this
+└── ClientGone            499 client-gone             the client has disconnected
 """
 
 from __future__ import annotations
@@ -40,44 +40,44 @@ RETRY_AFTER_S: Final = 5
 
 
 class MalformedRequest(RevelatorError):
-    slug, title, status = "malformed-request", "The request cannot be read", 400
+    slug, title, status = "malformed-request", "The request cannot be parsed", 400
 
 
 class KeyMissing(RevelatorError):
-    slug, title, status = "key-missing", "A key is needed", 401
+    slug, title, status = "key-missing", "An API key is required", 401
 
 
 class KeyRefused(RevelatorError):
-    slug, title, status = "key-refused", "The key is not valid", 403
+    slug, title, status = "key-refused", "The API key is not valid", 403
 
 
 class RequestTimeout(RevelatorError):
-    slug, title, status = "request-timeout", "The body did not come in time", 408
+    slug, title, status = "request-timeout", "The request body did not arrive in time", 408
 
 
 class BodyTooLarge(RevelatorError):
-    slug, title, status = "body-too-large", "The body is too large", 413
+    slug, title, status = "body-too-large", "The request body is too large", 413
 
 
 class UnsupportedMediaType(RevelatorError):
-    slug, title, status = "unsupported-media-type", "The content type is not read here", 415
+    slug, title, status = "unsupported-media-type", "The content type is not supported", 415
 
 
 class NotReady(RevelatorError):
-    slug, title, status = "not-ready", "The service cannot answer now", 503
+    slug, title, status = "not-ready", "The service is not ready", 503
     retry_after = 1
 
 
 class ClientGone(RevelatorError):
-    slug, title, status = "client-gone", "The client has left", 499
+    slug, title, status = "client-gone", "The client disconnected", 499
 
 
 class ReconnectRefused(Exception):
-    """An EventSource came back by itself after its stream had ended: 204 makes it stay away."""
+    """An EventSource reconnected after its stream had ended. The response 204 stops it."""
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Make every failure of `app`, the framework's own too, a problem."""
+    """Turn every error of `app`, including the framework's own, into a problem."""
     app.add_exception_handler(RevelatorError, answer_error)
     app.add_exception_handler(RequestValidationError, answer_validation)
     app.add_exception_handler(HTTPException, answer_framework)
@@ -87,14 +87,14 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def request_id(request: Request) -> str:
-    """The id that `RequestIds` gave the request."""
+    """Return the id that `RequestIds` assigned to the request."""
     return getattr(request.state, "request_id", None) or secrets.token_hex(8)
 
 
 def problem_response(
     problem: Problem, retry_after: int | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """The problem as a response; a 503 or 429 always says when to come back (seconds)."""
+    """Return the problem as a response. A 503 or 429 always has `Retry-After` (seconds)."""
     headers = dict(headers or {})
     headers[REQUEST_ID] = problem.request_id
     if problem.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
@@ -115,11 +115,14 @@ async def answer_validation(request: Request, error: Exception) -> Response:
 
 
 async def answer_framework(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, 400 of the body parser."""
+    """Handle 404 and 405 of the router, and 400 of the body parser."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     if status == HTTPStatus.NOT_FOUND:
-        return await answer_error(request, NotFound(f"nothing is served at {request.url.path}"))
+        return await answer_error(
+            request,
+            NotFound(f"The path {request.url.path} does not exist. See /docs for all paths."),
+        )
     problem = Problem(
         type=f"urn:revelator:problem:{status.phrase.lower().replace(' ', '-')}",
         title=status.phrase,
@@ -132,12 +135,14 @@ async def answer_framework(request: Request, error: Exception) -> Response:
 
 async def answer_unexpected(request: Request, error: Exception) -> Response:
     log.error("request failed", request_id=request_id(request), exc_info=error)
-    internal = RevelatorError("an unexpected failure, logged under this request_id")
+    internal = RevelatorError("An unexpected error occurred. It was logged under this request_id.")
     return await answer_error(request, internal)
 
 
 async def answer_gone(request: Request, _: Exception) -> Response:
-    return await answer_error(request, ClientGone("the client left before its body had come"))
+    return await answer_error(
+        request, ClientGone("The client disconnected before its body was complete.")
+    )
 
 
 async def answer_reconnect(_: Request, __: Exception) -> Response:
@@ -145,7 +150,7 @@ async def answer_reconnect(_: Request, __: Exception) -> Response:
 
 
 def explain(errors: list[Any]) -> str:
-    """Pydantic's errors as one sentence; values sent by the client are not repeated."""
+    """Return Pydantic's errors as one sentence, without the values sent by the client."""
     lines = [f"{_place(error['loc'])}{error['msg']}" for error in errors[:SHOWN_ERRORS]]
     if len(errors) > SHOWN_ERRORS:
         lines.append(f"and {len(errors) - SHOWN_ERRORS} more")
@@ -153,7 +158,7 @@ def explain(errors: list[Any]) -> str:
 
 
 def explain_model(error: ValidationError) -> str:
-    """As `explain`, of a model's own validation."""
+    """As `explain`, for errors of a model's own validation."""
     return explain(error.errors(include_url=False, include_context=False, include_input=False))
 
 
@@ -163,7 +168,7 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route for OpenAPI: a Problem under each status."""
+    """Return the `responses` of a route for OpenAPI, with a Problem under each status."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": _phrase(status), "content": {MEDIA_TYPE: {"schema": schema}}}

@@ -1,4 +1,5 @@
-"""A pure ASGI middleware: every request has an id, echoed or made, on its response and its logs."""
+"""ASGI middleware that gives every request an id, returned in its response and written to
+its logs."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ ACCEPTED: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestIds:
-    """Echoes a client's `X-Request-ID` where it is harmless, else makes one.
+    """Returns a client's `X-Request-ID` if it is safe, else creates an id.
 
-    Leaves `request.state.request_id`, and `request.state.own_id`: true where it was made here.
+    Sets `request.state.request_id`, and `request.state.own_id`: true if the id was created here.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,4 @@
-"""What clients send: strict, closed models. Values of the wrong type are never converted."""
+"""Request models: strict and closed. Values of the wrong type are never converted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FilterValues = FilterScalar | Annotated[list[FilterScalar], Field(min_length=1)]
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        raise ValueError("there is no question in it")
+        raise ValueError("the question is blank")
     return text
 
 
@@ -33,7 +33,7 @@ Question = Annotated[
 
 
 class AnswerRequest(BaseModel):
-    """A question and how to answer it; everything but `question` has a default."""
+    """A question and how to answer it. Only `question` is required."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -42,24 +42,39 @@ class AnswerRequest(BaseModel):
     loop: RequestLoop = "default"
     retriever: RetrieverName = "hybrid"
     collection: str | None = Field(
-        None, max_length=200, description="Absent: `default` where it exists, else `sample`."
+        None,
+        max_length=200,
+        description="Collection to search. Default: `default` if it exists, else `sample`.",
     )
     filter: dict[str, FilterValues] | None = Field(
-        None, description="Passage metadata: field → value, or a list of which one must match."
+        None,
+        description="Filter by passage metadata: a value per field, or a list of which one "
+        "must match.",
     )
     top_k: int | None = Field(
-        None, ge=1, le=MAX_TOP_K, description="Passages shown to the reader per retrieval."
+        None,
+        ge=1,
+        le=MAX_TOP_K,
+        description="Number of passages that the reader sees per retrieval.",
     )
-    max_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
-    timeout_s: float | None = Field(None, gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)
+    max_steps: int | None = Field(
+        None, ge=1, le=MAX_STEPS, description="Maximum number of steps of the loop."
+    )
+    timeout_s: float | None = Field(
+        None,
+        gt=0,
+        le=LONGEST_TIMEOUT_S,
+        allow_inf_nan=False,
+        description="Time limit in seconds. Default: `limits.timeout_s` of the settings.",
+    )
 
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of `Runtime.prepare`."""
+        """Return the keyword arguments of `Runtime.prepare`."""
         return {name: getattr(self, name) for name in type(self).model_fields}
 
 
 class AnswerQuery(BaseModel):
-    """The same as query parameters, for EventSource; `filter` is JSON text."""
+    """The same request as query parameters, for EventSource. `filter` is JSON text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,32 +82,51 @@ class AnswerQuery(BaseModel):
     route: RequestRoute = "auto"
     loop: RequestLoop = "default"
     retriever: RetrieverName = "hybrid"
-    collection: str | None = Field(None, max_length=200)
-    filter: str | None = Field(None, description="A JSON object: field → value or list.")
-    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    max_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
-    timeout_s: float | None = Field(None, gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)
+    collection: str | None = Field(
+        None,
+        max_length=200,
+        description="Collection to search. Default: `default` if it exists, else `sample`.",
+    )
+    filter: str | None = Field(
+        None, description="JSON object with a value, or a list of values, per field."
+    )
+    top_k: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_TOP_K,
+        description="Number of passages that the reader sees per retrieval.",
+    )
+    max_steps: int | None = Field(
+        None, ge=1, le=MAX_STEPS, description="Maximum number of steps of the loop."
+    )
+    timeout_s: float | None = Field(
+        None,
+        gt=0,
+        le=LONGEST_TIMEOUT_S,
+        allow_inf_nan=False,
+        description="Time limit in seconds. Default: `limits.timeout_s` of the settings.",
+    )
 
     def request(self) -> AnswerRequest:
-        """Raises InvalidRequest when `filter` is no JSON object of values."""
+        """Return the request. Raises InvalidRequest if `filter` is not a JSON object of values."""
         values = self.model_dump()
         if self.filter is not None:
             try:
                 values["filter"] = orjson.loads(self.filter)
             except orjson.JSONDecodeError:
-                raise InvalidRequest("filter: send a JSON object, as text") from None
+                raise InvalidRequest("filter: not valid JSON; send a JSON object as text") from None
         return parse_request(values)
 
 
 def parse_request(body: object) -> AnswerRequest:
-    """Raises InvalidRequest naming each wrong field; values are not repeated."""
+    """Parse a request. Raises InvalidRequest, which names each wrong field but no values."""
     return parse(AnswerRequest, body)
 
 
 def parse(model: type[M], body: object) -> M:
-    """A decoded JSON body as `model`. Raises InvalidRequest."""
+    """Validate a decoded JSON body. Raises InvalidRequest."""
     if not isinstance(body, dict):
-        raise InvalidRequest("send a JSON object")
+        raise InvalidRequest("The body must be a JSON object.")
     try:
         return model.model_validate(body)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Who may ask: API keys, and where the server may listen without them."""
+"""API keys, and where the server may listen without them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from service.settings import ServerSettings, Settings
 
 
 def check_exposure(settings: ServerSettings) -> None:
-    """Raise ConfigurationError where strangers could ask: no loopback, no keys, not `insecure`."""
+    """Raise ConfigurationError for a host other than loopback without keys, unless `insecure` is
+    set."""
     if settings.keys or settings.insecure or is_loopback(settings.host):
         return
     raise ConfigurationError(
-        f"server.host {settings.host!r} can be reached from other machines: set server.keys, "
-        "or allow anyone to ask with --insecure"
+        f"server.host {settings.host!r} can be reached from other machines. Set server.keys, or "
+        "pass --insecure to allow requests without a key."
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; another name than localhost counts as not."""
+    """Whether `host` can be reached only from this machine. Names other than localhost count as
+    not."""
     if host == "localhost":
         return True
     try:
@@ -33,17 +35,18 @@ def is_loopback(host: str) -> bool:
 
 
 async def require_key(request: Request) -> None:
-    """Dependency: a valid key by `Authorization: Bearer` or `X-API-Key`, where keys are set."""
+    """Dependency: check the key in `Authorization: Bearer` or `X-API-Key`, if keys are
+    configured."""
     settings: Settings = request.app.state.settings
     keys = settings.server.keys
     if not keys:
         return
     given = _given(request)
     if given is None:
-        raise KeyMissing("send a key as `Authorization: Bearer …` or `X-API-Key: …`")
+        raise KeyMissing("Send an API key as `Authorization: Bearer …` or `X-API-Key: …`.")
     matches = [hmac.compare_digest(key.get_secret_value().encode(), given) for key in keys]
     if not any(matches):
-        raise KeyRefused("the key sent is not one of this server's")
+        raise KeyRefused("The API key is not one of this server's keys.")
 
 
 def _given(request: Request) -> bytes | None:

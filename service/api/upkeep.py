@@ -1,4 +1,4 @@
-"""A collection as a whole: its documents replaced at once, its stores compared and mended."""
+"""Operations on whole collections: replacing the documents, checking and repairing the stores."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ T = TypeVar("T")
 
 
 class Finding(BaseModel):
-    """`kind`: stray, lacking, outdated, surplus (passages; `count`, and the first few `ids`),
-    manifest, building, embedding, copy, or lost (a server holds the collection no more)."""
+    """A difference between manifest and stores.
+
+    `kind` is stray, lacking, outdated or surplus (for passages, with `count` and the first few
+    `ids`), manifest, building, embedding, copy, or lost (a server no longer holds the collection).
+    """
 
     kind: str
     detail: str
@@ -42,7 +45,7 @@ class Finding(BaseModel):
 
 
 class CollectionReport(BaseModel):
-    """What differs, and of a repair what was done and what is left."""
+    """The differences found and, after a repair, what was done and which differences are left."""
 
     collection: str
     documents: int
@@ -58,15 +61,17 @@ router = APIRouter(tags=["collections"], dependencies=[Depends(require_key)])
 
 @router.get("/collections/{name}/check", responses=documented(*REFUSALS))
 async def check_collection(request: Request, name: str, stores: Stores) -> CollectionReport:
-    """Compare manifest, BM25 store and dense store, passage by passage. Waits for a writer."""
+    """Compare manifest, BM25 store and dense store, passage by passage. Waits for a running
+    writer."""
     report = await _drained(request, lambda: stores.check(name))
     return CollectionReport.model_validate(report, from_attributes=True)
 
 
 @router.post("/collections/{name}/repair", responses=documented(*REFUSALS))
 async def repair_collection(request: Request, name: str, stores: Stores) -> CollectionReport:
-    """Make again what a server has lost, embed what has no vector, remove what no document has,
-    complete the manifest. What it did before it was cut off stays done; call it again."""
+    """Repair a collection: rebuild what a server has lost, embed passages without a vector, remove
+    passages without a document, and complete the manifest. An interrupted repair keeps its
+    progress; call it again to continue."""
     report = await _drained(request, lambda: stores.check(name, repair=True))
     return CollectionReport.model_validate(report, from_attributes=True)
 
@@ -77,10 +82,10 @@ async def repair_collection(request: Request, name: str, stores: Stores) -> Coll
     openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
 )
 async def replace_documents(request: Request, name: str, stores: Stores) -> IngestReport:
-    """Let these documents take the place of all that the collection holds. They are indexed beside
-    it, questions go on in the old ones, and one step switches to the new; running questions finish
-    in the old. Embeds as the settings now say. Bad documents are named and left out; a body that
-    breaks off changes nothing."""
+    """Replace the collection's contents atomically. The new documents are indexed beside the old
+    ones, which serve questions until one step switches over; questions in progress finish on the
+    old contents. The current embedding settings are used. Invalid documents are reported and
+    left out. An interrupted body changes nothing."""
     items = await items_of(request, whole=True)
     await stores.resolve(name)
     return await _drained(request, lambda: _replace(name, stores, items))
@@ -92,10 +97,11 @@ async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> Ingest
         try:
             await ingest.run(items)
         except RequestTimeout as error:
-            raise RequestTimeout(f"collection {name!r} stays as it is: {error.detail}") from None
+            raise RequestTimeout(f"Collection {name!r} is unchanged: {error.detail}") from None
         if len(ingest.report.failed) > MOST_FAILED:
             raise InvalidRequest(
-                f"collection {name!r} stays as it is: {MOST_FAILED:,} documents are bad"
+                f"Collection {name!r} is unchanged: {MOST_FAILED:,} documents are invalid. "
+                "Correct them and send all again."
             )
     return ingest.report
 

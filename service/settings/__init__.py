@@ -1,4 +1,4 @@
-"""Typed settings: `revelator.toml`, then `REVELATOR_…` variables (`__` for a dot), then flags."""
+"""Typed settings from `revelator.toml`, `REVELATOR_…` variables (`__` for a dot) and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every section of the settings is made of."""
+"""Base classes of the settings' sections."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class Section(BaseModel):
 
 
 class SectionWithSecrets(Section):
-    """Beside a secret `name` may stand `name_file`, a file that holds it, as Kubernetes mounts
-    them; where both are given it is an error."""
+    """A section whose secrets can be read from files, as Kubernetes mounts them.
+
+    The field `name_file` names a file that contains the secret `name`. Setting both is an error.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -50,7 +52,7 @@ class SectionWithSecrets(Section):
             if path is None or secret == field or secret not in cls.model_fields:
                 continue
             if given.get(secret) is not None:
-                raise ValueError(f"give {secret} or {field}, not both")
+                raise ValueError(f"set either {secret} or {field}, not both")
             try:
                 read[secret] = read_secret(Path(path))
             except ValueError as error:

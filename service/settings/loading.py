@@ -1,4 +1,4 @@
-"""Typed settings: `revelator.toml`, then `REVELATOR_…` variables (`__` for a dot), then flags."""
+"""Load the settings from `revelator.toml`, `REVELATOR_…` variables (`__` for a dot) and flags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -45,7 +45,10 @@ RENAMED = {"hanrag.on_no_evidence": "answers.no_evidence"}  # refused, by the ol
 
 
 class Settings(Section):
-    data_dir: Path = Path(platformdirs.user_data_dir("revelator"))
+    data_dir: Path = Field(
+        Path(platformdirs.user_data_dir("revelator")),
+        description="Folder of the embedded stores and the manifests.",
+    )
     server: ServerSettings = ServerSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
     engines: dict[str, EngineSettings] = {"default": EngineSettings()}
@@ -84,10 +87,10 @@ def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:
 
 
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Read file, then environment, then `flags` (dotted names), each over the one before.
+    """Load the settings from the file, the environment and `flags`, in ascending precedence.
 
-    Without `config`, `revelator.toml` of the working directory is read where there is one. Raises
-    ConfigurationError naming the file, the variable or the setting, and what is wrong with it.
+    Flags have dotted names. Without `config`, `revelator.toml` in the working directory is read, if
+    it exists. Raises ConfigurationError, which names the file, variable or setting and the problem.
     """
     _refuse_unknown_variables()
     file = _read_file(config)
@@ -104,11 +107,11 @@ def _read_file(config: Path | None) -> dict[str, Any]:
     if not path.is_file():
         if config is None:
             return {}
-        raise ConfigurationError(f"no settings file at {path}")
+        raise ConfigurationError(f"Settings file {path} does not exist.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no valid TOML: {error}") from None
+        raise ConfigurationError(f"Settings file {path} is not valid TOML: {error}") from None
 
 
 def _refuse_unknown_variables() -> None:
@@ -117,7 +120,7 @@ def _refuse_unknown_variables() -> None:
     for name in os.environ:
         if name.startswith(PREFIX) and name.split("__")[0].upper() not in known:
             names = ", ".join(sorted(known - OWN_VARIABLES))
-            raise ConfigurationError(f"{name} is no setting; they begin with {names}")
+            raise ConfigurationError(f"{name} is not a setting. Settings begin with {names}.")
 
 
 def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +141,6 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         name, said = ".".join(map(str, problem["loc"])), problem["msg"]
         if name in RENAMED:
-            said = f"this setting is now called {RENAMED[name]}; move its value there"
+            said = f"this setting was renamed to {RENAMED[name]}; use the new name"
         lines.append(f"{name}: {said}")
     return "settings: " + "; ".join(lines)

@@ -1,4 +1,4 @@
-"""Routes and loops."""
+"""Settings of the routes and loops."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ from service.settings.base import CommaList, Section
 
 
 class RoutesSettings(Section):
-    allowed: Annotated[list[RouteName], NoDecode, CommaList] = [
-        "direct",
-        "single",
-        "compound",
-        "complex",
-    ]
+    allowed: Annotated[list[RouteName], NoDecode, CommaList] = Field(
+        ["direct", "single", "compound", "complex"],
+        description="Routes that may be used.",
+    )
 
 
 class HanragSettings(Section):
-    """The paper's ablations, and what bounds its calls (METHODS.md §1.2, §1.6)."""
+    """HANRAG: the paper's ablations and the limits of its calls (METHODS.md §1.2, §1.6)."""
 
-    relevance: bool = True
+    relevance: bool = Field(True, description="Judge whether each passage found is relevant.")
     relevance_by: Literal["model", "labeler"] | None = Field(
         None,
-        description="Who judges it: the judge's model, as in the paper, or EfficientRAG's labeler. "
-        "Absent: the labeler for models that are known to read little (the shipped one), if it can "
-        "run, else the model.",
+        description="Who judges the relevance of passages: the judge's model, as in the paper, "
+        "or EfficientRAG's labeler. Default: the labeler for models known to judge poorly (such "
+        "as the shipped one), if the labeler can run, else the model.",
     )
-    ending: bool = True
-    refine: bool = True
-    fetch_k: int = Field(10, ge=1, le=100)
-    max_parts: int = Field(8, ge=1, le=32)
+    ending: bool = Field(True, description="Ask after each step whether the answer is found.")
+    refine: bool = Field(True, description="Let the model write the query of each search.")
+    fetch_k: int = Field(
+        10, ge=1, le=100, description="Number of passages per search that are judged."
+    )
+    max_parts: int = Field(
+        8, ge=1, le=32, description="Maximum number of parts of a compound question."
+    )
 
 
 AutoragPreset = Literal["nq", "2wiki", "triviaqa", "popqa", "hotpotqa", "webquestions"]
 
 
 class AutoragLimits(NamedTuple):
-    """T, T^PK and m (METHODS.md §2.2)."""
+    """The paper's limits T, T^PK and m (METHODS.md §2.2)."""
 
     max_retrievals: int = 5
     max_parametric: int = 5
@@ -64,35 +66,46 @@ class AutoragSettings(Section):
 
     mode: AutoragMode | None = Field(
         None,
-        description="`tuned`: for models trained on Auto-RAG's form, its published checkpoints "
-        "among them; `few_shot`: the form is shown by examples. Absent: as the reader's model was "
-        "trained where its folder says so (the shipped model's does), else `few_shot`.",
+        description="`tuned`: for models trained on Auto-RAG's dialogue format, such as its "
+        "published checkpoints. `few_shot`: the prompt shows the format by examples. Default: as "
+        "the reader's model was trained, if its folder says so (as that of the shipped model "
+        "does), else `few_shot`.",
     )
     preset: AutoragPreset | None = Field(
-        None, description="T, T^PK and m of a dataset as published (Table 10 of the paper)."
+        None, description="Use T, T^PK and m as published for this dataset (Table 10 of the paper)."
     )
-    parametric: bool = True
+    parametric: bool = Field(
+        True, description="Allow answers from the model's own knowledge when searches fail."
+    )
     max_retrievals: int | None = Field(
-        None, ge=1, le=20, description="T; absent: as the preset says, else 5."
+        None,
+        ge=1,
+        le=20,
+        description="T, the maximum number of retrievals. Default: as in the preset, else 5.",
     )
     max_parametric: int | None = Field(
         None,
         ge=0,
         le=20,
-        description="T^PK, at most max_steps; absent: as the preset says, else 5.",
+        description="T^PK, the maximum number of answers from the model's own knowledge, at most "
+        "max_steps. Default: as in the preset, else 5.",
     )
     passages: int | None = Field(
         None,
         ge=1,
         le=100,
-        description="m, of one search, where the request has no top_k; absent: as the preset says, "
-        "else 2.",
+        description="m, the number of passages per search, if the request has no top_k. Default: "
+        "as in the preset, else 2.",
     )
-    context_tokens: int = Field(8192, ge=512, description="Oldest documents go when it is full.")
+    context_tokens: int = Field(
+        8192,
+        ge=512,
+        description="Maximum tokens of the dialogue. The oldest documents are removed first.",
+    )
 
     @property
     def limits(self) -> AutoragLimits:
-        """Each as set, else as the preset has it."""
+        """Return the configured limits, with those of the preset as defaults."""
         preset = AUTORAG_PRESETS[self.preset] if self.preset else AutoragLimits()
         return AutoragLimits(
             preset.max_retrievals if self.max_retrievals is None else self.max_retrievals,
@@ -102,25 +115,40 @@ class AutoragSettings(Section):
 
 
 class EfficientragSettings(Section):
-    """EfficientRAG (METHODS.md §4). What is absent follows the profile."""
+    """EfficientRAG (METHODS.md §4). Settings without a value follow the profile."""
 
-    profile: Literal["official", "service"] = "service"
-    labeler: Path | None = Field(None, description="A checkpoint's folder; absent: the shipped one")
-    filter: Path | None = Field(None, description="A checkpoint's folder; absent: the shipped one")
+    profile: Literal["official", "service"] = Field(
+        "service", description="`official`: as published. `service`: with the service's changes."
+    )
+    labeler: Path | None = Field(
+        None, description="Folder of the labeler's checkpoint. Default: the shipped one."
+    )
+    filter: Path | None = Field(
+        None, description="Folder of the filter's checkpoint. Default: the shipped one."
+    )
     labels: Literal[2, 3] | None = Field(
-        None, description="2: a passage that ends the search has it continue, as the paper's do."
+        None,
+        description="3: CONTINUE, TERMINATE and FINISH. 2: FINISH counts as CONTINUE, as in the "
+        "paper's checkpoints. Default: as in the profile.",
     )
     filter_base: Literal["current", "original"] = Field(
-        "current", description="The next query is made of this hop's query, or of the question."
+        "current",
+        description="What the filter builds the next query from: the query of the current "
+        "hop, or the original question.",
     )
-    deduplicate: bool | None = Field(None, description="A passage found twice is read once.")
+    deduplicate: bool | None = Field(
+        None, description="Read a passage only once, even if several hops find it."
+    )
     reader_passages: int | None = Field(
         None,
         ge=1,
         le=100,
-        description="The reader sees so many; absent: what its model reads well, or all.",
+        description="Maximum number of passages that the reader sees. Default: what its model "
+        "handles well, or all.",
     )
-    threads: int | None = Field(None, ge=1, description="Of a forward pass; half of the machine's.")
+    threads: int | None = Field(
+        None, ge=1, description="Threads per forward pass. Default: half of the machine's cores."
+    )
 
 
 Weight = Literal["entropy", "attn_prob"]
@@ -139,68 +167,100 @@ PresetName = Literal[
 
 
 class RindSettings(Section):
-    """Which word asks for retrieval (METHODS.md §3.4 #1 to #3); absent: as the profile says."""
+    """DRAGIN's retrieval trigger (METHODS.md §3.4 #1 to #3). Settings without a value follow the
+    profile."""
 
     norm: Literal["sentence", "none"] = Field(
-        "sentence", description="Attention relative to its sentence, or as it is."
+        "sentence", description="Scale attention relative to its sentence, or use it unchanged."
     )
     attn_ctx: Literal["draft", "full"] | None = Field(
-        None, description="Attention of the draft read on its own, or of the generation itself."
+        None, description="Attention within the draft alone, or within the whole generation."
     )
-    exclude_self: bool | None = Field(
-        None, description="A token's attention to itself does not count."
-    )
+    exclude_self: bool | None = Field(None, description="Ignore a token's attention to itself.")
     gate_on_filter: bool | None = Field(
-        None, description="Words without content cannot ask for retrieval."
+        None, description="Words without content cannot trigger a retrieval."
     )
     weigh_last: bool | None = Field(
         None,
-        description="The last word of a sentence, which no later word attends to, counts as "
-        "attended to as much as the average word at least.",
+        description="Treat the last word of a sentence, to which no later word attends, as "
+        "having at least the average attention.",
     )
 
 
 class QfsSettings(Section):
     ctx: Literal["sentence", "prefix"] = Field(
-        "sentence", description="The query sees the whole sentence of the hit, or up to the hit."
+        "sentence",
+        description="The query is formed from the whole sentence of the hit, or from the "
+        "text up to the hit.",
     )
 
 
 class DraginSettings(Section):
-    """DRAGIN (METHODS.md §3). What is absent follows the profile and the preset."""
+    """DRAGIN (METHODS.md §3). Settings without a value follow the profile and the preset."""
 
-    profile: Literal["official", "in_context", "service"] = "service"
-    preset: PresetName | None = Field(None, description="θ, n and L of a published model and set.")
+    profile: Literal["official", "in_context", "service"] = Field(
+        "service",
+        description="`official`: as the official code. `in_context`: with attention within the "
+        "whole generation. `service`: with the service's further changes (METHODS.md §3.3).",
+    )
+    preset: PresetName | None = Field(
+        None, description="Use θ, n and L as published for this model and dataset."
+    )
     preset_source: PresetSource = Field(
-        "config", description="θ of today's code, of the paper's table, or of the first commit."
+        "config",
+        description="Origin of the preset's θ: the configuration in the official code, the "
+        "paper's table, or the first commit of the code.",
     )
-    threshold: float | None = Field(None, gt=0, description="θ; 1.0 unless a preset says otherwise")
-    max_tokens: int | None = Field(None, ge=8, le=4096, description="L")
-    query_words: int | None = Field(None, ge=1, le=512, description="n")
-    max_retrievals: int | None = Field(None, ge=0, le=64)
-    weight: Weight = Field("entropy", description="`attn_prob`: −log p in the place of entropy.")
-    query_formulation: QueryFormulation = "real_words"
-    truncate: Literal["sentence", "token"] = "sentence"
+    threshold: float | None = Field(
+        None,
+        gt=0,
+        description="θ, the threshold of the trigger. Default: as in the preset, else 1.0.",
+    )
+    max_tokens: int | None = Field(
+        None, ge=8, le=4096, description="L, the maximum number of tokens of the answer."
+    )
+    query_words: int | None = Field(
+        None, ge=1, le=512, description="n, the maximum number of words in a query."
+    )
+    max_retrievals: int | None = Field(
+        None, ge=0, le=64, description="Maximum number of retrievals."
+    )
+    weight: Weight = Field(
+        "entropy",
+        description="Weight of a token in the trigger: its entropy, or its negative "
+        "log-probability (`attn_prob`).",
+    )
+    query_formulation: QueryFormulation = Field(
+        "real_words", description="How the query is formed (METHODS.md §3.4)."
+    )
+    truncate: Literal["sentence", "token"] = Field(
+        "sentence", description="Cut the draft before the sentence or the token of the hit."
+    )
     docs_persist: bool = Field(
-        False, description="Passages stay in the prompts until others replace them."
+        False, description="Keep passages in the prompt until other passages replace them."
     )
-    cut_drafts: bool | None = Field(None, description="A draft ends at its first line break.")
+    cut_drafts: bool | None = Field(None, description="End each draft at its first line break.")
     rind: RindSettings = RindSettings()
     qfs: QfsSettings = QfsSettings()
     tagger: Literal["stopwords", "hanta", "spacy"] = Field(
         "stopwords",
-        description="Tells words with content from others: a list of stop words, HanTa's parts of "
-        "speech, or those of spaCy's model en_core_web_sm, as in the official code. Compared with "
-        "that code on spaCy's model (`spacy`, with sentences by `model`), trajectories of the "
-        "profile `official` were identical.",
+        description="How content words are identified: by a list of stop words, by HanTa's "
+        "part-of-speech tags, or by those of spaCy's model en_core_web_sm, as in the official "
+        'code. With `spacy` and `sentences = "model"`, the profile `official` reproduced the '
+        "official code's trajectories exactly.",
     )
     sentences: Literal["own", "sentencizer", "model"] = Field(
-        "own", description="The service's rules, spaCy's rules, or spaCy's model."
+        "own",
+        description="How text is split into sentences: by the service's own rules, by "
+        "spaCy's rules (`sentencizer`), or by spaCy's model.",
     )
 
     @model_validator(mode="after")
     def _preset_has_the_threshold(self) -> DraginSettings:
         first_known = self.preset is None or self.preset.startswith("llama-2-13b-chat/")
         if self.preset_source == "first" and not first_known:
-            raise ValueError("the first commit's thresholds are known for llama-2-13b-chat only")
+            raise ValueError(
+                "the first commit has thresholds only for llama-2-13b-chat; choose such a "
+                "preset, or another preset_source"
+            )
         return self

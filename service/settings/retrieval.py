@@ -1,4 +1,4 @@
-"""Where passages are stored and how they are searched."""
+"""Settings of the stores and of searching."""
 
 from __future__ import annotations
 
@@ -17,46 +17,65 @@ LOAD_S = 10.0  # that an embedding model in this process may take, loading inclu
 
 
 class EmbeddingSettings(SectionWithSecrets):
-    """Where the embedding model runs, and what differs from its preset. A model without a preset
-    has no prefixes, the mean of its last layer, normalised, cosine and 512 tokens."""
+    """Where the embedding model runs, and how it differs from its preset.
+
+    A model without a preset uses no prefixes, mean pooling, normalised vectors, cosine distance and
+    512 tokens.
+    """
 
     url: str | None = Field(
         None,
-        description="Base URL with /v1 of a server that has `/embeddings`; absent: here.",
+        description="Base URL, including /v1, of a server that provides `/embeddings`. Default: "
+        "embed in this process.",
         repr=False,
     )
-    key: SecretStr | None = Field(None, description="Of that server, sent as a bearer token.")
-    key_file: Path | None = Field(None, description="A file that holds the key, in its place.")
+    key: SecretStr | None = Field(
+        None, description="API key of the server, sent as a bearer token."
+    )
+    key_file: Path | None = Field(None, description="File that contains the key.")
     ca_file: FilePath | None = Field(
-        None, description="Certificates (PEM) of the authority that signed the server's."
+        None,
+        description="PEM file with the certificate authority (CA) that signed the server's "
+        "certificate.",
     )
     location: str | None = Field(
-        None, description="Folder of the model, or its name at the server, if not the model's name."
+        None,
+        description="Folder of the model, or its name at the server, if it differs from "
+        "`embedding_model`.",
     )
-    timeout_s: float = Field(30.0, gt=0, description="Of one request to the server.")
-    batch: int = Field(32, ge=1, le=2048, description="Texts in one request to the server.")
+    timeout_s: float = Field(
+        30.0, gt=0, description="Time limit of one request to the server, in seconds."
+    )
+    batch: int = Field(32, ge=1, le=2048, description="Number of texts per request to the server.")
     window_s: float = Field(
         0.002,
         ge=0,
         le=0.1,
-        description="While queries are being embedded, others wait so long to go as one batch.",
+        description="Seconds that a query waits for others, to be embedded as one batch, while "
+        "the model is busy.",
     )
     encoding: Literal["float", "base64"] = Field(
-        "float", description="How the server is asked to write vectors; base64 is shorter."
+        "float", description="Encoding of vectors in the server's responses. base64 is shorter."
     )
     threads: int | None = Field(
-        None, ge=1, description="Of a model that runs here; absent: half the cores, at most 4."
+        None,
+        ge=1,
+        description="Threads of a model in this process. Default: half of the cores, at most 4.",
     )
-    query_prefix: str | None = Field(None, description="Put before every query.")
-    passage_prefix: str | None = Field(None, description="Put before every passage.")
+    query_prefix: str | None = Field(None, description="Text put before every query.")
+    passage_prefix: str | None = Field(None, description="Text put before every passage.")
     pooling: Pooling | None = Field(
-        None, description="`mean` over the tokens, or the first one (`cls`)."
+        None, description="`mean`: average over the tokens. `cls`: the first token."
     )
     normalise: bool | None = Field(None, description="Scale vectors to length 1.")
-    distance: Distance | None = Field(None, description="How the store compares vectors.")
-    max_length: int | None = Field(None, ge=8, description="Tokens read of a text, prefix and all.")
+    distance: Distance | None = Field(
+        None, description="Distance that the store uses to compare vectors."
+    )
+    max_length: int | None = Field(
+        None, ge=8, description="Maximum tokens of a text, including its prefix."
+    )
     dimension: int | None = Field(
-        None, ge=1, description="Numbers in a vector; needed where a server has no preset's model."
+        None, ge=1, description="Vector size. Required if a server's model has no preset."
     )
 
     @field_validator("url")
@@ -69,16 +88,19 @@ class BackendSettings(Section):
     timeout_s: float | None = Field(
         None,
         gt=0,
-        description="Of one search, its retries included; absent: retrieval.timeout_s, and 10 s "
-        "for an embedding model in this process, which may have to be loaded first.",
+        description="Time limit of one search including retries, in seconds. Default: "
+        "retrieval.timeout_s, or at least 10 s for an embedding model in this process, which may "
+        "have to be loaded first.",
     )
     concurrency: int = Field(
-        64, ge=1, description="Searches that run at once; others wait, within their time."
+        64,
+        ge=1,
+        description="Maximum concurrent searches. Further searches wait within their time limit.",
     )
 
 
 class BackendsSettings(Section):
-    """Limits by backend; only those in use matter."""
+    """Limits per backend. Those of backends not in use have no effect."""
 
     tantivy: BackendSettings = BackendSettings()
     elasticsearch: BackendSettings = BackendSettings()
@@ -87,7 +109,7 @@ class BackendsSettings(Section):
     embedding: BackendSettings = BackendSettings()
 
     def of(self, backend: str) -> BackendSettings:
-        """Those of a backend by its name in the metrics; the default for any other."""
+        """Return the limits of a backend by its name in the metrics, or the defaults."""
         own: BackendSettings = getattr(self, backend, None) or BackendSettings()
         return own
 
@@ -96,60 +118,74 @@ class BreakerSettings(Section):
     failures: int = Field(
         5,
         ge=1,
-        description="So many failed searches in a row (no connection, no answer in time, 429, 502, "
-        "503, 504) open the circuit breaker of a backend: it is not asked for a while.",
+        description="Number of consecutive failed searches (no connection, timeout, 429, 502, "
+        "503, 504) after which the backend's circuit breaker opens. While it is open, the "
+        "backend is not searched.",
     )
     lost_s: float = Field(
         3.0,
         gt=0,
-        description="So many seconds in which searches waited for it and none came back open the "
-        "circuit breaker too.",
+        description="Seconds without any response, while searches wait for the backend, after "
+        "which the circuit breaker opens too.",
     )
     open_s: float = Field(
         1.0,
         gt=0,
-        description="After so long one search tries whether it is back; its question does not wait "
-        "for it.",
+        description="Seconds after which one search probes the backend. Its question does not "
+        "wait for the result.",
     )
 
 
 class CacheSettings(Section):
     query_embeddings: int = Field(
-        1000, ge=0, description="Vectors of queries that are remembered; 0: none."
+        1000, ge=0, description="Number of cached query embeddings. 0 disables the cache."
     )
     search_results: int = Field(
         0,
         ge=0,
-        description="Searches whose passages are remembered until their collection changes; 0: "
-        "none. Only of collections held by tantivy and qdrant-edge: what servers hold may be "
-        "changed by another gateway.",
+        description="Number of cached search results. An entry is valid until its collection "
+        "changes. 0 disables the cache. Only for collections in tantivy and qdrant-edge, because "
+        "another gateway may change those on servers.",
     )
 
 
 class RerankerSettings(SectionWithSecrets):
-    """A cross-encoder that orders the fused passages of `hybrid` anew. While it is out, answers
-    keep the fused order; `revelator_retrieval_failures_total{backend="reranker"}` counts it."""
+    """A cross-encoder that reorders the fused passages of `hybrid`.
+
+    If it fails, answers keep the fused order, and
+    `revelator_retrieval_failures_total{backend="reranker"}` counts the failure.
+    """
 
     kind: Literal["vllm", "vllm-score", "tei", "local"] = Field(
-        description="`vllm` (/v1/rerank) or `vllm-score` (/score) of a vLLM server; `tei` "
-        "(/rerank) of text-embeddings-inference; `local`: a model in this process, extra "
-        "`transformers`."
+        description="`vllm` (/v1/rerank) or `vllm-score` (/score): a vLLM server. `tei` "
+        "(/rerank): a text-embeddings-inference server. `local`: a model in this process (extra "
+        "`transformers`)."
     )
     url: str | None = Field(
-        None, description="Of the server, without a path: http://host:8000.", repr=False
+        None, description="URL of the server, without a path: http://host:8000.", repr=False
     )
-    key: SecretStr | None = Field(None, description="Of that server, sent as a bearer token.")
-    key_file: Path | None = Field(None, description="A file that holds the key, in its place.")
+    key: SecretStr | None = Field(
+        None, description="API key of the server, sent as a bearer token."
+    )
+    key_file: Path | None = Field(None, description="File that contains the key.")
     ca_file: FilePath | None = Field(
-        None, description="Certificates (PEM) of the authority that signed the server's."
+        None,
+        description="PEM file with the certificate authority (CA) that signed the server's "
+        "certificate.",
     )
     model: str | None = Field(
-        None, description="Its name at the vLLM server, or its folder for `local`."
+        None, description="Name of the model at the vLLM server, or the model's folder for `local`."
     )
     top_n: int = Field(
-        30, ge=1, description="Passages of the fused order that are scored; never less than top_k."
+        30,
+        ge=1,
+        description="Number of fused passages that are scored. At least top_k are always scored.",
     )
-    timeout_s: float = Field(2.0, gt=0, description="Of one search's scores, retries included.")
+    timeout_s: float = Field(
+        2.0,
+        gt=0,
+        description="Time limit for the scores of one search, including retries, in seconds.",
+    )
 
     @field_validator("url")
     @classmethod
@@ -161,91 +197,110 @@ class RerankerSettings(SectionWithSecrets):
         if self.kind == "local" and self.model is None:
             raise ValueError("kind `local` needs `model`, the folder of a cross-encoder")
         if self.kind != "local" and not self.url:
-            raise ValueError(f"kind `{self.kind}` needs `url`, as http://host:8000")
+            raise ValueError(f"kind `{self.kind}` needs `url`, such as http://host:8000")
         return self
 
 
 class RetrievalSettings(SectionWithSecrets):
     elasticsearch_url: str | None = Field(
-        None, description="http://[user:password@]host:9200; absent: embedded tantivy.", repr=False
+        None,
+        description="URL of Elasticsearch, http://[user:password@]host:9200. Default: "
+        "embedded tantivy.",
+        repr=False,
     )
-    elasticsearch_user: str | None = None
-    elasticsearch_password: SecretStr | None = None
+    elasticsearch_user: str | None = Field(None, description="User name at Elasticsearch.")
+    elasticsearch_password: SecretStr | None = Field(
+        None, description="Password of `elasticsearch_user`."
+    )
     elasticsearch_password_file: Path | None = Field(
-        None, description="A file that holds the password, in its place."
+        None, description="File that contains the password."
     )
     elasticsearch_api_key: SecretStr | None = Field(
-        None, description="In the place of user and password; as Elasticsearch encodes it."
+        None,
+        description="Encoded API key, as Elasticsearch returns it. Replaces user and password.",
     )
     elasticsearch_api_key_file: Path | None = Field(
-        None, description="A file that holds the API key, in its place."
+        None, description="File that contains the API key."
     )
     elasticsearch_ca_file: FilePath | None = Field(
-        None, description="Certificates (PEM) of the authority that signed the server's."
+        None,
+        description="PEM file with the certificate authority (CA) that signed the server's "
+        "certificate.",
     )
     elasticsearch_replicas: int | None = Field(
         None,
         ge=0,
-        description="Of each index made from now on; absent: 1 where the cluster has two nodes, or "
-        "what component template `revelator@custom` says.",
+        description="Replicas of each newly created index. Default: 1 if the cluster has at "
+        "least two nodes, or as in the component template `revelator@custom`.",
     )
     qdrant_url: str | None = Field(
         None,
-        description="http://[:KEY@]host:6333, of version 1.16 or newer; absent: embedded "
+        description="URL of Qdrant 1.16 or newer, http://[:KEY@]host:6333. Default: embedded "
         "qdrant-edge.",
         repr=False,
     )
-    qdrant_key: SecretStr | None = Field(None, description="Qdrant's API key.")
-    qdrant_key_file: Path | None = Field(
-        None, description="A file that holds the key, in its place."
-    )
+    qdrant_key: SecretStr | None = Field(None, description="API key of Qdrant.")
+    qdrant_key_file: Path | None = Field(None, description="File that contains the key.")
     qdrant_ca_file: FilePath | None = Field(
         None,
-        description="Certificates (PEM) of the authority that signed the server's, for REST and "
-        "gRPC.",
+        description="PEM file with the certificate authority (CA) that signed the server's "
+        "certificate, for REST and gRPC.",
     )
     qdrant_grpc_port: int | None = Field(
         None,
         ge=0,
         le=65_535,
-        description="The gRPC port of the same server; absent: the port of `qdrant_url` plus one. "
-        "gRPC is used once both ports have proved to be one server, REST until then. 0: REST only.",
+        description="gRPC port of the same server. Default: the port of `qdrant_url` plus one. "
+        "gRPC is used after both ports have been verified to belong to one server, REST before. "
+        "0 disables gRPC.",
     )
     vectors: VectorSettings = VectorSettings()
     embedding_model: str = Field(
         "minilm",
-        description="`minilm`, which is shipped (extra `local`); another preset (`e5-base-v2`, "
-        "`contriever-msmarco`, `bge-base-en-v1.5`, …); or a model's folder or name.",
+        description="The shipped model `minilm` (extra `local`), another preset (`e5-base-v2`, "
+        "`contriever-msmarco`, `bge-base-en-v1.5`, …), or the folder or name of a model.",
     )
     embedding: EmbeddingSettings = EmbeddingSettings()
     fusion: Literal["rrf", "weighted"] = Field(
         "weighted",
-        description="How `hybrid` joins its two rankings: reciprocal rank fusion, or the weighted "
-        "sum of normalised scores.",
+        description="How `hybrid` combines its two rankings: by reciprocal rank fusion, or by "
+        "the weighted sum of normalised scores.",
     )
-    rrf_k: int = Field(60, ge=1, description="k of reciprocal rank fusion.")
+    rrf_k: int = Field(60, ge=1, description="The constant k of reciprocal rank fusion.")
     dense_weight: float = Field(
-        0.5, ge=0, le=1, description="`weighted`: the dense side's share; BM25 has the rest."
+        0.5,
+        ge=0,
+        le=1,
+        description="Weight of the dense side for `weighted`. BM25 has the remainder.",
     )
     normalisation: Literal["min-max", "z"] = Field(
-        "z", description="`weighted`: scores to 0 … 1, or to mean 0 and deviation 1."
+        "z",
+        description="Score normalisation for `weighted`: `min-max` scales to 0 … 1; `z` "
+        "scales to mean 0 and standard deviation 1.",
     )
     timeout_s: float = Field(
-        2.0, gt=0, description="Of one search in one backend; a side that takes longer is out."
+        2.0,
+        gt=0,
+        description="Time limit of one search in one backend, in seconds. A side that "
+        "exceeds it is left out of the answer.",
     )
     write_timeout_s: float = Field(
-        30.0, gt=0, description="Of one request to a server that is no search: writes, counts."
+        30.0,
+        gt=0,
+        description="Time limit of other requests to a server (writes, counts), in seconds.",
     )
     retries: int = Field(
         2,
         ge=0,
-        description="More tries of a search that a backend could not take (no connection, 429, "
-        "502, 503, 504), within its time.",
+        description="Maximum retries of a search that a backend did not accept (no connection, "
+        "429, 502, 503, 504), within its time limit.",
     )
     backends: BackendsSettings = BackendsSettings()
     breaker: BreakerSettings = BreakerSettings()
     cache: CacheSettings = CacheSettings()
-    reranker: RerankerSettings | None = Field(None, description="Absent: none.")
+    reranker: RerankerSettings | None = Field(
+        None, description="Reranker of `hybrid`. Default: none."
+    )
 
     @field_validator("elasticsearch_url", "qdrant_url")
     @classmethod
@@ -255,13 +310,13 @@ class RetrievalSettings(SectionWithSecrets):
     @model_validator(mode="after")
     def _one_login(self) -> Self:
         if self.elasticsearch_api_key and self.elasticsearch_user:
-            raise ValueError("give elasticsearch_api_key or elasticsearch_user, not both")
+            raise ValueError("set either elasticsearch_api_key or elasticsearch_user, not both")
         if (self.elasticsearch_user is None) != (self.elasticsearch_password is None):
-            raise ValueError("elasticsearch_user and elasticsearch_password go together")
+            raise ValueError("elasticsearch_user and elasticsearch_password must be set together")
         return self
 
     def search_timeout_s(self, backend: str) -> float:
-        """Of one search in a backend, by its name in the metrics."""
+        """Return the time limit of one search in a backend, named as in the metrics."""
         if own := self.backends.of(backend).timeout_s:
             return own
         loaded_here = backend == "embedding" and self.embedding.url is None

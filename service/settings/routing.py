@@ -1,4 +1,4 @@
-"""Who chooses the route of a question, and when a simple route that fails is given up."""
+"""Settings of the router, and of escalation from a simple route."""
 
 from __future__ import annotations
 
@@ -11,30 +11,43 @@ from service.settings.base import Section
 
 
 class RouterSettings(Section):
-    """`model`: a call to the Revelator (METHODS.md §1.2). `classifier`: a small encoder, which
-    leaves to that call what it is not sure of."""
+    """How the route of a question is chosen.
 
-    kind: Literal["model", "classifier"] = "model"
+    `model`: by a call to the Revelator (METHODS.md §1.2). `classifier`: by a small encoder, with a
+    call to the Revelator if it is not confident.
+    """
+
+    kind: Literal["model", "classifier"] = Field("model", description="What chooses the route.")
     confidence: float = Field(
-        0.7, ge=0, le=1, description="Below this probability the classifier abstains."
+        0.7,
+        ge=0,
+        le=1,
+        description="Minimum probability for the classifier's choice. Below it, the model chooses.",
     )
     location: Path | None = Field(
-        None, description="Folder that `revelator train router` wrote; absent: the shipped one."
+        None,
+        description="Folder written by `revelator train router`. Default: the shipped classifier.",
     )
-    threads: int = Field(1, ge=1, description="Of the classifier; a question is short.")
+    threads: int = Field(
+        1,
+        ge=1,
+        description="Threads of the classifier. Questions are short, so one is usually enough.",
+    )
 
 
 class EscalationSettings(Section):
-    """A question on route `single` that fails its own check goes on as `complex`."""
+    """When a question on route `single` whose own check fails continues as `complex`."""
 
     when: Literal["never", "auto", "always"] = Field(
-        "never", description="`auto`: where the service chose the route; `always`: the caller too."
+        "never",
+        description="`auto`: if the service chose the route. `always`: also if the caller "
+        "chose it.",
     )
-    no_evidence: bool = Field(True, description="No passage was found relevant.")
+    no_evidence: bool = Field(True, description="Escalate if no passage was found relevant.")
     below: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="The mean probability of the answer's tokens (geometric) is below this, where "
-        "the engine gives it; 0 asks for none.",
+        description="Escalate if the geometric mean of the answer's token probabilities is below "
+        "this value, for engines that report them. 0 disables this check.",
     )

@@ -1,7 +1,7 @@
-"""URLs that may hold credentials: read by one function, shown by one function.
+"""URLs that may contain credentials: parsing them, and showing them without credentials.
 
-The one place where a URL is taken apart, so that nothing prints a secret. A key with `/`, `?`, `#`
-or `@` in it is accepted as it is or percent-encoded: all before the last `@` are the credentials.
+All URLs are taken apart here, so that no message prints a secret. Everything before the last `@` is
+the credentials; a key that contains `/`, `?`, `#` or `@` may be percent-encoded or not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHORTEST: Final = 4  # characters; hiding fewer would hide half of every message
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A URL without its credentials, and these, decoded; empty where there are none."""
+    """A URL without its credentials, and these decoded, or empty if there are none."""
 
     url: str
     user: str = ""
@@ -33,7 +33,7 @@ class Address:
 
 
 def address_of(url: str) -> Address:
-    """Take a URL apart. What has no scheme is taken for what would follow one."""
+    """Parse a URL. Text without a scheme is treated as what would follow one."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         scheme, rest = "", url
@@ -43,12 +43,12 @@ def address_of(url: str) -> Address:
 
 
 def shown(url: str) -> str:
-    """A URL for messages: without credentials and query."""
+    """Return the URL for messages, without credentials and query."""
     return address_of(url).url.partition("?")[0].partition("#")[0]
 
 
 def encoded(url: str) -> str:
-    """A URL whose credentials any HTTP client reads as they were meant."""
+    """Return the URL with percent-encoded credentials, which every HTTP client reads correctly."""
     address = address_of(url)
     if not address.has_login:
         return address.url
@@ -58,14 +58,14 @@ def encoded(url: str) -> str:
 
 
 def checked(url: str) -> str:
-    """As `encoded`, without a slash at its end. Raises ValueError for another scheme than HTTP."""
+    """Return the encoded URL without a trailing slash. Raises ValueError if it is not HTTP."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{shown(url)!r} is not an http:// or https:// URL")
     return encoded(url).rstrip("/")
 
 
 def authorization(url: str, key: SecretStr | None) -> dict[str, str]:
-    """The header that goes to the server at `url`: its bearer key, else the URL's credentials."""
+    """Return the authorization header for `url`: the bearer key, else the URL's credentials."""
     if key is not None:
         return {"Authorization": f"Bearer {key.get_secret_value()}"}
     address = address_of(url)
@@ -75,19 +75,19 @@ def authorization(url: str, key: SecretStr | None) -> dict[str, str]:
 
 
 def basic(user: str, password: str) -> str:
-    """Both as HTTP's basic authentication sends them."""
+    """Encode user and password for HTTP basic authentication."""
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def secrets_of(url: str, key: SecretStr | None) -> tuple[str, ...]:
-    """What a server at `url` gets to see that nobody else may, in each form that it is sent in."""
+    """Return the secrets of `url` in every form in which they are sent."""
     address = address_of(url)
     own = (key.get_secret_value(),) if key is not None else ()
     return (*own, address.password, basic(address.user, address.password))
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """What a server or a client said, without the secrets that it may repeat."""
+    """Remove the secrets from a message of a server or client, which may repeat them."""
     for secret in secrets:
         if len(secret) >= SHORTEST:
             text = text.replace(secret, HIDDEN).replace(quote(secret, safe=""), HIDDEN)
@@ -95,12 +95,12 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 
 def read_secret(path: Path) -> str:
-    """The content of a file that holds one secret, without space around it. Raises ValueError."""
+    """Read a file that contains one secret, and strip white space. Raises ValueError."""
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         raise ValueError(f"{path} cannot be read: {why}") from None
     if not secret:
-        raise ValueError(f"{path} is empty; it should hold the secret")
+        raise ValueError(f"{path} is empty; write the secret into it")
     return secret

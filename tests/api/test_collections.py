@@ -178,4 +178,4 @@ async def test_each_bad_request_is_a_problem(tmp_path: Path) -> None:
 async def test_a_deployment_without_stores_of_its_own_says_so() -> None:
     async with live() as service, service.http.get("/collections") as response:
         problem = await check_problem(response, 404, "not-found")
-        assert "manages no collections" in problem["detail"]
+        assert "does not manage collections" in problem["detail"]

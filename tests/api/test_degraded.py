@@ -132,7 +132,7 @@ async def test_documents_are_replaced_at_once(tmp_path: Path) -> None:
             await check_problem(response, 404, "not-found")
         async with service.http.put(url, json={"documents": []}) as response:
             problem = await check_problem(response, 422, "invalid-request")
-            assert "stays as it is" in problem["detail"]
+            assert "is unchanged" in problem["detail"]
 
 
 async def leftovers(service: Live, count: int) -> None:
@@ -172,10 +172,10 @@ async def test_a_late_probe_takes_no_gateway_out_that_answers(
         service.app.state.readiness._until = 0.0
         async with service.http.get("/readyz") as response:
             problem = await check_problem(response, 503, "not-ready")
-            assert "retrieval: no answer within" in problem["detail"]
+            assert "retrieval: No response within" in problem["detail"]
         await ask(service)
         (told,) = (await ready(service))["degraded"]
-        assert told.startswith("retrieval: no answer within")
+        assert told.startswith("retrieval: No response within")
         monkeypatch.setattr(runtime, "LATELY_S", 0.0)
         service.app.state.readiness._until = 0.0
         async with service.http.get("/readyz") as response:

@@ -79,6 +79,6 @@ async def test_the_command_goes_through_the_server_or_works_alone(tmp_path: Path
     code, text = await command(tmp_path, "--collection", "mine", "--repair")
     assert (code, "done: 1 passages embedded" in text) == (0, True)
     code, text = await command(tmp_path, "--repair")
-    assert (code, "--repair needs --collection" in text) == (2, True)
+    assert (code, "--repair needs a collection" in text) == (2, True)
     code, text = await command(tmp_path, "--collection", "none")
     assert (code, "there is no collection 'none'" in text) == (2, True)

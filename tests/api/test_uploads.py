@@ -108,7 +108,10 @@ async def test_a_client_that_stalls_is_told_what_is_in(
         await put(service)
         async with service.http.post(URL, data=Held(300).lines(), headers=NDJSON) as response:
             problem = await check_problem(response, 408, "request-timeout")
-        assert f"the {BATCH + 10} documents before are in, send the rest" in problem["detail"]
+        assert (
+            f"The {BATCH + 10} documents before it are indexed; send the remaining ones."
+            in problem["detail"]
+        )
         await until(service, BATCH + 10)
         assert await add(service, [{"id": "one", "text": "t"}])
 

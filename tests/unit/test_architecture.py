@@ -27,7 +27,7 @@ LAYERS = (
     ("evaluation", "api", "terminal", "training", "synthesis"),
     ("serving", "asking", "checking", "banner"),
     ("cli_options",),
-    ("cli_collections",),
+    ("cli_collections", "cli_synthesis"),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

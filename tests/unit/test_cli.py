@@ -57,7 +57,7 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
     [
         (["collections", "delete", "gone", "--yes"], "there is no collection 'gone'"),
         (["collections", "show", "../x"], "a name is"),
-        (["check", "--config", "gone.toml"], "no settings file at gone.toml"),
+        (["check", "--config", "gone.toml"], "Settings file gone.toml does not exist"),
         (["worker", "a-model", "--port", "9"], "there is no vLLM in the environment"),
         (["serve", "--host", "0.0.0.0"], "keys"),
         (["serve", "--port", "99999"], "server.port"),

@@ -87,7 +87,7 @@ def test_an_unknown_variable_is_refused(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_settings_file_that_is_named_must_exist() -> None:
-    with pytest.raises(ConfigurationError, match=r"no settings file at gone\.toml"):
+    with pytest.raises(ConfigurationError, match=r"Settings file gone\.toml does not exist"):
         load_settings(Path("gone.toml"))
 
 

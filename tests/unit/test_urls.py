@@ -94,7 +94,9 @@ def test_a_secret_is_read_from_its_file(tmp_path: Path, section: str, name: str)
         found = found[part]
     assert found[name].get_secret_value() == KEY
     assert KEY not in repr(settings)
-    with pytest.raises(ConfigurationError, match=f"give {name} or {name}_file, not both") as caught:
+    with pytest.raises(
+        ConfigurationError, match=f"set either {name} or {name}_file, not both"
+    ) as caught:
         load_settings(None, {f"{flag}_file": file, flag: "another-key"})
     assert "another-key" not in caught.value.detail
 
@@ -103,10 +105,10 @@ def test_logins_that_contradict() -> None:
     both = {"elasticsearch_user": "u", "elasticsearch_password": "p", "elasticsearch_api_key": "k"}
     with pytest.raises(ConfigurationError, match="not both"):
         load_settings(None, {f"retrieval.{name}": value for name, value in both.items()})
-    with pytest.raises(ConfigurationError, match="go together"):
+    with pytest.raises(ConfigurationError, match="must be set together"):
         load_settings(None, {"retrieval.elasticsearch_user": "u"})
     engine = {"urls": "http://u:p@host/v1", "kind": "openai", "key": "k"}
-    with pytest.raises(ConfigurationError, match="give key or credentials in urls"):
+    with pytest.raises(ConfigurationError, match="set either key or credentials in urls"):
         load_settings(None, {f"engines.default.{name}": value for name, value in engine.items()})
 
 

@@ -111,5 +111,5 @@ async def test_closed_while_a_round_is_under_way(checks: Checks) -> None:
         group.start_soon(probe)
         await anyio.sleep(0.02)
         await readiness.aclose()
-    assert told == [["checks: ended before any had an answer"]]
+    assert told == [["The checks ended before any of them returned a result."]]
     assert checks.rounds == 1

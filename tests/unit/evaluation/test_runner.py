@@ -136,7 +136,7 @@ async def _refuses(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
-        (_cut_short, "the stream ended without an answer or an error"),
+        (_cut_short, "The stream ended without an answer or an error."),
         (_raises, "ZeroDivisionError: a bug"),
         (_refuses, "urn:revelator:problem:engine-unavailable: never started"),
     ],

@@ -54,13 +54,13 @@ def test_a_field_that_the_service_sets_is_an_error_that_names_it(
 
 
 def test_the_error_names_the_setting_that_does_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"set chat_template_kwargs instead"):
+    with pytest.raises(ConfigurationError, match=r"use chat_template_kwargs instead"):
         load(tmp_path, "extra_body = { chat_template_kwargs = { enable_thinking = false } }")
 
 
 @pytest.mark.parametrize("kind", ["local", "embedded"])
 def test_an_engine_in_the_process_takes_no_fields(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"extra_body goes to servers.*'{kind}'"):
+    with pytest.raises(ConfigurationError, match=f"extra_body is sent to servers.*'{kind}'"):
         load(tmp_path, "extra_body = { top_k = 1 }", kind=kind)
 
 
