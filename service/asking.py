@@ -78,7 +78,7 @@ async def through_server(
                 yield event
     except (aiohttp.ClientError, TimeoutError) as error:
         raise EngineFailure(
-            f"the server at {base} cannot be reached or broke off: {error}"
+            f"the server at {base} cannot be reached, or closed the connection: {error}"
         ) from None
 
 

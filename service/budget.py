@@ -80,9 +80,13 @@ class Budget:
         question's answer, and may use what is kept for that. Raises BudgetExceeded."""
         kept = 0 if final else ANSWER_CALLS
         if self.llm_calls + kept >= self.limits.max_llm_calls:
-            raise BudgetExceeded(f"limits.max_llm_calls is {self.limits.max_llm_calls}")
+            raise BudgetExceeded(
+                f"the question has reached limits.max_llm_calls ({self.limits.max_llm_calls})"
+            )
         if self.tokens + self.under_way >= self._most_tokens(final):
-            raise BudgetExceeded(f"limits.max_tokens is {self.limits.max_tokens}")
+            raise BudgetExceeded(
+                f"the question has reached limits.max_tokens ({self.limits.max_tokens})"
+            )
         self.llm_calls += 1
         self.under_way += tokens
 
@@ -105,7 +109,9 @@ class Budget:
     def start_retrieval(self) -> None:
         """Count one search. Raises BudgetExceeded."""
         if self.retrievals >= self.limits.max_retrievals:
-            raise BudgetExceeded(f"limits.max_retrievals is {self.limits.max_retrievals}")
+            raise BudgetExceeded(
+                f"the question has reached limits.max_retrievals ({self.limits.max_retrievals})"
+            )
         self.retrievals += 1
 
     def _most_tokens(self, final: bool) -> float:

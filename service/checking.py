@@ -27,7 +27,9 @@ async def check_in_terminal(settings: Settings) -> int:
     owner = find_owner(settings.data_dir)
     checks = [Check("data directory", True, str(settings.data_dir))]
     if owner is not None:
-        checks.append(Check("server", True, f"pid {owner.pid} serves it at {owner.url or '?'}"))
+        checks.append(
+            Check("server", True, f"in use by process {owner.pid}, which serves {owner.url or '?'}")
+        )
         checks += await _ask_server(owner.url)
         async with open_engines(settings) as engines:
             checks += describe_roles(settings, engines)
@@ -37,7 +39,7 @@ async def check_in_terminal(settings: Settings) -> int:
             checks += describe_roles(settings, runtime.engines)
     checks += await _transport(settings)
     if settings.router.kind == "classifier":
-        sure = f"the classifier, where it is {settings.router.confidence:.0%} sure"
+        sure = f"the classifier, if its confidence is at least {settings.router.confidence:.0%}"
         checks.append(Check("router", True, sure))
     table = Table("", "what", "state", box=None)
     for check in checks:
@@ -58,7 +60,7 @@ async def _transport(settings: Settings) -> list[Check]:
         with anyio.fail_after(TRANSPORT_S):
             told = await backends.transport()
     except TimeoutError:
-        return [Check("qdrant", False, f"it did not answer in {TRANSPORT_S:.0f} s")]
+        return [Check("qdrant", False, f"no response within {TRANSPORT_S:.0f} s")]
     except RevelatorError as error:
         return [Check("qdrant", False, error.detail)]
     finally:
@@ -103,7 +105,7 @@ async def _ask_server(url: str | None) -> list[Check]:
     import aiohttp  # noqa: PLC0415
 
     if url is None:
-        return [Check("readiness", False, "the server has not said its URL yet")]
+        return [Check("readiness", False, "the server has not published its URL yet")]
     try:
         timeout = aiohttp.ClientTimeout(total=10)
         async with (
@@ -117,4 +119,4 @@ async def _ask_server(url: str | None) -> list[Check]:
                 checks += [Check("readiness", False, each) for each in told]
             return checks
     except (aiohttp.ClientError, TimeoutError) as error:
-        return [Check("readiness", False, f"{url} does not answer: {error}")]
+        return [Check("readiness", False, f"{url} does not respond: {error}")]

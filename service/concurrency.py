@@ -134,7 +134,7 @@ class deadline(_Cut):
     ) -> None:
         self._handle.cancel()
         if self._ended_by_it(kind):
-            raise DeadlineExceeded("the question's time is up") from None
+            raise DeadlineExceeded("the question's time limit was reached") from None
 
 
 class Interrupted(Exception):

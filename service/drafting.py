@@ -119,7 +119,7 @@ def gives_signals(generator: Generator) -> TypeGuard[SignalGenerator]:
 def signals_of(role: Role) -> SignalGenerator:
     """Raises ValueError: whether a reader gives signals is asked before a question begins."""
     if not gives_signals(role.generator):
-        raise ValueError(f"the engine {role.generator.name!r} gives no token signals")
+        raise ValueError(f"the engine {role.generator.name!r} does not provide token signals")
     return role.generator
 
 

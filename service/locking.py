@@ -40,8 +40,8 @@ class DirectoryOwned(StoreError):
         who = f"process {owner.pid}" if owner else "another process"
         where = f" (it serves {owner.url})" if owner and owner.url else ""
         super().__init__(
-            f"the data directory {folder} is in use by {who}{where}; go through that process, stop "
-            "it, or name another directory with --data"
+            f"the data directory {folder} is in use by {who}{where}; use that process, stop it, "
+            "or choose another directory with --data"
         )
 
 
@@ -55,7 +55,7 @@ class DataDirectory:
     def set_url(self, url: str | None) -> None:
         """Tell others where this process serves HTTP."""
         if self._handle is None:
-            raise StoreError(f"the data directory {self.folder} has been released")
+            raise StoreError(f"the data directory {self.folder} was released")
         note = orjson.dumps({"pid": os.getpid(), "url": url})
         os.pwrite(self._handle, note.ljust(_size(self._handle)), 0)
         os.ftruncate(self._handle, len(note))

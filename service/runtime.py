@@ -89,7 +89,7 @@ class Runtime:
         """
         if route == "direct" and loop != "default":
             raise InvalidRequest(
-                f"route 'direct' runs no loop; leave out loop {loop!r} or name another route"
+                f"route 'direct' runs no loop; remove loop {loop!r}, or choose another route"
             )
         if route != "direct":
             check_loop(resolve_loop("single", loop), self.roles, self.settings)
@@ -203,7 +203,7 @@ class Runtime:
                 request = SearchRequest(PROBE, 1, name, within_s=within_s, probe=True)
                 missing = (await self.retriever.search(request)).missing
         except TimeoutError:
-            return [self._retrieval_lost(f"no answer within {limit} s")]
+            return [self._retrieval_lost(f"no response within {limit} s")]
         except RevelatorError as error:
             return [self._retrieval_lost(error.detail)]
         without = f", without {' and '.join(missing)}" if missing else ""
@@ -282,7 +282,8 @@ def _role(
     if settings.engine not in engines:
         known = ", ".join(sorted(engines))
         raise ConfigurationError(
-            f"roles.{name}.engine names {settings.engine!r}; the engines are {known}"
+            f"roles.{name}.engine is {settings.engine!r}, which is not an engine; the engines are "
+            f"{known}"
         )
     engine = engines[settings.engine]
     try:
@@ -325,7 +326,9 @@ def _check_role(role: Role) -> Check | None:
     served = sorted({model for worker in up for model in worker.models})
     if not up or role.model in served:
         return None
-    wrong = f"no worker of {role.generator.name} serves {role.model!r} but {', '.join(served)}"
+    wrong = (
+        f"no worker of {role.generator.name} serves {role.model!r}; they serve {', '.join(served)}"
+    )
     return Check(f"role {role.name}", False, f"{wrong}; set roles.{role.name}.model or .adapter")
 
 
@@ -336,7 +339,7 @@ def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:
     problem = roles.labelling.labeler.problem() or roles.labelling.filter.problem()
     if problem and not (settings.efficientrag.labeler or settings.efficientrag.filter):
         return []
-    return [Check("loop efficientrag", problem is None, problem or "can run", needed=False)]
+    return [Check("loop efficientrag", problem is None, problem or "available", needed=False)]
 
 
 async def _check(name: str, engine: Generator) -> list[Check]:

@@ -112,7 +112,7 @@ async def _serve(
             log.warning(
                 "template offers no way to decline",
                 file=str(path),
-                detail=f"say in it that the reply is {NO_ANSWER!r} where no answer is found",
+                detail=f"add to it that the reply must be {NO_ANSWER!r} if no answer is found",
             )
         app = create_app(settings, runtime=runtime)
         server = make_server(app, settings.server)
@@ -177,8 +177,8 @@ def base_url(listener: socket.socket) -> str:
 
 def _cannot_listen(settings: ServerSettings, error: OSError) -> ConfigurationError:
     return ConfigurationError(
-        f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
-        "choose another with --host or --port"
+        f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose "
+        "another host or port with --host or --port"
     )
 
 

@@ -98,7 +98,7 @@ class Readiness:
         with anyio.move_on_after(CHECK_TIMEOUT_S) as waiting:
             checks = await self._runtime.checks()
         if waiting.cancelled_caught:
-            return [Check("checks", False, f"No response within {CHECK_TIMEOUT_S:.0f} s")]
+            return [Check("checks", False, f"no response within {CHECK_TIMEOUT_S:.0f} s")]
         engines = self._runtime.engines
         for check in checks:
             engine = engines.get(check.name.removeprefix("engine "))

@@ -76,7 +76,7 @@ async def read_questions(
     try:
         questions = (await anyio.to_thread.run_sync(load_dataset, file))[:limit]
         if not questions:
-            raise DatasetError([f"{file}: --limit {limit} leaves no question"])
+            raise DatasetError([f"{file}: --limit {limit} leaves no questions"])
         return questions
     except DatasetError as error:
         for problem in error.problems:
@@ -90,7 +90,7 @@ async def _evaluate(
     try:
         rows = await _ask_all(questions, ask, how, screen)
     except OSError as error:
-        screen.print(f"{how.out}: cannot be written: {error.strerror}", style="red", markup=False)
+        screen.print(f"{how.out} cannot be written: {error.strerror}", style="red", markup=False)
         return BAD_INPUT
     screen.print(table(summarise(rows)))
     screen.print(versions(), style="dim", highlight=False, soft_wrap=True)

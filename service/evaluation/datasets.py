@@ -53,7 +53,7 @@ def load_dataset(path: Path) -> list[GoldQuestion]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise DatasetError([f"{path}: cannot be read: {error.strerror}"]) from None
+        raise DatasetError([f"{path} cannot be read: {error.strerror}"]) from None
     questions: dict[str, GoldQuestion] = {}
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -62,15 +62,15 @@ def load_dataset(path: Path) -> list[GoldQuestion]:
         try:
             question = read_question(_object(line), str(number))
             if question.id in questions:
-                raise ValueError(f"the id {question.id!r} is on an earlier line too")
+                raise ValueError(f"the id {question.id!r} occurs on an earlier line")
             questions[question.id] = question
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
     if not questions and not problems:
-        problems.append(f"{path}: has no questions")
+        problems.append(f"{path} contains no questions")
     if problems:
         more = len(problems) - _MOST_PROBLEMS
-        extra = [f"{path}: {more} more bad lines"] if more > 0 else []
+        extra = [f"{path}: {more} more invalid lines"] if more > 0 else []
         raise DatasetError(problems[:_MOST_PROBLEMS] + extra)
     return list(questions.values())
 
@@ -85,7 +85,7 @@ def _object(line: bytes) -> Mapping[str, Any]:
     except RecursionError:
         raise ValueError("is nested too deep") from None
     if not isinstance(row, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     return row
 
 
@@ -96,7 +96,7 @@ def read_question(row: Mapping[str, Any], default_id: str) -> GoldQuestion:
     if parts:
         answers = (JOINT.join(part[0] for part in parts), *answers)
     if not answers:
-        raise ValueError("has no answer: give `answer`, `answers` or `parts`")
+        raise ValueError("has no answer: add `answer`, `answers` or `parts`")
     return GoldQuestion(
         id=_id(row, default_id),
         question=_question(row),
@@ -110,7 +110,7 @@ def read_question(row: Mapping[str, Any], default_id: str) -> GoldQuestion:
 def _question(row: Mapping[str, Any]) -> str:
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
-        raise ValueError("`question` is missing, empty or not a text")
+        raise ValueError("`question` is missing, empty or not a string")
     if len(question) > MOST_CHARACTERS:
         raise ValueError(f"`question` has more than {MOST_CHARACTERS:,} characters")
     return _encodable(question, "question")
@@ -121,7 +121,7 @@ def _id(row: Mapping[str, Any], default: str) -> str:
     if given is None:
         return default
     if isinstance(given, bool) or not isinstance(given, str | int) or given == "":
-        raise ValueError("`id` is neither a text nor a whole number")
+        raise ValueError("`id` is neither a string nor an integer")
     return str(given)
 
 
@@ -148,7 +148,7 @@ def _parts(row: Mapping[str, Any], answers: Sequence[str]) -> tuple[tuple[str, .
         joined = next((answer for answer in answers if JOINT in answer), "")
         return tuple((part.strip(),) for part in joined.split(JOINT) if part.strip())
     if not isinstance(parts, list) or not parts:
-        raise ValueError("`parts` is no list of answers")
+        raise ValueError("`parts` is not a list of answers")
     read = tuple(tuple(_texts({"parts": part}, "parts")) for part in parts)
     if not all(read):
         raise ValueError("`parts` has a part without an answer")
@@ -167,10 +167,10 @@ def _text(value: Any, name: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, str | int | float):
-        raise ValueError(f"`{name}` holds {value!r}, which is no text, number or boolean")
+        raise ValueError(f"`{name}` contains {value!r}, which is not a string, number or boolean")
     text = str(value).strip()
     if not text:
-        raise ValueError(f"`{name}` holds an empty text")
+        raise ValueError(f"`{name}` contains an empty string")
     return _encodable(text, name)
 
 
@@ -179,5 +179,5 @@ def _encodable(text: str, name: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"`{name}` holds half of a surrogate pair") from None
+        raise ValueError(f"`{name}` contains a lone surrogate") from None
     return text

@@ -167,7 +167,7 @@ def _failed(question: GoldQuestion, seen: _Seen, routed: bool, scoring: Scoring)
         llm_calls=seen.usage.llm_calls,
         prompt_tokens=seen.usage.prompt_tokens,
         completion_tokens=seen.usage.completion_tokens,
-        error=seen.error or "the stream ended without an answer or an error",
+        error=seen.error or "The stream ended without an answer or an error.",
     )
 
 

@@ -130,7 +130,7 @@ class PromptEncoder:
         if not self.tokenizer.chat_template:
             contents = [message.content for message in messages]
             return "\n".join(_MARK.format(n) for n in range(len(contents))) + "\n", contents
-        reason = "it leaves out a message"
+        reason = "it omits a message"
         for form in (messages, merge_turns(messages), fold_system(messages), simplest(messages)):
             try:
                 text, contents = self._apply(form, ask)
@@ -139,7 +139,7 @@ class PromptEncoder:
                 continue
             if all(_MARK.format(n) in text for n in range(len(contents))):
                 return text, contents
-        raise ValueError(f"the model's chat template refuses: {reason}")
+        raise ValueError(f"the model's chat template rejects the messages: {reason}")
 
     def _apply(self, messages: Sequence[Message], ask: bool) -> tuple[str, list[str]]:
         marked = [{"role": m.role, "content": _MARK.format(n)} for n, m in enumerate(messages)]

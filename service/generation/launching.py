@@ -67,7 +67,7 @@ def lora_options(adapters: Sequence[str]) -> list[str]:
     for adapter in adapters:
         name, _, path = adapter.partition("=")
         if not name or not path:
-            raise ConfigurationError(f"--lora {adapter!r}: give NAME=PATH")
+            raise ConfigurationError(f"--lora {adapter!r} is not valid; use NAME=PATH")
     return ["--enable-lora", "--lora-modules", *adapters] if adapters else []
 
 
@@ -106,7 +106,7 @@ def run_workers(workers: Sequence[Launch], say: Callable[[str], None]) -> int:
             if number != signal.SIGCHLD:
                 _send(running, number)
             for pid, code in _ended(running):
-                say(f"ended with {code}: {running.pop(pid)}")
+                say(f"ended with exit code {code}: {running.pop(pid)}")
                 codes.append(code)
     finally:
         _send(running, signal.SIGTERM)  # where one of them could not be started
@@ -137,6 +137,6 @@ def _ended(pids: Iterable[int]) -> list[tuple[int, int]]:
 def _require_vllm() -> None:
     if find_spec("vllm") is None:
         raise ConfigurationError(
-            f"there is no vLLM in the environment of {sys.executable}: install one there "
-            "(pip install 'revelator[vllm]'), or call revelator from the environment that has it"
+            f"vLLM is not installed in the environment of {sys.executable}: install it there (pip "
+            "install 'revelator[vllm]'), or run revelator from the environment that has it"
         )

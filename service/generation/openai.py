@@ -52,8 +52,8 @@ _ADVICE = {
     401: "check engines.{name}.key",
     403: "check engines.{name}.key",
     404: "check engines.{name}.urls (with /v1) and the model's name",
-    429: "the server is over its limit: wait, or lower engines.{name}.max_concurrency",
-    503: "the server is not ready: wait until it has loaded its model, or look at its log",
+    429: "the server's rate limit is reached: wait, or lower engines.{name}.max_concurrency",
+    503: "the server is not ready: wait until it has loaded its model, or check its log",
 }
 
 
@@ -142,10 +142,10 @@ class OpenAIGenerator:
         server = await self._learn()
         wanted = self._settings.model
         if wanted is None and not server.models:
-            raise self._failure(self._base, f"names no models; set engines.{self._name}.model")
+            raise self._failure(self._base, f"lists no models; set engines.{self._name}.model")
         if wanted and server.is_vllm and wanted not in server.models:
             served = ", ".join(server.models)
-            what = f"does not serve {wanted!r} but {served}; set engines.{self._name}.model"
+            what = f"does not serve {wanted!r}, but {served}; set engines.{self._name}.model"
             raise self._failure(self._base, what)
 
     async def aclose(self) -> None:
@@ -226,7 +226,7 @@ class OpenAIGenerator:
     async def _first_model(self) -> str:
         server = await self._learn()
         if not server.models:
-            raise self._failure(self._base, f"names no models; set engines.{self._name}.model")
+            raise self._failure(self._base, f"lists no models; set engines.{self._name}.model")
         return server.models[0]
 
     async def _learn(self) -> _Server:
@@ -250,7 +250,7 @@ class OpenAIGenerator:
                     any(row.get("owned_by") == "vllm" for row in rows),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise BadReply("did not list its models in JSON") from None
+                raise BadReply("did not return its list of models as JSON") from None
 
     async def _send(
         self, path: str, body: bytes | None, headers: dict[str, str] | None = None
@@ -314,7 +314,7 @@ class OpenAIGenerator:
         finally:
             response.close()
         status = response.status
-        kind = "look at the server's log" if status >= 500 else "check engines.{name}.urls"
+        kind = "check the server's log" if status >= 500 else "check engines.{name}.urls"
         advice = _ADVICE.get(status, kind).format(name=self._name)
         refused = _REFUSALS.get(status, EngineFailure)
         failure = self._failure(response.url, f"answered {status}: {said}; {advice}", refused)
@@ -329,25 +329,25 @@ class OpenAIGenerator:
             yield
         except TimeoutError as error:
             connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
-            what = "took no connection" if connecting else "was silent"
+            what = "did not accept the connection" if connecting else "sent no data"
             limit = self._settings.timeout_s
             seconds = min(CONNECT_S, limit) if connecting else limit
-            advice = f"look at its load, or raise engines.{self._name}.timeout_s"
+            advice = f"check its load, or raise engines.{self._name}.timeout_s"
             raise self._failure(url, f"{what} for {seconds:g} s; {advice}", EngineTimeout) from None
         except aiohttp.ClientConnectorError as error:
             advice = f"start the server, or correct engines.{self._name}.urls"
-            what = f"takes no connection ({_reason(error)})"
+            what = f"did not accept the connection ({_reason(error)})"
             raise self._failure(url, f"{what}; {advice}", EngineUnreached) from None
         except aiohttp.ClientResponseError as error:
-            what = f"does not speak HTTP as expected ({_reason(error)})"
+            what = f"did not send a valid HTTP response ({_reason(error)})"
             raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None
         except Interrupted:
-            raise self._failure(url, "was disconnected from while it answered") from None
+            raise self._failure(url, "lost the connection during its response") from None
         except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: `aclose` meanwhile
-            what = f"broke the connection off ({_reason(error)})"
-            raise self._failure(url, f"{what}; look at the server's log") from None
+            what = f"closed the connection ({_reason(error)})"
+            raise self._failure(url, f"{what}; check the server's log") from None
         except ValueError as error:  # BadReply, and lines or headers without end
-            raise self._failure(url, f"{error}; look at the server's log") from None
+            raise self._failure(url, f"{error}; check the server's log") from None
 
     def _failure(
         self, url: URL, what: str, kind: type[EngineFailure] = EngineFailure

@@ -139,13 +139,13 @@ class ReplyReader:
         try:
             event = orjson.loads(data)
         except orjson.JSONDecodeError:
-            raise BadReply(f"sent what is no JSON: {_cut(data)}") from None
+            raise BadReply(f"sent invalid JSON: {_cut(data)}") from None
         try:
             return self._read(event)
         except BadReply:
             raise
         except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
-            raise BadReply(f"sent JSON that is no completion: {_cut(data)}") from None
+            raise BadReply(f"sent JSON that is not a completion: {_cut(data)}") from None
 
     def end(self) -> Delta:
         """The last delta, after the last event. Raises BadReply where the answer is not whole.
@@ -156,14 +156,14 @@ class ReplyReader:
         if not self._answered:
             raise BadReply("sent no choices" if self.events else "sent no server-sent events")
         if self._finish is None and not self.done:
-            raise BadReply("cut its answer short: neither a finish reason nor [DONE] came")
+            raise BadReply("ended its response early, without a finish reason or [DONE]")
         usage = self._usage or TokenUsage(0, self._deltas)
         logprob = self._logprob if self._chance is None else self._chance.logprob
         return Delta(self._label(), logprob, self._finish or "stop", usage)
 
     def _read(self, event: dict[str, Any]) -> Delta | None:
         if error := event.get("error"):
-            raise BadReply(f"failed while answering: {error_text(error)}")
+            raise BadReply(f"failed during its response: {error_text(error)}")
         if usage := event.get("usage"):
             prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
             self._usage = TokenUsage(int(prompt or 0), int(completion or 0))
@@ -174,7 +174,7 @@ class ReplyReader:
         self._answered = True
         if reason := choice.get("finish_reason"):
             if reason in ("abort", "error"):
-                raise BadReply(f"gave the call up (finish reason {reason!r})")
+                raise BadReply(f"aborted the call (finish reason {reason!r})")
             self._finish = "length" if reason == "length" else "stop"
         return self._delta(choice)
 

@@ -61,7 +61,7 @@ class EventLines:
         lines = (self._rest + chunk).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > self._limit:
-            raise ValueError(f"a line of over {self._limit:,} bytes")
+            raise ValueError(f"a line exceeds {self._limit:,} bytes")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
     def flush(self) -> list[bytes]:

@@ -39,7 +39,8 @@ from service.settings import EngineSettings
 T = TypeVar("T")
 Event = str | SignalDelta
 WITHOUT_PLUGIN = (
-    "gives no token signals: our plugin does not run in it; start it by `revelator worker`"
+    "does not provide token signals, because Revelator's plugin is not running; start the server "
+    "with `revelator worker`"
 )
 
 
@@ -105,7 +106,7 @@ class VllmGenerator(OpenAIGenerator):
         info = await self.plugin_info()
         if info is None:
             return WITHOUT_PLUGIN
-        return None if info.signals else f"gives no token signals: {info.reason}"
+        return None if info.signals else f"does not provide token signals: {info.reason}"
 
     async def _accepted(self, path: str, body: bytes) -> aiohttp.ClientResponse:
         response = await self._send(path, body)
@@ -130,7 +131,7 @@ class VllmGenerator(OpenAIGenerator):
                     if data == b"[DONE]":
                         return
                     yield read_event(data)
-            raise BadReply("cut its answer short: neither an end nor [DONE] came")
+            raise BadReply("ended its response early, without an end event or [DONE]")
 
 
 class VllmSignalCall:
@@ -161,7 +162,10 @@ class VllmSignalCall:
 
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
         if not self._request.attention:
-            raise ValueError("the request asked for no attention")
+            raise ValueError("the request did not ask for attention")
         if any(not 0 <= token < self._received for token in tokens):
-            raise ValueError(f"rows of {list(tokens)}; {self._received} tokens were received")
+            raise ValueError(
+                f"attention rows of tokens {list(tokens)} are not available; {self._received} "
+                "tokens were received"
+            )
         return await self._rows(self._name, tokens)

@@ -102,7 +102,7 @@ def _of_json(read: Callable[[Any], T]) -> Callable[[bytes], T]:
 def read_event(event: Any) -> str | SignalDelta:
     """One event of a draft: its name at the worker, or a delta. Raises BadReply for an error."""
     if error := event.get("error"):
-        raise BadReply(f"failed while answering: {error_text(error)}")
+        raise BadReply(f"failed during its response: {error_text(error)}")
     if "call" in event:
         return str(event["call"])
     tokens = tuple(_token(token) for token in event["tokens"])
@@ -140,7 +140,9 @@ def read_spans(body: Any) -> tuple[Span, ...]:
 @_of_json
 def read_info(body: Any) -> PluginInfo:
     if body["protocol"] != PROTOCOL:
-        reason = f"its plugin speaks protocol {body['protocol']}, not {PROTOCOL}: update one"
+        reason = (
+            f"its plugin uses protocol {body['protocol']}, not {PROTOCOL}; update the older side"
+        )
         return PluginInfo(False, reason)
     counts = (int(body.get(name, 0)) for name in ("ranks", "calls", "reserved_bytes"))
     held = (int(body.get(name, 0)) for name in ("worker_calls", "worker_bytes"))

@@ -54,8 +54,8 @@ def read_card(folder: Path, kind: Kind) -> CheckpointCard:
     path = folder / CARD_FILE
     if not path.is_file():
         raise ConfigurationError(
-            f"there is no {kind} checkpoint at {folder} ({CARD_FILE} is missing); "
-            f"make one: revelator train {kind}"
+            f"there is no {kind} checkpoint at {folder} ({CARD_FILE} is missing); create one: "
+            f"revelator train {kind}"
         )
     try:
         card = CheckpointCard.model_validate_json(path.read_bytes())
@@ -73,18 +73,18 @@ def is_saved(folder: Path) -> bool:
 
 def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
     if card.kind != kind:
-        return f"it is a {card.kind}, a {kind} is wanted; correct efficientrag.{kind}"
+        return f"it is a {card.kind}, but a {kind} is needed; correct efficientrag.{kind}"
     if kind == "labeler" and card.tags is None:
-        return "a labeler's card says how many tags it has, 2 or 3"
+        return "the card of a labeler must state its number of tags, 2 or 3"
     if card.words != WORD_RULE:
         return (
-            f"trained on words cut by the rule {card.words!r}, this version cuts by {WORD_RULE!r}; "
-            f"train it again: revelator train {kind}"
+            f"it was trained with the word rule {card.words!r}, but this version uses "
+            f"{WORD_RULE!r}; train it again: revelator train {kind}"
         )
     model = [WEIGHTS_FILE, CONFIG_FILE] if is_saved(folder) else [MODEL_FILE]
     needed = [*model, *([TOKENIZER_FILE] if card.tokenizer == "file" else [])]
     if absent := [name for name in needed if not (folder / name).is_file()]:
-        return f"{' and '.join(absent)} must lie beside it; copy the whole folder"
+        return f"{' and '.join(absent)} is missing beside it; copy the whole folder"
     return None
 
 
@@ -93,7 +93,7 @@ def _unreadable(path: Path, error: ValidationError) -> str:
     place = ".".join(map(str, first["loc"]))
     if place == "format":
         return (
-            f"{path}: format {first['input']!r}, this version reads {FORMAT}; use a checkpoint of "
-            "this version, or the version that made it"
+            f"{path}: format {first['input']!r} is not supported, this version reads {FORMAT}; "
+            "use a checkpoint of this version, or the version that created it"
         )
     return f"{path}: {place or 'the file'}: {first['msg']}"

@@ -62,7 +62,7 @@ class Session:
         wanted = [TOKENS, TAGS] if self.card.kind == "labeler" else [TOKENS]
         tokens, *tags = self.runtime.run(wanted, feed)
         if not (np.isfinite(tokens).all() and all(np.isfinite(each).all() for each in tags)):
-            raise ValueError("its outputs are not all numbers")
+            raise ValueError("its outputs are not all finite")
         margins = (tokens[..., 1] - tokens[..., 0]).tolist()
         shares = _softmax(tags[0]).tolist() if tags else [[]] * len(inputs)
         return [Output(*pair) for pair in zip(margins, shares, strict=True)]
@@ -84,7 +84,7 @@ def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
             else file_tokenizer(folder / TOKENIZER_FILE)
         )
     except Exception as error:  # the library raises nothing narrower
-        raise ConfigurationError(f"{folder / TOKENIZER_FILE} is not readable: {error}") from None
+        raise ConfigurationError(f"{folder / TOKENIZER_FILE} cannot be read: {error}") from None
     if absent := [mark for mark in ("[CLS]", "[SEP]") if tokenizer.token_to_id(mark) is None]:
         raise ConfigurationError(f"{folder / TOKENIZER_FILE} has no token {absent[0]}")
     runtime = (open_torch if is_saved(folder) else _open_onnx)(folder, card, threads)
@@ -98,10 +98,10 @@ def _open_onnx(folder: Path, card: CheckpointCard, threads: int) -> Any:
     except Exception as error:  # the library's errors have no common base
         reason = str(error).splitlines()[0]
         raise ConfigurationError(
-            f"{path} is no model that ONNX Runtime can open ({reason}); copy or export it anew"
+            f"{path} is not a model that ONNX Runtime can open ({reason}); copy or export it again"
         ) from None
     if problem := _mismatch(runtime, card):
-        raise ConfigurationError(f"{path}: {problem}; export it anew")
+        raise ConfigurationError(f"{path}: {problem}; export it again")
     return runtime
 
 
@@ -111,7 +111,7 @@ def _mismatch(runtime: Any, card: CheckpointCard) -> str | None:
     given = {each.name: each.shape for each in runtime.get_outputs()}
     wanted = {TOKENS, TAGS} if card.kind == "labeler" else {TOKENS}
     if taken != set(INPUTS) or not wanted <= set(given):
-        return f"it takes {sorted(taken)} and gives {sorted(given)}"
+        return f"its inputs are {sorted(taken)} and its outputs {sorted(given)}"
     if card.kind == "labeler" and given[TAGS][-1] != card.tags:
-        return f"it has {given[TAGS][-1]} tags, its card says {card.tags}"
+        return f"it has {given[TAGS][-1]} tags, but its card says {card.tags}"
     return None

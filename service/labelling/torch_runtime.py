@@ -76,7 +76,7 @@ def open_torch(folder: Path, card: CheckpointCard, threads: int) -> TorchRuntime
     except Exception as error:  # the libraries' errors have no common base
         reason = str(error).splitlines()[0]
         raise ConfigurationError(
-            f"{folder}: {CONFIG_FILE} or {WEIGHTS_FILE} cannot be read ({reason}); copy them anew"
+            f"{folder}: {CONFIG_FILE} or {WEIGHTS_FILE} cannot be read ({reason}); copy them again"
         ) from None
     heads = _split(path, card, encoder, weights)
     activation = ACT2FN[getattr(config, "pooler_hidden_act", "gelu")]
@@ -94,9 +94,11 @@ def _split(path: Path, card: CheckpointCard, encoder: Any, weights: Mapping[str,
     absent += [name for head in needed if (name := f"{head}.weight") not in heads]
     if absent:
         raise ConfigurationError(
-            f"{path} is no {card.kind}: it has no {absent[0]}; save the model that was trained"
+            f"{path} is not a {card.kind}: it has no {absent[0]}; save the model that was trained"
         )
     if card.kind == "labeler" and len(heads[f"{TAG_HEAD}.weight"]) != card.tags:
         size = len(heads[f"{TAG_HEAD}.weight"])
-        raise ConfigurationError(f"{path} has {size} tags, its card says {card.tags}; correct that")
+        raise ConfigurationError(
+            f"{path} has {size} tags, but its card says {card.tags}; correct the card"
+        )
     return heads

@@ -21,7 +21,9 @@ def get_loop(name: LoopName) -> Loop:
     """The loop of a name. Raises LoopUnavailable, saying what is missing."""
     if name not in LOOPS:
         built = ", ".join(sorted(LOOPS))
-        raise LoopUnavailable(f"the loop {name!r} is not built in this version; it has {built}")
+        raise LoopUnavailable(
+            f"the loop {name!r} is not implemented in this version; available: {built}"
+        )
     return LOOPS[name]
 
 
@@ -29,4 +31,4 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
     """Raises LoopUnavailable where this deployment cannot run the loop."""
     loop = get_loop(name)
     if isinstance(loop, Demanding) and (lacking := loop.missing(roles, settings)):
-        raise LoopUnavailable(f"the loop {name!r} cannot run here: {lacking}")
+        raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")

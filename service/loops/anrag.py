@@ -16,7 +16,7 @@ from service.revelator.reading import write_answer
 from service.revelator.relevance import Verdict, judge_relevance
 
 TOP_K: Final = 3
-UNREAD: Final = "judgement not readable"
+UNREAD: Final = "judgement could not be parsed"
 NOT_JUDGED: Final = "not judged"
 
 
@@ -109,7 +109,7 @@ async def _answer(
                     passage_id=hit.passage.passage_id,
                     relevant=False,
                     kept=True,
-                    reason="none was relevant",
+                    reason="no passage was relevant",
                 )
     texts = [PassageText(passage.title, passage.text) for passage in kept]
     prompt = step.inquiry.roles.reader.templates.answer(question, texts)

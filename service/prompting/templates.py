@@ -83,7 +83,9 @@ def load_template(folder: Path, name: str) -> PromptTemplate:
     template = PromptTemplate(path.read_text(encoding="utf-8").rstrip("\n"))
     unknown = [field for field in template.fields if field not in FIELDS]
     if unknown:
-        raise ValueError(f"{path}: ${unknown[0]} is no field; they are {', '.join(FIELDS)}")
+        raise ValueError(
+            f"{path}: ${unknown[0]} is not a field; the fields are {', '.join(FIELDS)}"
+        )
     return template
 
 
@@ -95,7 +97,9 @@ class TemplateSet:
         self.folder = shipped if shipped.is_dir() else Path(name)
         if not self.folder.is_dir():
             known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
-            raise FileNotFoundError(f"no template set {name!r}: name one of {known}, or a folder")
+            raise FileNotFoundError(
+                f"there is no template set {name!r}; use one of {known}, or a folder"
+            )
         self._roles = {path.stem for path in self.folder.glob("*.txt")}
         for role in self._roles:  # read now: no question may wait for a disk
             load_template(self.folder, role)

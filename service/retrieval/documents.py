@@ -54,16 +54,16 @@ class Record:
 def parse_document(value: object) -> Document:
     """A decoded JSON object as a document. Raises BadDocument."""
     if not isinstance(value, dict):
-        raise BadDocument(f"a document is a JSON object, this is {_kind(value)}")
+        raise BadDocument(f"a document must be a JSON object, not {_kind(value)}")
     title, text = value.get("title"), value.get("text")
     if not isinstance(text, str):
-        raise BadDocument(f"text must be a string, it is {_kind(text)}")
+        raise BadDocument(f"text must be a string, not {_kind(text)}")
     if not text.strip():
         raise BadDocument("text is empty")
     if title is None:
         title = ""
     if not isinstance(title, str):
-        raise BadDocument(f"title must be a string, it is {_kind(title)}")
+        raise BadDocument(f"title must be a string, not {_kind(title)}")
     if len(title) > LONGEST_TITLE:
         raise BadDocument(f"title is longer than {LONGEST_TITLE:,} characters")
     metadata = {key: item for key, item in value.items() if key not in {"id", "title", "text"}}
@@ -79,14 +79,14 @@ def _document_id(given: object, title: str, text: str) -> str:
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(given)
     if not isinstance(given, str):
-        raise BadDocument(f"id must be a string or a whole number, it is {_kind(given)}")
+        raise BadDocument(f"id must be a string or an integer, not {_kind(given)}")
     if not given.strip():
-        raise BadDocument("id is empty; leave it out to have one made from title and text")
+        raise BadDocument("id is empty; omit it to get one derived from title and text")
     _check_text("id", given)
     if len(given.encode()) > LONGEST_ID:
         raise BadDocument(f"id is longer than {LONGEST_ID} bytes")
     if _PASSAGE_ID.search(given):
-        raise BadDocument("id must not end in # and a number, which name a document's passages")
+        raise BadDocument("id must not end in # and a number, which is reserved for passage ids")
     return given
 
 
@@ -94,18 +94,18 @@ def _check_text(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadDocument(f"{name} is not valid Unicode (a lone surrogate)") from None
+        raise BadDocument(f"{name} is not valid Unicode (it contains a lone surrogate)") from None
 
 
 def _check_metadata(metadata: dict[str, Any]) -> None:
     if len(metadata) > MOST_FIELDS:
-        raise BadDocument(f"more than {MOST_FIELDS} fields beside id, title and text")
+        raise BadDocument(f"there are more than {MOST_FIELDS} fields besides id, title and text")
     if "" in metadata:
         raise BadDocument("a field has an empty name")
     try:
         orjson.dumps(metadata, option=_SORTED)
     except (TypeError, ValueError) as error:
-        raise BadDocument(f"its further fields are no plain JSON: {error}") from None
+        raise BadDocument(f"its other fields are not plain JSON: {error}") from None
 
 
 def _kind(value: object) -> str:

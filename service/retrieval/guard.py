@@ -77,7 +77,7 @@ class Guard:
                 return await ask()
         except TimeoutError as error:
             raise BackendUnavailable(
-                f"{self._backend} did not answer a probe in {limit:.3g} s"
+                f"{self._backend} did not respond to a probe within {limit:.3g} s"
             ) from error
 
     async def aclose(self) -> None:
@@ -152,7 +152,8 @@ class Guard:
 
     def _refusal(self) -> BackendUnavailable:
         return BackendUnavailable(
-            f"{self._backend} has failed repeatedly and is not asked until a trial succeeds"
+            f"circuit breaker of {self._backend} is open after repeated failures; it closes when "
+            "a probe succeeds"
         )
 
     def _show(self) -> None:

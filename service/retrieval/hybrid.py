@@ -38,7 +38,7 @@ DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
 
 INCOMPLETE = "index-incomplete"
-LOST_BEFORE = "it failed earlier in this question and is not asked again"
+LOST_BEFORE = "it failed earlier in this question and is not searched again"
 NOTHING = SearchResult(())
 
 Requests = Sequence[SearchRequest]
@@ -80,7 +80,7 @@ class HybridRetriever:
             if unknown:
                 raise InvalidRequest(
                     f"collection {name!r} has no metadata field {', '.join(map(repr, unknown))}; "
-                    f"it has: {', '.join(known) or 'none'}"
+                    f"its fields: {', '.join(known) or 'none'}"
                 )
         return name
 
@@ -148,7 +148,7 @@ class HybridRetriever:
         queries = [_store_query(each, each.top_k) for each in requests]
         side = await self._side(name, requests[0], queries, stores, until)
         if side.failure is not None:
-            raise RetrievalFailure(f"{name} is out: {side.failure}")
+            raise RetrievalFailure(f"{name} is unavailable: {side.failure}")
         missing = _incomplete(stores)
         return [_Found(SearchResult(tuple(hits), missing), not missing) for hits in side.hits]
 
@@ -213,7 +213,9 @@ def _out(bm25: Side, dense: Side) -> tuple[str, ...]:
     sides = {"bm25": bm25, "dense": dense}
     failures = {name: side.failure for name, side in sides.items() if side.failure is not None}
     if len(failures) == len(sides):
-        raise RetrievalFailure("; ".join(f"{name} is out: {why}" for name, why in failures.items()))
+        raise RetrievalFailure(
+            "; ".join(f"{name} is unavailable: {why}" for name, why in failures.items())
+        )
     return tuple(failures)
 
 

@@ -97,8 +97,8 @@ def check_name(name: str) -> str:
     """Raises InvalidRequest: a name is also a folder and a part of URLs."""
     if not _NAME.match(name):
         raise InvalidRequest(
-            f"collection {name[:80]!r}: a name is 1 to 63 of a-z, 0-9, _ and -, and begins with a "
-            "letter or digit"
+            f"collection name {name[:80]!r} is not valid: use 1 to 63 characters of a-z, 0-9, _ "
+            "and -, beginning with a letter or digit"
         )
     return name
 
@@ -118,8 +118,8 @@ def parse_manifest(content: bytes, place: str) -> Manifest:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the whole"
+        where = ".".join(map(str, problem["loc"])) or "the file"
         raise StoreError(
-            f"{place}: {where}: {problem['msg']}; it was made by another version or is damaged: "
-            "delete the collection and ingest it again"
+            f"{place}: {where}: {problem['msg']}; it was created by another version or is "
+            "damaged: delete the collection and ingest it again"
         ) from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 JSON: Final = "application/json"
-AGAIN: Final = "run the same command again, what is in stays in"
+AGAIN: Final = "run the same command again, which continues after what is indexed"
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def session_with(
             yield session
     except (aiohttp.ClientError, TimeoutError) as error:
         raise StoreError(
-            f"the server at {shown(url)} does not answer: {error or type(error).__name__}; {again}"
+            f"the server at {shown(url)} did not respond: {error or type(error).__name__}; {again}"
         ) from error
 
 

@@ -36,7 +36,7 @@ from service.retrieval.manifest import Manifest
 from service.settings import RetrievalSettings
 
 SAMPLE = "sample"
-DESCRIPTION = "Passages of Wikipedia that Revelator ships for trying things out."
+DESCRIPTION = "Sample corpus of Wikipedia passages, for trying out the service."
 CORPUS = "corpus.jsonl"
 VECTORS = "vectors.f16"
 DIMENSION = MINILM.dimension
@@ -125,7 +125,7 @@ class ShippedVectors:
         return None
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        raise ConfigurationError("the shipped vectors cannot embed queries")
+        raise ConfigurationError("the shipped sample has no vectors for queries")
 
     async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
         return [self._vectors[text] for text in texts]

@@ -64,7 +64,7 @@ class Sides:
         if stores.embedding != self._embedder.contract:
             apart = differences(stores.embedding, self._embedder.contract)
             _log.warning("vectors_not_comparable", why=apart)
-            return Side(failure=f"its vectors were made in another way: {apart}")
+            return Side(failure=f"the vectors were made with other embedding settings: {apart}")
         try:
             texts = [query.text for query in queries]
             vectors = await self._embedding.vectors(texts, until, probe)

@@ -65,7 +65,7 @@ def read_card(folder: Path) -> RouterCard:
     for needed in (path, folder / WEIGHTS_FILE):
         if not needed.is_file():
             raise ConfigurationError(
-                f"there is no router at {folder} ({needed.name} is missing); make one: "
+                f"there is no router at {folder} ({needed.name} is missing); create one with "
                 'revelator train router, or set router.kind = "model"'
             )
     try:
@@ -75,7 +75,7 @@ def read_card(folder: Path) -> RouterCard:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise ConfigurationError(
             f"{path}: {place}: {first['msg']}; this version reads format {FORMAT}: train the "
-            "router anew with revelator train router"
+            "router again with revelator train router"
         ) from None
 
 
@@ -90,11 +90,13 @@ def load_head(folder: Path) -> Head:
         tensors = load_file(path)
         head = Head(card, *(tensors[name] for name in Head._fields[1:]))
     except (SafetensorError, KeyError) as error:
-        raise ConfigurationError(f"{path} is damaged ({error}); copy or train it anew") from None
+        raise ConfigurationError(
+            f"{path} is damaged ({error}); copy it again, or train it again"
+        ) from None
     hidden = head.inner.shape[0]
     shapes = [(hidden, SIZE), (hidden,), (len(card.routes), hidden), (len(card.routes),)]
     if [tensor.shape for tensor in head[1:]] != shapes:
-        raise ConfigurationError(f"{path} does not fit {CARD_FILE}; copy both from one run")
+        raise ConfigurationError(f"{path} does not match {CARD_FILE}; copy both from the same run")
     return head
 
 

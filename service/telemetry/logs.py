@@ -35,7 +35,7 @@ def configure_logging(level: str = "info", stream: TextIO | None = None) -> None
     a level that is none of debug, info, warning, error.
     """
     if level not in LEVELS:
-        raise ConfigurationError(f"log level {level!r} is none of {', '.join(LEVELS)}")
+        raise ConfigurationError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
     threshold = getattr(logging, level.upper())
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(

@@ -64,34 +64,34 @@ class Metrics:
         registry = self.registry
         self._questions = Counter(
             "revelator_questions_total",
-            "Questions by how they ended.",
+            "Number of questions, by how they ended.",
             (*OF_QUESTION, "outcome"),
             registry=registry,
         )
         self._question_seconds = Histogram(
             "revelator_question_seconds",
-            "Wall time of a question from admission.",
+            "Duration of a question, from its admission.",
             OF_QUESTION,
             buckets=QUESTION_SECONDS,
             registry=registry,
         )
         self._retrievals = Histogram(
             "revelator_retrievals_per_question",
-            "Searches of a question.",
+            "Number of searches per question.",
             OF_QUESTION,
             buckets=RETRIEVALS,
             registry=registry,
         )
         self._steps = Histogram(
             "revelator_steps_per_question",
-            "Retrieve-and-generate cycles of a question.",
+            "Number of retrieve-and-generate cycles per question.",
             OF_QUESTION,
             buckets=STEPS,
             registry=registry,
         )
         self._llm_calls = Histogram(
             "revelator_llm_calls_per_question",
-            "Engine calls of a question, routing and retries included.",
+            "Number of engine calls per question, including routing and retries.",
             OF_QUESTION,
             buckets=LLM_CALLS,
             registry=registry,
@@ -101,27 +101,27 @@ class Metrics:
         registry = self.registry
         self._retrieval_seconds = Histogram(
             "revelator_retrieval_seconds",
-            "Wall time of one search in one backend.",
+            "Duration of one search in one backend.",
             ("backend",),
             buckets=RETRIEVAL_SECONDS,
             registry=registry,
         )
         self._retrieval_failures = Counter(
             "revelator_retrieval_failures_total",
-            "Searches that failed in a backend.",
+            "Number of failed searches in a backend.",
             ("backend",),
             registry=registry,
         )
         self._generation_seconds = Histogram(
             "revelator_generation_seconds",
-            "Wall time of one engine call.",
+            "Duration of one engine call.",
             ("role", "worker"),
             buckets=GENERATION_SECONDS,
             registry=registry,
         )
         self._first_token_seconds = Histogram(
             "revelator_time_to_first_token_seconds",
-            "From the engine call to its first output.",
+            "Time from an engine call to its first output.",
             ("worker",),
             buckets=GENERATION_SECONDS,
             registry=registry,
@@ -131,22 +131,22 @@ class Metrics:
         )
         self._wasted = Counter(
             "revelator_wasted_tokens_total",
-            "Tokens of calls that were cut off before their end.",
+            "Number of tokens of calls that were cancelled before their end.",
             registry=registry,
         )
         self._resent = Counter(
             "revelator_resent_calls_total",
-            "Engine calls sent once more: their connection was closed before a reply.",
+            "Number of engine calls repeated because their connection closed before a reply.",
             registry=registry,
         )
         self._unread = Counter(
             "revelator_unread_judgements_total",
-            "Replies of the judge that were no verdict.",
+            "Number of replies of the judge that could not be parsed.",
             registry=registry,
         )
         self._saved = Counter(
             "revelator_saved_tokens_total",
-            "Tokens that calls were spared because enough was there before their limit.",
+            "Number of tokens saved by ending calls before their limit.",
             registry=registry,
         )
 
@@ -154,26 +154,26 @@ class Metrics:
         registry = self.registry
         self._retries = Counter(
             "revelator_retrieval_retries_total",
-            "Searches that were tried once more in a backend.",
+            "Number of retried searches in a backend.",
             ("backend",),
             registry=registry,
         )
         self._breaker_state = Enum(
             "revelator_breaker_state",
-            "Circuit breaker of a backend.",
+            "State of a backend's circuit breaker.",
             ("backend",),
             states=list(get_args(BreakerState)),
             registry=registry,
         )
         self._breaker_opened = Counter(
             "revelator_breaker_opened_total",
-            "Times that a backend's circuit breaker opened.",
+            "Number of times that a backend's circuit breaker opened.",
             ("backend",),
             registry=registry,
         )
         self._cache_requests = Counter(
             "revelator_cache_requests_total",
-            "Look-ups in a cache that is on.",
+            "Number of cache look-ups.",
             ("cache", "outcome"),
             registry=registry,
         )
@@ -181,43 +181,43 @@ class Metrics:
     def _load_metrics(self) -> None:
         registry = self.registry
         self._in_flight = Gauge(
-            "revelator_questions_in_flight", "Questions being answered.", registry=registry
+            "revelator_questions_in_flight", "Number of questions in progress.", registry=registry
         )
         self._waiting = Gauge(
-            "revelator_questions_waiting", "Questions waiting for a place.", registry=registry
+            "revelator_questions_waiting", "Number of waiting questions.", registry=registry
         )
         self._rejected = Counter(
-            "revelator_rejected_total", "Questions turned away.", ("reason",), registry=registry
+            "revelator_rejected_total", "Refused questions.", ("reason",), registry=registry
         )
         self._degraded = Counter(
             "revelator_degraded_total",
-            "Questions answered without a retriever that was out.",
+            "Number of questions answered without a retriever that was unavailable.",
             ("backend",),
             registry=registry,
         )
         self._worker_up = Gauge(
             "revelator_worker_up",
-            "1 where a worker can answer, else 0.",
+            "Whether a worker is available (1) or not (0).",
             ("worker",),
             registry=registry,
         )
         self._worker_in_flight = Gauge(
             "revelator_worker_in_flight",
-            "Calls running at a worker.",
+            "Number of calls in progress at a worker.",
             ("worker",),
             registry=registry,
         )
 
         self._worker_state = Enum(
             "revelator_worker_state",
-            "What a pool does with a worker.",
+            "State of a worker.",
             ("worker",),
             states=list(get_args(Phase)),
             registry=registry,
         )
         self._worker_failures = Counter(
             "revelator_worker_failures_total",
-            "Calls that a pool's worker lost.",
+            "Number of calls lost by a pool's worker.",
             ("worker",),
             registry=registry,
         )

@@ -82,7 +82,7 @@ async def test_a_cut_ingest_is_named_a_running_one_is_not(tmp_path: Path) -> Non
             assert (await ask(service))["degraded"] == ["index-incomplete"]
         await collection.save(building)
         (told,) = (await ready(service))["degraded"]
-        assert told.startswith("collection mine: an ingest was cut short")
+        assert told.startswith("collection mine: an ingest was interrupted")
         assert (await ask(service))["degraded"] == ["index-incomplete"]
         await add(service, [NORMA, {"id": "m", "text": "More."}])
         assert await ready(service) == {"status": "ok"}
@@ -172,10 +172,10 @@ async def test_a_late_probe_takes_no_gateway_out_that_answers(
         service.app.state.readiness._until = 0.0
         async with service.http.get("/readyz") as response:
             problem = await check_problem(response, 503, "not-ready")
-            assert "retrieval: No response within" in problem["detail"]
+            assert "retrieval: no response within" in problem["detail"]
         await ask(service)
         (told,) = (await ready(service))["degraded"]
-        assert told.startswith("retrieval: No response within")
+        assert told.startswith("retrieval: no response within")
         monkeypatch.setattr(runtime, "LATELY_S", 0.0)
         service.app.state.readiness._until = 0.0
         async with service.http.get("/readyz") as response:

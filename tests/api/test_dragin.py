@@ -55,7 +55,7 @@ async def test_an_engine_without_signals_is_refused_before_the_first_byte(path: 
             problem = await response.json(content_type=None)
             assert response.status == 422
     assert problem["type"] == "urn:revelator:problem:loop-unavailable"
-    assert "gives no token signals" in problem["detail"]
+    assert "does not provide token signals" in problem["detail"]
     assert "revelator worker" in problem["detail"]
 
 

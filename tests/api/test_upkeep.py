@@ -40,7 +40,7 @@ async def test_check_and_repair(tmp_path: Path) -> None:
         async with service.http.post("/collections/mine/repair") as response:
             report = await response.json()
         assert (report["vectors"], report["left"]) == (1, [])
-        assert report["done"] == ["1 passages embedded", "the manifest completed"]
+        assert report["done"] == ["1 passages embedded", "manifest updated"]
         async with service.http.get("/collections/none/check") as response:
             await check_problem(response, 404, "not-found")
 

@@ -145,7 +145,7 @@ async def test_a_replacement_needs_nothing_of_what_was_lost(world: World) -> Non
             await writer.write([parse_document(each) for each in CORPUS])
         assert (await collections.manifest(NAME)).documents == len(CORPUS)
         assert await is_whole(collections)
-        with pytest.raises(InvalidRequest, match="stays as it is"):
+        with pytest.raises(InvalidRequest, match="is unchanged"):
             async with collections.replacing(NAME):
                 pass
 

@@ -130,7 +130,7 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
             with anyio.fail_after(20):
                 await anyio.sleep_forever()
 
-    with pytest.raises(StoreError, match="another gateway took over"):
+    with pytest.raises(StoreError, match="another gateway has taken over"):
         await frozen()
 
 

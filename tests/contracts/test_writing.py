@@ -181,6 +181,8 @@ async def test_other_settings_than_a_collection_was_made_with(
     other: Any = WORLDS["tantivy and Qdrant in memory"](None)  # type: ignore[arg-type]
     other = Backends() if other.names == backends.names else other
     async with opened(tmp_path, other) as collections:
-        with pytest.raises(StoreError, match=r"is held by .* set retrieval.elasticsearch_url"):
+        with pytest.raises(
+            StoreError, match=r"is stored in .* restore retrieval.elasticsearch_url"
+        ):
             await collections.get(NAME)
     await other.aclose()

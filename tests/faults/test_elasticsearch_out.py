@@ -93,9 +93,9 @@ async def test_frozen_and_thawed(tmp_path: Path, node: Node) -> None:
         result = await world.ask()
         assert time.monotonic() - started < TIMEOUT_S + 1
         assert (result.passages[0].passage.passage_id, result.missing) == ("etna", ("bm25",))
-        with pytest.raises(RetrievalFailure, match=r"took longer|did not answer in time"):
+        with pytest.raises(RetrievalFailure, match=r"took longer|did not respond in time"):
             await world.retriever.search(SearchRequest("q", 1, NAME, "bm25"))
-        with pytest.raises(RetrievalFailure, match="did not answer in time"):
+        with pytest.raises(RetrievalFailure, match="did not respond in time"):
             await ingest_documents([{"id": "new", "text": "New."}], NAME, world.collections)
 
         node.process.send_signal(signal.SIGCONT)

@@ -112,10 +112,10 @@ async def test_what_began_while_it_was_down_speaks_grpc_later(
 @pytest.mark.parametrize(
     ("at_the_port", "told"),
     [
-        ("itself", "gRPC is spoken"),
-        ("another", "REST is spoken; at retrieval.qdrant_grpc_port another server answers"),
-        ("nobody", "REST is spoken; nobody speaks gRPC at retrieval.qdrant_grpc_port"),
-        ("nothing is tried", "REST is spoken"),
+        ("itself", "gRPC is used"),
+        ("another", "REST is used; another server responds at retrieval.qdrant_grpc_port"),
+        ("nobody", "REST is used; no gRPC server responds at retrieval.qdrant_grpc_port"),
+        ("nothing is tried", "REST is used"),
     ],
 )
 async def test_check_says_how_it_is_spoken_to(

@@ -79,7 +79,7 @@ async def test_without_our_plugin_there_are_no_signals(vllm_url: str) -> None:
     await worker.check()
 
     assert not worker.capabilities.token_signals
-    with pytest.raises(EngineFailure, match="start it by `revelator worker`"):
+    with pytest.raises(EngineFailure, match="start the server with `revelator worker`"):
         await worker.score(ScoreRequest("The river"))
     await worker.aclose()
 

@@ -208,7 +208,7 @@ async def test_preempted_requests(worker: VllmGenerator, eager: Eager, chunked: 
 
 
 async def test_what_does_not_fit_is_refused(worker: VllmGenerator) -> None:
-    with pytest.raises(EngineRefusal, match="more than the model's context of 1024"):
+    with pytest.raises(EngineRefusal, match="exceed the model's context of 1024"):
         await worker.score(ScoreRequest(passage(0, 300)))
 
 

@@ -65,7 +65,7 @@ def test_one_of_two_out_and_another_version(
     assert code == 0, output
     assert "versions differ: 0.31.0, 0.32.0" in output
     assert "127.0.0.1:9 " in output
-    assert "takes no connection" in output
+    assert "did not accept the connection" in output
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_one_of_two_out_and_another_version(
     [
         ({"MODEL": "absent"}, "serves stub-model, not absent"),
         ({"POOL__RESOLVE": "true", "URLS": "http://nowhere.invalid:8000/v1"}, "no address of"),
-        ({"URLS": "http://127.0.0.1:9/v1"}, "takes no connection"),
+        ({"URLS": "http://127.0.0.1:9/v1"}, "did not accept the connection"),
         ({"URLS": "127.0.0.1:9/v1"}, "is not an http:// or https:// URL"),
         ({"URLS": ""}, "is not an http:// or https:// URL"),
     ],
@@ -98,7 +98,7 @@ def test_a_role_whose_adapter_nobody_serves(
     code, output = check(monkeypatch, [workers[0].url])
 
     assert code == 1
-    assert "no worker of default serves 'hanrag' but stub-model" in output
+    assert "no worker of default serves 'hanrag'; they serve stub-model" in output
 
 
 def test_who_routes_where_it_is_not_the_model(
@@ -108,7 +108,7 @@ def test_who_routes_where_it_is_not_the_model(
     monkeypatch.setenv("REVELATOR_ROUTER__KIND", "classifier")
     code, output = check(monkeypatch, [worker.url for worker in workers])
     assert code == 0, output
-    assert "the classifier, where it is 70% sure" in output
+    assert "the classifier, if its confidence is at least 70%" in output
     monkeypatch.setenv("REVELATOR_ROUTER__LOCATION", str(tmp_path))
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 2

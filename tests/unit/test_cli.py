@@ -47,7 +47,7 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
     result = CliRunner().invoke(app, ["collections", "delete", "mine"], input="n\n")
     assert result.exit_code == 1
     assert run("collections", "show", "mine")[0] == 0
-    assert run("collections", "delete", "mine", "--yes") == (0, "collection mine is deleted\n")
+    assert run("collections", "delete", "mine", "--yes") == (0, "Collection mine was deleted.\n")
     code, output = run("collections", "show", "mine")
     assert (code, "there is no collection 'mine'" in output) == (2, True)
 
@@ -58,7 +58,7 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
         (["collections", "delete", "gone", "--yes"], "there is no collection 'gone'"),
         (["collections", "show", "../x"], "a name is"),
         (["check", "--config", "gone.toml"], "Settings file gone.toml does not exist"),
-        (["worker", "a-model", "--port", "9"], "there is no vLLM in the environment"),
+        (["worker", "a-model", "--port", "9"], "vLLM is not installed in the environment"),
         (["serve", "--host", "0.0.0.0"], "keys"),
         (["serve", "--port", "99999"], "server.port"),
         (["ask", "Who?", "--route", "quick"], "route"),

@@ -131,7 +131,7 @@ def _take(
     try:
         return row.take(best if row.is_plain else row.choose(logits(number)))
     except Exception as error:
-        return EngineFailure(f"engine {name!r} cannot go on with the call: {error}")
+        return EngineFailure(f"engine {name!r} cannot continue the call: {error}")
 
 
 def _shorten(prompt: list[Any], room: int) -> list[Any]:

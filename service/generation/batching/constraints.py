@@ -113,7 +113,9 @@ class SchemaConstraint:
 
     def advance(self, token: int) -> bool:
         if not self._matcher.consume_token(token):
-            raise ConstraintError(f"the schema cannot be followed: {self._matcher.get_error()}")
+            raise ConstraintError(
+                f"the output cannot follow the schema: {self._matcher.get_error()}"
+            )
         return bool(self._matcher.is_stopped())
 
 
@@ -148,5 +150,5 @@ class SchemaCompiler:
         grammar = llguidance.LLMatcher.grammar_from_lark(f"start: / ?/ body\nbody: %json {body}")
         matcher = llguidance.LLMatcher(self._lexicon, grammar, log_level=0)
         if matcher.is_error():
-            raise ConstraintError(f"no usable JSON schema: {matcher.get_error()}")
+            raise ConstraintError(f"the JSON schema cannot be used: {matcher.get_error()}")
         return matcher

@@ -124,7 +124,11 @@ class BatchedGenerator(ABC):
             job.cancelled = True
         if isinstance(item, Scoring):
             return item
-        raise item if isinstance(item, BaseException) else EngineFailure("no scoring came")
+        raise (
+            item
+            if isinstance(item, BaseException)
+            else EngineFailure("the engine returned no scoring")
+        )
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
         return (await self._started()).spans(text)
@@ -143,7 +147,9 @@ class BatchedGenerator(ABC):
     async def _with_signals(self) -> Worker:
         worker = await self._started()
         if worker.no_signals:
-            raise EngineFailure(f"engine {self._name!r} gives no signals: {worker.no_signals}")
+            raise EngineFailure(
+                f"engine {self._name!r} does not provide token signals: {worker.no_signals}"
+            )
         return worker
 
     async def _next(self, job: Call) -> Item:
@@ -154,8 +160,8 @@ class BatchedGenerator(ABC):
                 return await job.items.get()
         except TimeoutError:
             raise EngineTimeout(
-                f"engine {self._name!r} gave nothing for {self._settings.timeout_s:g} s with "
-                f"{self.running} calls running and {self.waiting} waiting; lower "
+                f"engine {self._name!r} produced no output for {self._settings.timeout_s:g} s, "
+                f"with {self.running} calls running and {self.waiting} waiting; lower "
                 f"engines.{self._name}.max_concurrency or raise engines.{self._name}.timeout_s"
             ) from None
 

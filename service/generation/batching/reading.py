@@ -38,7 +38,7 @@ class Reading:
     def result(self, numbers: list[list[float]] | None) -> Scoring:
         """`numbers`: entropies and log-probabilities of all tokens but the first."""
         if self.maxima is None:
-            raise EngineFailure("the model's last layer did not show its attention")
+            raise EngineFailure("the model's last layer did not expose its attention")
         whole, later = self.maxima.means().tolist()
         tokens = tuple(
             ScoredToken(
@@ -58,6 +58,8 @@ def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> Reading:
     """Raises EngineFailure for a text longer than `most` tokens."""
     ids, spans = place_tokens(encoder, job.request)
     if not 0 < len(ids) <= most:
-        raise EngineFailure(f"a text of {len(ids)} tokens cannot be scored; 1 to {most} can")
+        raise EngineFailure(
+            f"a text of {len(ids)} tokens cannot be scored; the length must be 1 to {most} tokens"
+        )
     wanted = frozenset(wanted_tokens(spans, job.request))
     return Reading(job, ids, spans, wanted)

@@ -35,7 +35,7 @@ class LocalSignalCall:
             if isinstance(item, BaseException):
                 raise item
             if not isinstance(item, SignalDelta):
-                raise EngineFailure(f"a call with signals was given {type(item).__name__}")
+                raise EngineFailure(f"a call with signals received {type(item).__name__}")
             self._spans += [token.span for token in item.tokens]
             yield item
             if item.finish is not None:
@@ -44,9 +44,12 @@ class LocalSignalCall:
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
         self._job.cancelled = True
         if not self._request.attention:
-            raise ValueError("the request asked for no attention")
+            raise ValueError("the request did not ask for attention")
         if any(not 0 <= token < len(self._spans) for token in tokens):
-            raise ValueError(f"rows of {list(tokens)}; {len(self._spans)} tokens were received")
+            raise ValueError(
+                f"attention rows of tokens {list(tokens)} are not available; {len(self._spans)} "
+                "tokens were received"
+            )
         start, first = len(self._request.prompt), len(self._job.spans)
         draft = [(start + begin, start + end) for begin, end in self._spans]
         rows = [

@@ -65,8 +65,8 @@ class Worker:
                 raise EngineFailure(f"engine {self._name!r} is closed")
             if len(self._waiting) >= self._max_waiting:
                 raise Overloaded(
-                    f"{len(self._waiting)} calls wait at engine {self._name!r}; try again later, "
-                    f"or raise engines.{self._name}.max_concurrency"
+                    f"{len(self._waiting)} calls are waiting at engine {self._name!r}; try again "
+                    f"later, or raise engines.{self._name}.max_concurrency"
                 )
             self._waiting.append(job)
             self._changed.notify()
@@ -82,7 +82,7 @@ class Worker:
         try:
             self._engine = self._load()
         except BaseException as error:
-            self.loaded.set_exception(self._as_failure(error, "cannot be loaded"))
+            self.loaded.set_exception(self._as_failure(error, "could not be loaded"))
             return
         self.loaded.set_result(None)
         while (newcomers := self._next()) is not None:

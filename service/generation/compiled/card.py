@@ -64,8 +64,9 @@ def read_card(name: str, folder: Path) -> EmbeddedCard:
     path = folder / CARD_FILE
     if not path.is_file():
         raise EngineFailure(
-            f"engine {name!r}: no embedded model at {folder} ({CARD_FILE} is missing); make one of "
-            f"a folder of float weights with `revelator compile`, or set engines.{name}.model"
+            f"engine {name!r}: there is no embedded model at {folder} ({CARD_FILE} is missing); "
+            "create one from a folder of float weights with `revelator compile`, or set "
+            f"engines.{name}.model"
         )
     try:
         return EmbeddedCard.model_validate_json(path.read_bytes())
@@ -73,7 +74,7 @@ def read_card(name: str, folder: Path) -> EmbeddedCard:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise EngineFailure(
-            f"engine {name!r}: {path} cannot be read: {where}: {first['msg']}; it was made by "
+            f"engine {name!r}: {path} cannot be read: {where}: {first['msg']}; it was created by "
             "another version, or was changed: run `revelator compile` again"
         ) from None
 
@@ -88,8 +89,8 @@ def check_files(name: str, folder: Path, card: EmbeddedCard) -> None:
             )
         if (found := digest(path)) != expected:
             raise EngineFailure(
-                f"engine {name!r}: {path} ({path.stat().st_size:,} bytes) is damaged, or belongs "
-                f"to another version than {CARD_FILE} beside it (SHA-256 {found[:12]}…, expected "
+                f"engine {name!r}: {path} ({path.stat().st_size:,} bytes) is damaged, or does not "
+                f"belong to the {CARD_FILE} beside it (SHA-256 {found[:12]}…, expected "
                 f"{expected[:12]}…); copy the whole folder, or install again"
             )
 

@@ -20,7 +20,7 @@ class EmbeddedGenerator(BatchedGenerator):
         if not self._settings.model:
             raise ConfigurationError(
                 f"engines.{self._name} is of kind embedded and names no model; set "
-                f"engines.{self._name}.model to a folder that `revelator compile` made"
+                f"engines.{self._name}.model to a folder created by `revelator compile`"
             )
         return self._settings.model
 

@@ -35,7 +35,7 @@ def load_engine(
         from tokenizers import Tokenizer  # noqa: PLC0415
     except ImportError as error:
         raise EngineFailure(
-            f"engine {name!r} is of kind embedded and lacks {error.name}: pip install "
+            f"engine {name!r} is of kind embedded and needs {error.name}: pip install "
             f"'revelator[local]', or set engines.{name}.kind"
         ) from None
     from service.generation.embedded.engine import Engine  # noqa: PLC0415

@@ -28,7 +28,7 @@ def load_engine(
         import transformers  # noqa: PLC0415
     except ImportError as error:
         raise EngineFailure(
-            f"engine {name!r} is of kind local and lacks {error.name}: pip install "
+            f"engine {name!r} is of kind local and needs {error.name}: pip install "
             f"'revelator[transformers]', or set engines.{name}.kind"
         ) from None
     from service.generation.encoding import PromptEncoder  # noqa: PLC0415
@@ -52,7 +52,7 @@ def load_engine(
 def _check_folder(name: str, folder: Path) -> None:
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise EngineFailure(
-            f"engine {name!r}: no model at {folder} (config.json is missing); set "
+            f"engine {name!r}: there is no model at {folder} (config.json is missing); set "
             f"engines.{name}.model to a model folder, or engines.{name}.urls to a server"
         )
 

@@ -45,7 +45,7 @@ def make_tappable(network: Any) -> str | None:
     """Put the attention function in. Returns why the model has no signals, None where it has."""
     config = network.config.get_text_config(decoder=True)
     if config._attn_implementation != "sdpa":
-        return f"its attention runs as {config._attn_implementation!r}, not as sdpa"
+        return f"its attention implementation is {config._attn_implementation!r}, not sdpa"
     kinds = getattr(config, "layer_types", None) or []
     if (kinds and kinds[-1] != "full_attention") or (not kinds and _slides(config)):
         return "its last layer does not attend to the whole context"

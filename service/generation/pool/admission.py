@@ -72,8 +72,8 @@ class Admission:
         pool = self._settings.pool
         if len(self._waiting) >= pool.max_waiting:
             raise Overloaded(
-                f"{len(self._waiting)} calls wait for engine {self._name!r}; try again later, add "
-                f"workers, or raise engines.{self._name}.pool.max_waiting"
+                f"{len(self._waiting)} calls are waiting for engine {self._name!r}; try again "
+                f"later, add workers, or raise engines.{self._name}.pool.max_waiting"
             )
         up = any(member.serves(waiter) for member in self._members.values())
         promise: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
@@ -99,8 +99,8 @@ class Admission:
         if any(member.serves(waiter) for member in self._members.values()):
             seconds = self._settings.pool.max_wait_s
             return Overloaded(
-                f"no worker of engine {self._name!r} had a place for {seconds:g} s; try again "
-                "later or add workers"
+                f"no worker of engine {self._name!r} became free within {seconds:g} s; try again "
+                "later, or add workers"
             )
         return outage(self._name, waiter, self._members.values())
 
@@ -149,8 +149,8 @@ def outage(name: str, waiter: Waiter, members: Iterable[Member]) -> EngineFailur
     """Why no worker can take a call."""
     said = "; ".join(f"{member.name}: {_why_not(member, waiter)}" for member in members)
     return EngineFailure(
-        f"no worker of engine {name!r} can answer: {said or 'it has none'}; `revelator check` "
-        "shows the pool"
+        f"no worker of engine {name!r} can answer: {said or 'it has none'}; run `revelator check` "
+        "to see the pool"
     )
 
 
@@ -159,4 +159,4 @@ def _why_not(member: Member, waiter: Waiter) -> str:
         return f"{member.health.phase}, {member.problem}"
     if waiter.model is not None and waiter.model not in member.profile.models:
         return f"serves {', '.join(member.profile.models)}, not {waiter.model}"
-    return "runs without our plugin (token signals)"
+    return "runs without Revelator's plugin (no token signals)"

@@ -36,10 +36,12 @@ async def _look_up(url: URL) -> list[str]:
                 host, url.port, type=socket.SOCK_STREAM
             )
     except TimeoutError:
-        raise EngineFailure(f"the DNS did not answer for {host} in {DNS_TIMEOUT_S:g} s") from None
+        raise EngineFailure(
+            f"the DNS look-up of {host} took longer than {DNS_TIMEOUT_S:g} s"
+        ) from None
     except OSError as error:
         raise EngineFailure(
-            f"the DNS knows no address of {host} ({error.strerror}); check engines.*.urls and "
+            f"the DNS has no address for {host} ({error.strerror}); check engines.*.urls, and "
             "that the service has ready pods"
         ) from None
     return [str(address[0]) for *_, address in rows]

@@ -32,7 +32,7 @@ class Member:
         self.name = f"{url.host}:{url.port}"
         self.health = Health(since=now)
         self.profile: Profile | None = None
-        self.problem = "it was not asked yet"
+        self.problem = "not probed yet"
         self.calls = 0
         self.tokens = 0
         self._connect = connect

@@ -196,7 +196,7 @@ class _Lost(Exception):
 
 def _with_plugin(member: Member) -> SignalGenerator:
     if not isinstance(member.client, SignalGenerator):
-        raise TypeError(f"the client of {member.name} knows no signals")
+        raise TypeError(f"the client of {member.name} does not support token signals")
     return member.client
 
 

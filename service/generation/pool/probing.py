@@ -54,15 +54,17 @@ class Probe:
         if optional and status != 200:
             return {}
         if status in (401, 403):
-            raise EngineFailure(f"refused the key ({status}); check engines.*.key")
+            raise EngineFailure(f"rejected the key ({status}); check engines.*.key")
         if status != 200:
-            raise EngineFailure(f"{url.path} answered {status}; engines.*.urls end with /v1")
+            raise EngineFailure(f"{url.path} answered {status}; engines.*.urls must end with /v1")
         try:
             said = orjson.loads(body)
         except orjson.JSONDecodeError:
             said = None
         if not isinstance(said, dict):
-            raise EngineFailure(f"{url.path} answered no JSON; is it an OpenAI-compatible server?")
+            raise EngineFailure(
+                f"{url.path} did not return JSON; check that it is an OpenAI-compatible server"
+            )
         return said
 
     async def _get(self, url: URL) -> tuple[int, bytes]:
@@ -71,12 +73,16 @@ class Probe:
                 return response.status, await response.content.read(MOST_BYTES)
         except TimeoutError:
             raise EngineFailure(
-                f"no answer to a probe for {self._settings.pool.probe_s:g} s"
+                f"no response to a probe within {self._settings.pool.probe_s:g} s"
             ) from None
         except aiohttp.ClientConnectorError as error:
-            raise EngineUnreached(f"takes no connection ({error.strerror or error})") from None
+            raise EngineUnreached(
+                f"the server did not accept the connection ({error.strerror or error})"
+            ) from None
         except (aiohttp.ClientError, ValueError) as error:
-            raise EngineFailure(f"speaks no HTTP ({type(error).__name__})") from None
+            raise EngineFailure(
+                f"the response is not valid HTTP ({type(error).__name__})"
+            ) from None
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -101,7 +107,7 @@ def _models(said: dict[str, Any]) -> tuple[tuple[str, ...], int | None]:
         names = tuple(str(row["id"]) for row in said["data"])
         contexts = [int(row["max_model_len"]) for row in said["data"] if row.get("max_model_len")]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise EngineFailure("/models does not list models") from None
+        raise EngineFailure("/models did not return a list of models") from None
     if not names:
-        raise EngineFailure("/models names no model")
+        raise EngineFailure("/models lists no model")
     return names, min(contexts, default=None)

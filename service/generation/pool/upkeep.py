@@ -136,7 +136,7 @@ class Upkeep:
             await self._probe_failed(member, error)
         except Exception:
             log.exception("probe failed", engine=self._name, worker=member.name)
-            await self._probe_failed(member, EngineFailure("it could not be probed, see the log"))
+            await self._probe_failed(member, EngineFailure("the probe failed; see the log"))
         else:
             self._set(member, joined(member.health, time.monotonic()))
 

@@ -49,7 +49,7 @@ class ScoreItem(Body):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if bool(self.token_ids) and self.text is not None:
-            raise ValueError("give text or token_ids, not both")
+            raise ValueError("set either text or token_ids, not both")
         return self
 
     def to_request(self, model: str | None) -> ScoreRequest:

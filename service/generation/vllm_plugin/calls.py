@@ -76,7 +76,7 @@ class Calls:
         """
         ids, spans = self.encoder.encode_with_spans(request.prompt, bos=True)
         if not ids:
-            raise BadRequest("the prompt is empty, and the model has no start token")
+            raise BadRequest("the prompt is empty and the model has no start token")
         self._check_length(len(ids), request.max_tokens)
         size = bytes_of(
             len(ids),
@@ -111,7 +111,7 @@ class Calls:
         async with aclosing(outputs):
             while draft.finish is None:
                 if (output := await anext(outputs, None)) is None:
-                    raise SignalsLost("vLLM ended the request before its end")
+                    raise SignalsLost("vLLM ended the request early")
                 draft.add_tokens(*output)
                 if call.stop.is_set():
                     return
@@ -140,11 +140,11 @@ class Calls:
         """
         call = self._drafts.get(name)
         if call is None:
-            raise UnknownCall(f"no draft {name!r} is held here")
+            raise UnknownCall(f"there is no draft {name!r} on this server")
         if not call.request.attention:
-            raise BadRequest("the draft was begun without attention")
+            raise BadRequest("the draft was started without attention")
         if bad := [token for token in tokens if not 0 <= token < len(call.given)]:
-            raise BadRequest(f"the draft has no tokens {bad}; it has given {len(call.given)}")
+            raise BadRequest(f"the draft has no tokens {bad}; it has {len(call.given)} tokens")
         call.stop.set()
         first = len(call.prompt) - 1
         positions = sorted({first + token for token in tokens})
@@ -160,7 +160,7 @@ class Calls:
     async def score(self, request: ScoreRequest) -> Scoring:
         """Read a text or ids. Raises BadRequest, ledger.Full, SignalsLost, UnknownModel."""
         if bad := [i for i in request.token_ids if not 0 <= i < self._backend.vocabulary]:
-            raise BadRequest(f"no tokens of the model: {bad[:5]}")
+            raise BadRequest(f"not token ids of this model: {bad[:5]}")
         ids, spans = place_tokens(self.encoder, request)
         if not ids:
             return Scoring(())
@@ -184,8 +184,8 @@ class Calls:
     def _check_length(self, prompt: int, new: int) -> None:
         if prompt + new > self.context_tokens:
             raise BadRequest(
-                f"{prompt} tokens and {new} to come are more than the model's context of "
-                f"{self.context_tokens}"
+                f"{prompt} prompt tokens and {new} new tokens exceed the model's context of "
+                f"{self.context_tokens} tokens"
             )
 
 
@@ -211,7 +211,7 @@ def _scoring(
 def _row(inbox: Inbox, position: int) -> AttentionRow:
     row = inbox.rows.get(position)
     if inbox.error is not None or row is None:
-        raise SignalsLost(inbox.error or f"the row of position {position} was not kept")
+        raise SignalsLost(inbox.error or f"the attention row of position {position} was not kept")
     if not np.isfinite(row).all():
         raise SignalsLost(NOT_FINITE)
     return AttentionRow(position + 1, tuple(row.tolist()))

@@ -110,7 +110,7 @@ class Collector:
             try:
                 self._take(await self._rpc("revelator_fetch", released, list(asked.items())))
             except Exception as error:  # a dead engine raises what it likes
-                _settle(waiting, SignalsLost(f"the worker does not answer: {error}"))
+                _settle(waiting, SignalsLost(f"the worker did not respond: {error}"))
             else:
                 _settle(waiting, None)
         self._running = None

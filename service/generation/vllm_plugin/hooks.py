@@ -31,8 +31,8 @@ from service.generation.vllm_plugin.tracking import (
 
 log = logging.getLogger(f"vllm.{NAME}")
 UNKNOWN_LAYOUT = (
-    "the keys just written are not found in the cache of {backend}: its layout is unknown; "
-    "try another attention backend or --dtype"
+    "the attention keys just written were not found in the cache of {backend}, whose layout is "
+    "unknown; try another attention backend or --dtype"
 )
 
 
@@ -113,7 +113,7 @@ class Hooks:
         try:
             take(*args)
         except Exception as error:
-            log.exception("token signals end: the plugin failed in a step")
+            log.exception("token signals are disabled: the plugin failed in a step")
             self._give_up(f"the plugin failed in a step ({type(error).__name__}: {error})")
 
     def _give_up(self, failure: str) -> None:

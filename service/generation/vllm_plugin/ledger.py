@@ -41,11 +41,11 @@ class Ledger:
     def reserve(self, size: int) -> Iterator[None]:
         """Hold a place and `size` bytes. Raises Full."""
         if self.calls >= self.max_calls:
-            raise Full(f"{self.calls} calls with signals run already, the most there may be")
+            raise Full(f"the maximum of {self.calls} calls with signals are already running")
         if self.bytes + size > self.max_bytes:
             raise Full(
-                f"the call may need {size:,} bytes on the worker and {self.bytes:,} of "
-                f"{self.max_bytes:,} are taken"
+                f"the call may need {size:,} bytes on the worker, where {self.bytes:,} of "
+                f"{self.max_bytes:,} bytes are in use"
             )
         self.calls += 1
         self.bytes += size

@@ -63,10 +63,12 @@ async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:
     if getattr(args, "worker_extension_cls", None) != EXTENSION:
         raise Unable(f"start vLLM with --worker-extension-cls {EXTENSION}")
     if (getattr(args, "api_server_count", None) or 1) > 1:
-        raise Unable("start one API server a worker: --api-server-count 1")
+        raise Unable("start one API server per worker: --api-server-count 1")
     tokenizer = engine.get_tokenizer()
     if not hasattr(tokenizer, "backend_tokenizer"):
-        raise Unable(f"the tokenizer {type(tokenizer).__name__} is no fast one of transformers")
+        raise Unable(
+            f"the tokenizer {type(tokenizer).__name__} is not a fast tokenizer of transformers"
+        )
     backend = VllmBackend(engine, state.openai_serving_models)
     started = await backend.rpc("revelator_start")
     for side in started:

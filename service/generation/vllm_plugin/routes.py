@@ -86,7 +86,7 @@ def refusal(error: Exception) -> JSONResponse:
 def calls_of(request: Request) -> Calls:
     state: PluginState = request.app.state.revelator
     if state.calls is None:
-        raise Unavailable(f"this vLLM gives no token signals: {state.reason}")
+        raise Unavailable(f"this vLLM does not provide token signals: {state.reason}")
     return state.calls
 
 

@@ -13,7 +13,7 @@ def unsupported_version(version: str) -> str | None:
     if ".".join(version.split(".")[:2]) in SUPPORTED:
         return None
     return (
-        f"vLLM {version} is not known to this plugin: signals need one of "
+        f"vLLM {version} is not supported by this plugin: token signals need one of "
         f"{', '.join(f'{known}.x' for known in SUPPORTED)}; install that, or a newer revelator"
     )
 
@@ -52,7 +52,7 @@ def _of_layer(layer: Any) -> Iterator[str]:
     if layer.attn_type != "decoder":
         yield f"the last layer's attention is of type {layer.attn_type}, not decoder"
     if layer.kv_sharing_target_layer_name is not None:
-        yield "the last layer has no keys of its own"
+        yield "the last layer has no attention keys of its own"
     if "fp8" in layer.kv_cache_dtype or "nvfp4" in layer.kv_cache_dtype:
         yield "the cache is quantised: start with --kv-cache-dtype auto"
     softened = getattr(layer.impl, "logits_soft_cap", None)

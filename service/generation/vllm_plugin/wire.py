@@ -21,7 +21,7 @@ Packet = dict[str, Any]
 
 
 NOTHING: Packet = {"numbers": b"", "heads": 1, "counts": [], "keys": b"", "values": b""}
-NOT_FINITE = "the model's attention or logits are not finite (NaN): look at its weights and dtype"
+NOT_FINITE = "the model's attention or logits are not finite (NaN): check its weights and dtype"
 
 
 class Packer:

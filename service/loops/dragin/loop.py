@@ -58,8 +58,9 @@ class Dragin:
         reader, own = roles.reader, settings.dragin
         if not gives_signals(reader.generator):
             return (
-                f"roles.reader's engine {reader.generator.name!r} gives no token signals; engines "
-                "of kind local do, and of kind vllm whose workers `revelator worker` started"
+                f"the engine {reader.generator.name!r} of roles.reader does not provide token "
+                "signals; use an engine of kind local, or of kind vllm with workers started by "
+                "`revelator worker`"
             )
         if lacking := [role for role in ROLES if not reader.templates.has(role)]:
             return f"the templates in {reader.templates.folder} have no {lacking[0]}.txt"

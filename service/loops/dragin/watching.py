@@ -118,13 +118,15 @@ def check_token(token: DraftToken, before: Sequence[DraftToken]) -> None:
     if end < begin or (before and begin < before[-1].span[0]):
         raise EngineFailure(f"the engine placed token {len(before)} of a draft at {token.span}")
     if any(not 0 <= update.key <= len(before) for update in token.updates):
-        raise EngineFailure(f"the engine gave token {len(before)} attention to one yet to come")
+        raise EngineFailure(
+            f"the engine reported attention of token {len(before)} to a later token"
+        )
 
 
 def check_numbers(values: Iterable[float]) -> None:
     """Raise EngineFailure for NaN and infinity."""
     if not all(math.isfinite(value) for value in values):
         raise EngineFailure(
-            "the engine gave an entropy or attention that is no number; the model's numbers "
-            "overflow: run it in float32 or bfloat16"
+            "the engine reported an entropy or attention that is not a number, because the "
+            "model's numbers overflow: run it in float32 or bfloat16"
         )

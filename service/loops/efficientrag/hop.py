@@ -54,7 +54,7 @@ async def _search(run: Run, step: OpenStep, query: str) -> AsyncIterator[BaseEve
     if not run.pool.candidates:
         step.flag("no_evidence")
         if run.inquiry.settings.answers.no_evidence == "top3_unfiltered":
-            for judgement in _take(run, step, found, "none was kept"):
+            for judgement in _take(run, step, found, "no passage was kept"):
                 yield judgement
     added = sum(choice.kept for choice in choices)
     left = (run.inquiry.request.max_steps or MAX_STEPS) - run.hops

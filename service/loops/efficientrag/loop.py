@@ -37,12 +37,12 @@ class EfficientRag:
     def missing(self, roles: Roles, settings: Settings) -> str | None:
         """What this deployment lacks for it; None where it can run."""
         if roles.labelling is None:
-            return "no labeler and no filter were opened"
+            return "the labeler and the filter were not opened"
         labeler, query_filter = roles.labelling
         if problem := labeler.problem() or query_filter.problem():
             return problem
         if settings.efficientrag.labels == 3 and labeler.tags < 3:
-            return "efficientrag.labels is 3, and the labeler was trained with 2 tags"
+            return "efficientrag.labels is 3, but the labeler was trained with 2 tags"
         return None
 
     async def run(
@@ -67,7 +67,7 @@ class EfficientRag:
 
 def _labelling(roles: Roles) -> Labelling:
     if roles.labelling is None:
-        raise AssertionError("a loop that cannot run is refused before it does")
+        raise AssertionError("a loop that cannot run must be refused before it starts")
     return roles.labelling
 
 

@@ -54,7 +54,7 @@ class Pool:
         if candidate.tag is Tag.TERMINATE:
             return Choice(False, candidate.reason)
         if self.deduplicate and self._has(candidate.passage):
-            return Choice(False, f"{candidate.reason}, in the pool already")
+            return Choice(False, f"{candidate.reason}, already in the pool")
         self.candidates.append(candidate)
         return Choice(True, candidate.reason)
 

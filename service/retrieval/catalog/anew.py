@@ -27,7 +27,7 @@ async def copy_passages(old: Collection, writer: CollectionWriter, backends: Bac
     found = await held(old)
     if found == Held(None, None):
         raise StoreError(
-            f"collection {old.manifest.name!r}: its passages are lost on both sides; ingest the "
+            f"collection {old.manifest.name!r}: both stores have lost its passages; ingest the "
             "documents again"
         )
     if found.bm25 is None:

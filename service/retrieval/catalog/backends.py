@@ -81,10 +81,10 @@ class Backends:
         """
         if manifest.stores != self.names:
             raise StoreError(
-                f"collection {manifest.name!r} is held by {' and '.join(manifest.stores)}, the "
-                f"settings name {' and '.join(self.names)}; set retrieval.elasticsearch_url and "
-                "retrieval.qdrant_url back, or delete the collection (revelator collections "
-                "delete NAME) and ingest it again"
+                f"collection {manifest.name!r} is stored in {' and '.join(manifest.stores)}, but "
+                f"the settings use {' and '.join(self.names)}; restore "
+                "retrieval.elasticsearch_url and retrieval.qdrant_url, or delete the collection "
+                "(revelator collections delete NAME) and ingest it again"
             )
         own = stored_name(manifest.name, manifest.generation)
         bm25: LexicalStore

@@ -65,7 +65,7 @@ class Collection:
     async def lend(self) -> AsyncIterator[OpenCollection]:
         """The stores for searching; `close` waits until every loan is back."""
         if self._closed:
-            raise NotFound(f"collection {self.manifest.name!r} has just been deleted")
+            raise NotFound(f"collection {self.manifest.name!r} was deleted meanwhile")
         self._loans += 1
         try:
             yield OpenCollection(

@@ -139,8 +139,8 @@ class Collections:
         async with self._shelf.writer_of(name) as collection:
             if analysis not in {None, collection.manifest.analysis}:
                 raise InvalidRequest(
-                    f"collection {name!r} is analysed as {collection.manifest.analysis!r}; delete "
-                    "it to analyse it in another way"
+                    f"collection {name!r} uses the analysis {collection.manifest.analysis!r}; to "
+                    "change it, delete the collection and ingest it again"
                 )
             changed = collection.manifest.with_fields(metadata_fields)
             if description is not None:
@@ -250,8 +250,8 @@ def _resolve(name: str | None, names: Sequence[str]) -> str:
     if name is None:
         name = DEFAULT if DEFAULT in names else SAMPLE
     if name not in names:
-        known = ", ".join(names) or "none yet"
-        raise NotFound(f"there is no collection {name[:80]!r}; there are: {known}")
+        known = ", ".join(names) or "none"
+        raise NotFound(f"there is no collection {name[:80]!r}; existing collections: {known}")
     return name
 
 

@@ -95,7 +95,7 @@ async def delete_collection(settings: Settings, name: str, *, url: str | None = 
     check_name(name)
     async with _place(settings, url) as place:
         await place.delete(name)
-    Console().print(f"collection {name} is deleted", highlight=False, markup=False)
+    Console().print(f"Collection {name} was deleted.", highlight=False, markup=False)
 
 
 @asynccontextmanager

@@ -139,7 +139,7 @@ class ElasticManifests:
                     raise
                 continue
             if version is None:
-                raise StoreError(f"another gateway took over the writing of collection {name!r}")
+                raise StoreError(f"another gateway has taken over writing to collection {name!r}")
             holding.version, holding.until = version, time.time() + CLAIM_S
 
     async def _release(self, name: str, holding: _Holding) -> None:

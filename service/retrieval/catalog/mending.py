@@ -38,9 +38,9 @@ async def mend(
     before = await anyio.to_thread.run_sync(bm25.count_passages)
     if not before and collection.manifest.passages:
         raise StoreError(
-            f"collection {collection.manifest.name!r}: {collection.manifest.passages:,} passages "
-            "should be in the BM25 store and none is; ingest the documents again, their vectors "
-            "are used where they are still there"
+            f"collection {collection.manifest.name!r}: the BM25 store should have "
+            f"{collection.manifest.passages:,} passages and has none; ingest the documents again, "
+            "which reuses the vectors that still exist"
         )
     await anyio.to_thread.run_sync(bm25.tidy)
     after = await anyio.to_thread.run_sync(bm25.count_passages)

@@ -140,7 +140,7 @@ class Shelf:
             if collection and manifest:
                 collection = await self._follow(collection, manifest)
             if collection is None or (self.manifests.shared and manifest is None):
-                raise NotFound(f"collection {name!r} has just been deleted")
+                raise NotFound(f"collection {name!r} was deleted meanwhile")
             yield collection
             await self._sweep(self._current.get(name, collection))
 
@@ -176,12 +176,11 @@ class Shelf:
         """`new`, a draft, becomes the collection. For the writer of `old`."""
         if not new.manifest.documents:
             raise InvalidRequest(
-                f"collection {old.manifest.name!r} stays as it is: no document came that could "
-                "take the place of its own"
+                f"collection {old.manifest.name!r} is unchanged: no valid document was received"
             )
         if new.manifest.state != "complete":
             raise StoreError(
-                f"collection {old.manifest.name!r} stays as it is: a write was cut short"
+                f"collection {old.manifest.name!r} is unchanged: a write was interrupted"
             )
         known = old.manifest.leaving(old.manifest.generation, time.time())
         left = known.without((new.manifest.generation,)).leftovers
@@ -282,7 +281,7 @@ class Shelf:
         manifest = await self._soon(partial(self.manifests.read, name), known)
         if manifest is None:
             self._current.pop(name, None)
-            raise NotFound(f"collection {name!r} has just been deleted")
+            raise NotFound(f"collection {name!r} was deleted meanwhile")
         if self.lock(name).locked() or self.find(name) is not found:
             return self.find(name) or found
         return await self._follow(found, manifest)

@@ -24,7 +24,7 @@ WHOLE: Final = ("bm25", "dense")  # sides
 WORDS: Final[dict[Kind, str]] = {
     "stray": "passages in the BM25 store that belong to no document there",
     "lacking": "passages without a vector",
-    "outdated": "passages whose vector is of another version",
+    "outdated": "passages with an outdated vector",
     "surplus": "vectors without a passage",
 }
 
@@ -74,10 +74,13 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
     report.vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
     report.findings = [*found.values(), *_of_manifest(manifest, tally)]
     if apart := contract_differences(manifest.embedding, embedder.contract):
-        detail = f"vectors made in another way: {apart}; --repair embeds every passage again"
+        detail = (
+            f"the vectors were made with other embedding settings: {apart}; --repair embeds every "
+            "passage again"
+        )
         report.findings.append(Finding("embedding", detail))
     if not await backends.agrees(manifest):
-        report.findings.append(Finding("copy", "Qdrant's copy of the manifest is another"))
+        report.findings.append(Finding("copy", "Qdrant's copy of the manifest differs"))
     return report
 
 
@@ -92,14 +95,14 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
     async with writing(collection, backends, embedder) as writer:
         mended = await writer.repair()
     counted = {
-        "passages put back into BM25": writer.restored,
+        "passages restored to the BM25 store": writer.restored,
         "passages embedded": mended.embedded,
         "vectors removed": mended.vectors_removed,
-        "passages of no document removed": mended.passages_removed,
+        "passages without a document removed": mended.passages_removed,
     }
     done = [f"{count:,} {what}" for what, count in counted.items() if count]
     after = await check(collection, backends, embedder)
-    after.done, after.left = [*done, "the manifest completed"], after.findings
+    after.done, after.left = [*done, "manifest updated"], after.findings
     after.findings = report.findings
     return after
 
@@ -107,12 +110,12 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
 def _lost(name: str, found: Held, manifest: Manifest) -> Finding:
     """What `--repair` can do about it."""
     if found == Held(None, None):
-        can = "the other side is lost too: ingest the documents again"
+        can = "the other store is lost too: ingest the documents again"
     elif found.bm25 is None:
-        can = "--repair makes it again from the passages beside the vectors; nothing is embedded"
+        can = "--repair rebuilds it from the passages stored with the vectors, without embedding"
     else:
-        can = "--repair makes it again and embeds every passage from BM25's texts"
-    return Finding("lost", f"passages are lost: {name} has no such collection any more; {can}",
+        can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
+    return Finding("lost", f"passages are lost: {name} no longer has this collection; {can}",
                    manifest.passages)  # fmt: skip
 
 
@@ -124,7 +127,7 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
         "content_hash": (manifest.content_hash, tally.content_hash),
     }
     findings = [
-        Finding("manifest", f"the manifest's {name} is {mine}, the BM25 store's {theirs}")
+        Finding("manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}")
         for name, (mine, theirs) in said.items()
         if mine != theirs
     ]
@@ -133,17 +136,17 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
         names = ", ".join(sorted(unknown)[:FEW])
         findings.append(Finding("manifest", f"the manifest lacks metadata fields: {names}"))
     if manifest.state == "building":
-        findings.append(Finding("building", "an ingest was cut short"))
+        findings.append(Finding("building", "an ingest was interrupted"))
     return findings
 
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
     """What counts alone tell: for readiness, which must be cheap."""
     if manifest.state == "building":
-        return "an ingest was cut short; run it again, or check --repair"
+        return "an ingest was interrupted; run it again, or check --repair"
     if passages == vectors == manifest.passages:
         return None
     return (
-        f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,}, "
-        f"{manifest.stores[1]} {vectors:,}; run check --collection {manifest.name} --repair"
+        f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,} "
+        f"and {manifest.stores[1]} {vectors:,}; run check --collection {manifest.name} --repair"
     )

@@ -97,8 +97,9 @@ class Watch:
     def _of_embedding(self, manifest: Manifest) -> str | None:
         apart = differences(manifest.embedding, self._embedder.contract)
         return (
-            f"dense search is refused, its vectors were made in another way: {apart}; embed it "
-            f"again with check --collection {manifest.name} --repair"
+            "dense search is disabled, because the vectors were made with other embedding "
+            f"settings: {apart}; embed the passages again with check --collection {manifest.name} "
+            "--repair"
             if apart
             else None
         )

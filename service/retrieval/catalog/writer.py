@@ -189,9 +189,9 @@ class CollectionWriter:
         manifest = self._collection.manifest
         if manifest.embedding != self._embedder.contract:
             raise ConfigurationError(
-                f"collection {manifest.name!r} was embedded in another way: "
-                f"{differences(manifest.embedding, self._embedder.contract)}; set "
-                "retrieval.embedding_model and retrieval.embedding back, or embed it again with "
+                f"collection {manifest.name!r} was embedded with other settings: "
+                f"{differences(manifest.embedding, self._embedder.contract)}; restore "
+                "retrieval.embedding_model and retrieval.embedding, or embed it again with "
                 f"revelator check --collection {manifest.name} --repair"
             )
 
@@ -200,7 +200,7 @@ class CollectionWriter:
         if len(self._fields) > MOST_FIELDS:
             raise InvalidRequest(
                 f"collection {self._collection.manifest.name!r} would have more than "
-                f"{MOST_FIELDS} metadata fields; put varying keys into one field"
+                f"{MOST_FIELDS} metadata fields; combine varying keys into one field"
             )
 
     def _plan(

@@ -31,7 +31,7 @@ class EmbeddingContract(BaseModel):
 def differences(built: EmbeddingContract, settings: EmbeddingContract) -> str:
     """The fields that differ and both values, for an error message; empty when they agree."""
     return "; ".join(
-        f"{field} is {mine!r}, the settings say {theirs!r}"
+        f"{field} is {mine!r}, but the settings say {theirs!r}"
         for field in EmbeddingContract.model_fields
         if (mine := getattr(built, field)) != (theirs := getattr(settings, field))
     )

@@ -94,13 +94,14 @@ class HttpEmbedder:
                 async for chunk in response.content.iter_any():
                     content += chunk
                     if len(content) > most:
-                        raise RetrievalFailure(f"answers more than {most:,} bytes")
+                        raise RetrievalFailure(f"sent a response of more than {most:,} bytes")
                 return response.status, bytes(content)
         except TimeoutError:
-            raise BackendUnavailable(f"did not answer within {limit:g} s") from None
+            raise BackendUnavailable(f"did not respond within {limit:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise BackendUnavailable(
-                f"cannot be reached: {error}; is it running, and is retrieval.embedding.url right?"
+                f"cannot be reached: {error}; check that it is running and that "
+                "retrieval.embedding.url is correct"
             ) from None
 
     def _without_secrets(self, said: str) -> str:

@@ -49,7 +49,7 @@ def read_vectors(content: bytes, count: int, contract: EmbeddingContract) -> lis
         vectors = [found[index] for index in range(count)]
     except (ValueError, TypeError, KeyError, struct.error):
         raise RetrievalFailure(
-            f"answered no {count} vectors: {content[:200].decode(errors='replace')!r}; check "
+            f"did not return {count} vectors: {content[:200].decode(errors='replace')!r}; check "
             "retrieval.embedding.url"
         ) from None
     return [_checked(vector, contract) for vector in vectors]
@@ -65,19 +65,20 @@ def _decoded(value: Any) -> Vector:
 def _checked(vector: Vector, contract: EmbeddingContract) -> Vector:
     if len(vector) != contract.dimension:
         raise ConfigurationError(
-            f"gives vectors of {len(vector)} numbers, {contract.model} has {contract.dimension}; "
-            "check which model it serves, or set retrieval.embedding.dimension"
+            f"returns vectors of size {len(vector)}, but {contract.model} has size "
+            f"{contract.dimension}; check which model it serves, or set "
+            "retrieval.embedding.dimension"
         )
     length = math.sqrt(sum(number * number for number in vector))
     if not math.isfinite(length) or length == 0:
-        raise RetrievalFailure("gives a vector without direction; look at the server's log")
+        raise RetrievalFailure("returned a zero vector; check the server's log")
     if contract.normalise:
         return [number / length for number in vector]
     if abs(length - 1) < 1e-3:
         raise ConfigurationError(
-            f"normalises vectors, but {contract.model} is compared by {contract.distance} without; "
-            "switch that off at the server, or set retrieval.embedding.normalise = true and ingest "
-            "again"
+            f"normalises vectors, but {contract.model} uses {contract.distance} distance on "
+            "vectors that are not normalised; disable normalisation at the server, or set "
+            "retrieval.embedding.normalise = true and ingest again"
         )
     return vector
 

@@ -58,8 +58,8 @@ def load_encoder(contract: EmbeddingContract, location: str, threads: int) -> En
         ) from None
     if model.config.hidden_size != contract.dimension:
         raise ConfigurationError(
-            f"the embedding model at {location} gives {model.config.hidden_size} numbers, "
-            f"{contract.dimension} were expected; correct retrieval.embedding.dimension"
+            f"the embedding model at {location} has vectors of size {model.config.hidden_size}, "
+            f"but {contract.dimension} was expected; correct retrieval.embedding.dimension"
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval()

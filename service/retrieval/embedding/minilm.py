@@ -95,7 +95,7 @@ def _open_model(path: Path, threads: int) -> Any:
     except Exception as error:  # the library's errors have no common base
         reason = str(error).splitlines()[0]
         raise ConfigurationError(
-            f"{path} cannot be opened ({reason}): it or weights.bin beside it is missing or "
+            f"{path} cannot be opened ({reason}): it, or weights.bin beside it, is missing or "
             "damaged; install revelator again"
         ) from None
 

@@ -43,8 +43,8 @@ def _check_minilm(contract: EmbeddingContract) -> None:
     for field in ("pooling", "normalise", "dimension"):
         if getattr(contract, field) != getattr(MINILM, field):
             raise ConfigurationError(
-                f"retrieval.embedding.{field} cannot change what {MINILM.model} does; leave it "
-                "out, or set retrieval.embedding.location to a folder of the model"
+                f"retrieval.embedding.{field} does not apply to the shipped {MINILM.model}; "
+                "remove it, or set retrieval.embedding.location to a folder of the model"
             )
 
 
@@ -63,13 +63,13 @@ def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
     folder = own.location or name
     if own.url is None and "/" not in folder and not Path(folder).is_dir():
         raise ConfigurationError(
-            f"retrieval.embedding_model is {name!r}: no preset ({', '.join(PRESETS)}), no folder, "
-            "and no owner/name of the hub"
+            f"retrieval.embedding_model is {name!r}, which is not a preset "
+            f"({', '.join(PRESETS)}), a folder, or an owner/name of the hub"
         )
     dimension = own.dimension or dimension_of(folder)
     if dimension is None:
         raise ConfigurationError(
-            f"retrieval.embedding_model is {name!r}: set retrieval.embedding.dimension to the "
-            "number of numbers in its vectors"
+            f"retrieval.embedding_model is {name!r}; set retrieval.embedding.dimension to the "
+            "size of its vectors"
         )
     return EmbeddingContract.model_validate({"model": name, **changes, "dimension": dimension})

@@ -63,11 +63,11 @@ async def run_ingest(
     base = url or (owner.url if owner else None)
     if ray and base:
         raise ConfigurationError(
-            "--ray writes into the data directory itself, which the server at "
-            f"{shown(base)} holds; stop it, or ingest without --ray"
+            "--ray writes to the data directory directly, which is in use by the server at "
+            f"{shown(base)}; stop the server, or ingest without --ray"
         )
     if ray and replace:
-        raise ConfigurationError("--replace does not run on Ray yet; ingest without --ray")
+        raise ConfigurationError("--replace is not supported with --ray; ingest without --ray")
     console = Console()
     with _listening(console) as listener:
         if base:
@@ -166,10 +166,10 @@ def _listening(console: Console) -> Iterator[Listener]:
         def problem(found: Problem) -> None:
             shown.count += 1
             if shown.count <= MOST_SHOWN:
-                line = f"[red]bad[/] {escape(str(found))}"
+                line = f"[red]invalid[/] {escape(str(found))}"
                 bar.console.print(line, highlight=False, soft_wrap=True)
             elif shown.count == MOST_SHOWN + 1:
-                bar.console.print("further bad lines are only counted")
+                bar.console.print("further invalid lines are only counted")
 
         yield Listener(progress, problem)
 

@@ -86,7 +86,7 @@ async def ingest_on_ray(
     RevelatorError with a worker's last words when its work failed.
     """
     if STANDARD_INPUT in files:
-        raise InvalidRequest("Ray's workers cannot read this process's standard input; name a file")
+        raise InvalidRequest("Ray's workers cannot read standard input; name a file")
     paths = [path.resolve() for path in files]
     total = await anyio.to_thread.run_sync(total_bytes, paths)
     found = await anyio.to_thread.run_sync(lambda: list(expand(paths, format)))
@@ -112,7 +112,7 @@ def _connected(address: str) -> Iterator[None]:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigurationError(
-            f"no Ray answers at {address!r}: {error}; start one there, or give --ray local"
+            f"no Ray cluster responds at {address!r}: {error}; start one there, or use --ray local"
         ) from error
     try:
         yield
@@ -156,14 +156,14 @@ def _work(
             for row in block["row"]:
                 yield pickle.loads(row)
     except ray.exceptions.RayError as error:
-        raise RevelatorError(f"work on Ray failed: {_cause(error)}") from error
+        raise RevelatorError(f"the ingest on Ray failed: {_cause(error)}") from error
 
 
 def _cause(error: BaseException) -> str:
     """What a worker's own code raised, without the layers that Ray puts around it."""
     while inner := getattr(error, "cause", None) or error.__cause__:
         error = inner
-    told = str(error).strip() or "without a word"
+    told = str(error).strip() or "no reason given"
     return f"{type(error).__name__}: {told.splitlines()[0]}"
 
 

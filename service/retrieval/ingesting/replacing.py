@@ -16,7 +16,7 @@ from service.retrieval.remote import send, session_with
 from service.settings import Settings
 
 AFRESH: Final = (
-    "the collection stays as it was; run the same command again, --replace starts from nothing"
+    "the collection is unchanged; run the same command again, --replace starts from the beginning"
 )
 TIMEOUT_S: Final = 86_400.0  # of the whole; the server gives up on 30 s without a byte
 

@@ -96,7 +96,7 @@ def expand(files: Sequence[Path], format: str | None = None) -> Iterator[Source 
     for path in files:
         found = list(_below(path)) if path.is_dir() else [Source(path, path.name)]
         if not found:
-            yield Problem(str(path), 0, f"the folder holds no file; known: {KNOWN}")
+            yield Problem(str(path), 0, f"the folder contains no file; known formats: {KNOWN}")
         for source in found:
             text = format == "text" or plain_suffix(source.path) in TEXT | MARKDOWN
             if text and source.label in labels:  # it is the id: the second would replace the first
@@ -120,9 +120,13 @@ def read_source(source: Source, format: str | None = None) -> Iterator[Entry]:
                 told = Problem(source.name, last, found) if isinstance(found, str) else found
                 yield Entry(told, source.name, last, opened.position())
     except NotCompressed:
-        yield problem("the name says compressed, the content is not gzip or zstd; get it again")
+        yield problem(
+            "the file name says compressed, but the content is not gzip or zstd; download it again"
+        )
     except DAMAGED as error:
-        what = "the compressed data is cut short or damaged after this line; get the file again"
+        what = (
+            "the compressed data is truncated or damaged after this line; download the file again"
+        )
         yield problem(f"{what} ({error})", last)
     except OSError as error:
         yield problem(f"cannot be read: {error.strerror or type(error).__name__}", last)
@@ -133,17 +137,17 @@ def _rows(opened: Input, format: str | None) -> Iterator[Row]:
     if not opened.head:
         yield Row(0, "the file is empty")
     elif kind is None and opened.path == STANDARD_INPUT:
-        yield Row(0, "what format this has cannot be seen; name it with --format")
+        yield Row(0, "the format cannot be detected; set it with --format")
     elif kind is None:
         suffix = plain_suffix(opened.path)
-        yield Row(0, f"unknown kind of file {suffix!r}; known: {KNOWN}; or name it with --format")
+        yield Row(0, f"unknown file type {suffix!r}; known: {KNOWN}; or set it with --format")
     else:
         empty = True
         for row in FORMATS[kind](opened):
             empty = False
             yield row
         if empty:
-            yield Row(0, f"no row in this file, read as {kind}")
+            yield Row(0, f"the file contains no rows, read as {kind}")
 
 
 def _below(folder: Path) -> Iterator[Source]:

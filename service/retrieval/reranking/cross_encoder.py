@@ -88,7 +88,7 @@ def _load(folder: Path) -> Score:
         ) from None
     if model.config.num_labels != 1:
         raise ConfigurationError(
-            f"the model in {folder} has {model.config.num_labels} outputs; a reranker has one"
+            f"the model in {folder} has {model.config.num_labels} outputs; a reranker must have one"
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval()

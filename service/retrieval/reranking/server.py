@@ -95,8 +95,8 @@ class RerankServer:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise BackendUnavailable(
-                f"the reranker at {self._shown} cannot be reached: {error}; is it running, and is "
-                "retrieval.reranker.url right?"
+                f"the reranker at {self._shown} cannot be reached: {error}; check that it is "
+                "running and that retrieval.reranker.url is correct"
             ) from error
         if response.status != 200:
             raise self._refusal(response.status, text)
@@ -134,11 +134,11 @@ class RerankServer:
             scores = [found[index] for index in range(count)]
         except (ValueError, TypeError, KeyError) as error:
             raise RetrievalFailure(
-                f"the reranker at {self._shown} answered no {count} scores: {text[:200]!r}; check "
-                "retrieval.reranker.kind"
+                f"the reranker at {self._shown} did not return {count} scores: {text[:200]!r}; "
+                "check retrieval.reranker.kind"
             ) from error
         if not all(map(math.isfinite, scores)):
             raise RetrievalFailure(
-                f"the reranker at {self._shown} answered scores that are not finite"
+                f"the reranker at {self._shown} returned scores that are not finite"
             )
         return scores

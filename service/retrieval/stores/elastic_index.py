@@ -37,8 +37,8 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
         held = (await server.call(lambda client: client.count(index=alias)))["count"]
         if held:
             raise StoreError(
-                f"Elasticsearch at {server.place} holds {held:,} passages under {alias!r} that "
-                "this data directory knows nothing of; another gateway may own them. Use another "
+                f"Elasticsearch at {server.place} has {held:,} passages under {alias!r} that this "
+                "data directory does not know; they may belong to another gateway. Use another "
                 "collection name, or delete that index"
             )
     await drop(server, name)

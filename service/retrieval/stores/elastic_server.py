@@ -64,13 +64,13 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
     (
         lambda c: c.blocked,
         StoreError,
-        "does not let its index be written: {reason}; free disk space or lift the block "
+        "blocks writing to its index: {reason}; free disk space or remove the block "
         "(index.blocks.*), then run the ingest again",
     ),
     (
         lambda c: c.status in {401, 403},
         ConfigurationError,
-        "refused the credentials ({status}): {reason}; check retrieval.elasticsearch_user and "
+        "rejected the credentials ({status}): {reason}; check retrieval.elasticsearch_user and "
         "elasticsearch_password, or elasticsearch_api_key",
     ),
     (lambda c: c.busy, BackendUnavailable, "is overloaded (429): {reason}; try again later"),
@@ -82,7 +82,7 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
     (
         lambda c: c.kind == "index_not_found_exception",
         StoreLost,
-        "has lost an index: {reason}; revelator check --collection NAME --repair makes it again",
+        "has lost an index: {reason}; revelator check --collection NAME --repair rebuilds it",
     ),
     (
         lambda c: c.status == 400 and c.kind in _MAPPING,
@@ -165,7 +165,7 @@ class ElasticServer:
 
     def _another(self) -> ConfigurationError:
         return ConfigurationError(
-            f"retrieval.elasticsearch_url: what answers at {self.place} is not Elasticsearch"
+            f"retrieval.elasticsearch_url: the server at {self.place} is not Elasticsearch"
         )
 
     async def bulk(self, alias: str, actions: Sequence[Action]) -> None:
@@ -186,7 +186,7 @@ class ElasticServer:
                 if not left:
                     break
             if left:
-                busy = Complaint(429, "", f"{len(left)} items were refused {TRIES} times")
+                busy = Complaint(429, "", f"{len(left)} items were rejected {TRIES} times")
                 raise self.failure(busy)
 
     async def aclose(self) -> None:
@@ -218,8 +218,8 @@ class ElasticServer:
                     )
                 except ValueError as error:
                     raise ConfigurationError(
-                        f"retrieval.elasticsearch_url: {self.place} is no URL with scheme, host "
-                        "and port, as http://127.0.0.1:9200"
+                        f"retrieval.elasticsearch_url: {self.place} is not a URL with scheme, "
+                        "host and port, such as http://127.0.0.1:9200"
                     ) from error
             client: AsyncElasticsearch = self._client
         return client
@@ -228,12 +228,12 @@ class ElasticServer:
         from elasticsearch import ConnectionTimeout  # noqa: PLC0415
 
         if isinstance(error, ConnectionTimeout):
-            return f"Elasticsearch at {self.place} did not answer in time"
+            return f"Elasticsearch at {self.place} did not respond in time"
         while inner := getattr(error, "errors", None):
             error = inner[0]
         return (
-            f"Elasticsearch at {self.place} cannot be reached: {error}; is it running, and is "
-            "retrieval.elasticsearch_url right?"
+            f"Elasticsearch at {self.place} cannot be reached: {error}; check that it is running "
+            "and that retrieval.elasticsearch_url is correct"
         )
 
     async def _send(

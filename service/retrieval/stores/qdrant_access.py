@@ -56,7 +56,7 @@ class Access:
         """Where anybody on the way can read the key."""
         url = address_of(self.url).url
         if self._key and not _is_private(url):
-            why = "Qdrant's key goes over http without encryption; use https"
+            why = "Qdrant's API key is sent over unencrypted http; use https"
             _log.warning("key_unencrypted", server=url, why=why)
 
     def hide(self, text: str) -> str:

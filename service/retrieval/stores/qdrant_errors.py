@@ -17,27 +17,26 @@ from service.errors import (
 ANSWERS: Final[dict[int, tuple[type[RevelatorError], str]]] = {
     400: (
         StoreError,
-        "refused the request: {reason}; if the collection there was made by something else, or "
-        "with another embedding model, delete the collection (revelator collections delete NAME) "
-        "and ingest it again",
+        "rejected the request: {reason}; if the collection was created by another application, "
+        "or with another embedding model, delete it (revelator collections delete NAME) and "
+        "ingest it again",
     ),
     401: (
         ConfigurationError,
-        "refused the credentials: {reason}; check retrieval.qdrant_key (Qdrant's API key)",
+        "rejected the credentials: {reason}; check retrieval.qdrant_key (Qdrant's API key)",
     ),
     404: (
         StoreLost,
-        "has lost a collection: {reason}; revelator check --collection NAME --repair makes it "
-        "again",
+        "has lost a collection: {reason}; revelator check --collection NAME --repair rebuilds it",
     ),
-    408: (BackendUnavailable, "did not answer in its own time limit (408): {reason}"),
+    408: (BackendUnavailable, "exceeded its own time limit (408): {reason}"),
     429: (BackendUnavailable, "is overloaded (429): {reason}; try again later"),
     502: (BackendUnavailable, "is not available (502): {reason}"),
     503: (BackendUnavailable, "is not available (503): {reason}"),
     504: (BackendUnavailable, "is not available (504): {reason}"),
     507: (
         StoreError,
-        "has no space left to write: {reason}; free disk space or add some, then run the same "
+        "has no space left for writing: {reason}; free or add disk space, then run the same "
         "command again",
     ),
 }
@@ -58,13 +57,13 @@ def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
     status, reason = told(error)
     if status is None:
         return BackendUnavailable(
-            f"{where} cannot be reached or did not answer in {timeout_s:g} s: {reason}; is it "
-            "running, and is retrieval.qdrant_url right?"
+            f"{where} cannot be reached or did not respond within {timeout_s:g} s: {reason}; "
+            "check that it is running and that retrieval.qdrant_url is correct"
         )
     if status == 400 and LIMITED in reason:
         return StoreError(
-            f"{where} allows no such request: {reason}; it is strict mode's: raise that limit of "
-            "the collection there"
+            f"{where} does not allow this request: {reason}; this is a limit of its strict mode: "
+            "raise it for the collection there"
         )
     kind, text = ANSWERS.get(
         401 if status == 403 else status, (RetrievalFailure, "failed: {reason}")

@@ -34,16 +34,16 @@ _log = structlog.get_logger(__name__)
 
 
 _ELSEWHERE = (
-    "another server answers at retrieval.qdrant_grpc_port; REST is spoken instead. Set it to the "
+    "another server responds at retrieval.qdrant_grpc_port; REST is used instead. Set it to the "
     "gRPC port of retrieval.qdrant_url, or to 0 for REST only"
 )
 
 
 _WHY_REST: dict[Grpc, str] = {
-    "other": "at retrieval.qdrant_grpc_port another server answers",
-    "absent": "nobody speaks gRPC at retrieval.qdrant_grpc_port",
-    "unproven": "gRPC once a collection of it proves that its port is the same server's",
-    "same": "gRPC from the next call on",
+    "other": "another server responds at retrieval.qdrant_grpc_port",
+    "absent": "no gRPC server responds at retrieval.qdrant_grpc_port",
+    "unproven": "gRPC is used after a collection has proved that both ports belong to one server",
+    "same": "gRPC is used from the next call on",
 }
 
 
@@ -98,10 +98,10 @@ class QdrantServer:
         await self.look()
         await self.call(lambda client: client.get_collections())
         if self.protocol == "gRPC":
-            return "gRPC is spoken"
+            return "gRPC is used"
         if self._grpc is None:
-            return "REST is spoken"
-        return f"REST is spoken; {_WHY_REST[self._told or 'unproven']}"
+            return "REST is used"
+        return f"REST is used; {_WHY_REST[self._told or 'unproven']}"
 
     async def aclose(self) -> None:
         if self._making is not None:
@@ -188,7 +188,7 @@ class QdrantServer:
             self._rest, self._grpc = await anyio.to_thread.run_sync(self._open)
         except ValueError as error:
             raise ConfigurationError(
-                f"retrieval.qdrant_url: {self.place} is no URL: {error}"
+                f"retrieval.qdrant_url: {self.place} is not a URL: {error}"
             ) from error
         finally:
             self._making = None

@@ -249,9 +249,9 @@ async def _create(
         held = (await server.call(lambda client: client.count(own, exact=True))).count
         if held and not replace:
             raise StoreError(
-                f"Qdrant at {server.place} holds {held:,} points in {own!r} that this data "
-                "directory knows nothing of; another gateway may own them. Use another collection "
-                "name, or delete that one there"
+                f"Qdrant at {server.place} has {held:,} points in {own!r} that this data "
+                "directory does not know; they may belong to another gateway. Use another "
+                "collection name, or delete that collection there"
             )
         await server.call(lambda client: client.delete_collection(own))
     vectors = {VECTOR: _vector_params(contract, settings)}

@@ -52,25 +52,25 @@ def test_the_rest_of_a_row() -> None:
     ("line", "what"),
     [
         (b"{", "is not JSON: "),
-        (b"[]", "is no JSON object"),
-        (b'"text"', "is no JSON object"),
+        (b"[]", "is not a JSON object"),
+        (b'"text"', "is not a JSON object"),
         (b"\xff", "is not UTF-8 at byte 0"),
         (b"[" * 100_000, "is n"),
         (b'{"answer": "x"}', "`question` is missing"),
         (b'{"question": " ", "answer": "x"}', "`question` is missing, empty"),
         (b'{"question": 3, "answer": "x"}', "not a text"),
-        (b'{"question": "\\ud83d", "answer": "x"}', "half of a surrogate pair"),
+        (b'{"question": "\\ud83d", "answer": "x"}', "a lone surrogate"),
         (b'{"question": "Q?"}', "has no answer"),
         (b'{"question": "Q?", "answers": []}', "has no answer"),
-        (b'{"question": "Q?", "answer": ""}', "`answer` holds an empty text"),
+        (b'{"question": "Q?", "answer": ""}', "`answer` contains an empty string"),
         (b'{"question": "Q?", "answer": {"a": 1}}', "`answer` holds {'a': 1}"),
         (b'{"question": "Q?", "answers": [["x"]]}', "`answers` holds ['x']"),
         (b'{"question": "Q?", "answer": "x", "route": "multi"}', "`route` is 'multi', not one of"),
         (b'{"question": "Q?", "answer": "x", "route": ["single"]}', "`route` is ['single']"),
-        (b'{"question": "Q?", "answer": "x", "parts": "y"}', "`parts` is no list"),
+        (b'{"question": "Q?", "answer": "x", "parts": "y"}', "`parts` is not a list"),
         (b'{"question": "Q?", "answer": "x", "parts": [[]]}', "`parts` has a part without"),
         (b'{"question": "Q?", "answer": "x", "id": 1.5}', "`id` is neither"),
-        (b'{"question": "Q?", "answer": "x", "id": "1"}', "is on an earlier line too"),
+        (b'{"question": "Q?", "answer": "x", "id": "1"}', "occurs on an earlier line"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, what: str) -> None:
@@ -96,7 +96,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as caught:
         load_dataset(path)
     assert len(caught.value.problems) == 21
-    assert caught.value.problems[-1] == f"{path}: 10 more bad lines"
+    assert caught.value.problems[-1] == f"{path}: 10 more invalid lines"
 
 
 def test_an_empty_and_a_missing_file(tmp_path: Path) -> None:

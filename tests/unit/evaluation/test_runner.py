@@ -259,7 +259,7 @@ async def test_rows_that_cannot_be_written_and_a_limit_of_nothing(tmp_path: Path
     code, shown = await command(file, asking({}), out=tmp_path / "absent" / "rows.jsonl")
     assert (code, "cannot be written" in shown) == (2, True)
     code, shown = await command(file, asking({}), limit=0)
-    assert (code, "leaves no question" in shown) == (2, True)
+    assert (code, "leaves no questions" in shown) == (2, True)
 
 
 @pytest.mark.anyio

@@ -150,7 +150,7 @@ def damaged(compiled: Path, folder: Path, file: str, content: bytes | None) -> P
 @pytest.mark.parametrize(
     ("file", "keep", "message"),
     [
-        ("model.onnx", 0.7, r"model\.onnx \([0-9,]+ bytes\) is damaged, or belongs to another"),
+        ("model.onnx", 0.7, r"model\.onnx \([0-9,]+ bytes\) is damaged, or does not belong"),
         ("weights.0.bin", 0.9, r"weights\.0\.bin .* is damaged"),
         ("weights.0.bin", None, "weights.0.bin is missing"),
         ("tokenizer.json", 0.5, "tokenizer.json .* is damaged"),
@@ -181,7 +181,7 @@ async def test_a_card_of_a_later_format_is_refused(
     content = json.dumps(card).encode()
     engine = open_embedded(damaged(compiled, tmp_path / "later", "embedded.json", content))
 
-    with pytest.raises(EngineFailure, match=r"format: .*made by another version"):
+    with pytest.raises(EngineFailure, match=r"format: .*created by another version"):
         await engine.check()
 
 

@@ -97,7 +97,7 @@ def test_one_that_fails_is_told_and_leaves_its_code(fake_vllm: dict[str, str]) -
         output, _ = process.communicate(timeout=60)
 
     assert process.returncode == 3
-    assert "ended with 3" in output
+    assert "ended with exit code 3" in output
 
 
 def test_a_single_worker_becomes_vllm_itself(fake_vllm: dict[str, str]) -> None:

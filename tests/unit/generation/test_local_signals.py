@@ -251,7 +251,7 @@ async def test_what_cannot_be_read_is_told(open_local: OpenLocal) -> None:
     assert engine.capabilities.token_signals
     with pytest.raises(EngineFailure, match="0 tokens cannot be scored"):
         await engine.score(ScoreRequest(text=""))
-    with pytest.raises(EngineFailure, match="cannot be scored; 1 to 512 can"):
+    with pytest.raises(EngineFailure, match="cannot be scored; the length must be 1 to 512 tokens"):
         await engine.score(ScoreRequest(text="a b " * 600))
     scoring = await engine.score(ScoreRequest(text="a", bos=True))
     assert len(scoring.tokens) == 2

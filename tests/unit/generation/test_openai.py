@@ -215,14 +215,14 @@ FAILURES = [
     (401, "answered 401.*engines.remote.key"),
     (404, "answered 404.*model's name"),
     (429, "answered 429.*max_concurrency"),
-    (500, "answered 500: the stub was told to fail; look at the server's log"),
+    (500, "answered 500: the stub was told to fail; check the server's log"),
     (302, "answered 302"),
-    ("drop", "broke the connection off"),
-    ("cut", "broke the connection off|cut its answer short"),
-    ("garbage", "no JSON"),
+    ("drop", "closed the connection"),
+    ("cut", "closed the connection|ended its response early"),
+    ("garbage", "invalid JSON"),
     ("html", "no server-sent events"),
     ("no_choices", "no choices"),
-    ("error_event", "failed while answering: out of memory"),
+    ("error_event", "failed during its response: out of memory"),
 ]
 
 
@@ -275,7 +275,7 @@ async def test_what_does_not_speak_http_is_named() -> None:
     listener = await asyncio.start_server(babble, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
     async with listener, closing_engine(engine(urls=[url], model="m")) as generator:
-        with pytest.raises(EngineFailure, match="does not speak HTTP"):
+        with pytest.raises(EngineFailure, match="did not send a valid HTTP response"):
             await complete(generator, ask())
 
 
@@ -309,7 +309,7 @@ async def test_a_dead_server_is_replaced_by_the_next_one() -> None:
 async def test_nobody_there() -> None:
     async with StubServer() as dead:
         pass
-    with pytest.raises(EngineFailure, match=r"takes no connection.*start the server"):
+    with pytest.raises(EngineFailure, match=r"did not accept the connection.*start the server"):
         await one(dead, ask(), model="m")
 
 
@@ -400,9 +400,9 @@ async def test_check_tells_what_is_wrong() -> None:
     async with StubServer(owned_by="vllm", models=("base",)) as server:
         await engine_check(server)
         await engine_check(server, model="base")
-        with pytest.raises(EngineFailure, match=r"does not serve 'other' but base"):
+        with pytest.raises(EngineFailure, match=r"does not serve 'other', but base"):
             await engine_check(server, model="other")
-    with pytest.raises(EngineFailure, match="takes no connection"):
+    with pytest.raises(EngineFailure, match="did not accept the connection"):
         await engine_check(server)
 
 

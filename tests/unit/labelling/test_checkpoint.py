@@ -38,14 +38,14 @@ def card(**changes: object) -> Damage:
     [
         (lambda f: (f / "checkpoint.json").unlink(), "labeler", "revelator train labeler"),
         (lambda f: (f / "checkpoint.json").write_text("{"), "labeler", "checkpoint.json: the file"),
-        (card(format=2), "labeler", "format 2, this version reads 1"),
+        (card(format=2), "labeler", "format 2 is not supported, this version reads 1"),
         (card(max_pieces=0), "labeler", "max_pieces"),
         (card(further=0), "labeler", "further"),
         (card(tags=None), "labeler", "how many tags"),
         (card(words="spacy"), "labeler", "'spacy'"),
         (card(tokenizer="file"), "labeler", "tokenizer.json must lie beside it"),
         (lambda f: (f / "model.onnx").unlink(), "labeler", "model.onnx must lie beside it"),
-        (lambda f: None, "filter", "it is a labeler, a filter is wanted"),
+        (lambda f: None, "filter", "it is a labeler, but a filter is needed"),
     ],
 )
 def test_a_card_that_does_not_fit_is_refused(
@@ -75,9 +75,9 @@ def own_tokenizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda f: (f / "model.onnx").write_bytes(b"no model"), "no model that ONNX Runtime"),
-        (lambda f: (f / "model.onnx").write_bytes(b""), "no model that ONNX Runtime"),
-        (card(tags=2), "it has 3 tags, its card says 2"),
+        (lambda f: (f / "model.onnx").write_bytes(b"no model"), "not a model that ONNX Runtime"),
+        (lambda f: (f / "model.onnx").write_bytes(b""), "not a model that ONNX Runtime"),
+        (card(tags=2), "it has 3 tags, but its card says 2"),
         (as_filter, "it takes"),
         (own_tokenizer, "tokenizer.json is not readable"),
     ],

@@ -29,7 +29,7 @@ def test_a_folder_of_a_users_own(tmp_path: Path) -> None:
 
 def test_an_unknown_field_is_named_at_opening(tmp_path: Path) -> None:
     (tmp_path / "route.txt").write_text("$qestion", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"route\.txt: \$qestion is no field"):
+    with pytest.raises(ValueError, match=r"route\.txt: \$qestion is not a field"):
         TemplateSet(str(tmp_path))
 
 

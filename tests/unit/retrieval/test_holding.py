@@ -70,7 +70,7 @@ async def test_an_explicit_side_fails_fast_the_second_time_and_spares_the_other(
     world = World()
     world.breaks()
     async with world.question() as held:
-        with pytest.raises(RetrievalFailure, match="dense is out: out"):
+        with pytest.raises(RetrievalFailure, match="dense is unavailable: out"):
             await held.search(request(retriever="dense"))
         with pytest.raises(RetrievalFailure, match="failed earlier in this question"):
             await held.search(request(retriever="dense"))

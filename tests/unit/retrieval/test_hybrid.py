@@ -101,7 +101,7 @@ async def test_both_sides_out_names_both() -> None:
     world.bm25.breaks()
     world.dense.delay_s = 5
     with pytest.raises(
-        RetrievalFailure, match=r"bm25 is out: tantivy broke; dense is out: .*0.5 s"
+        RetrievalFailure, match=r"bm25 is unavailable: tantivy broke; dense is unavailable: .*0.5 s"
     ):
         await world.ask()
     world.bm25.failure, world.dense.delay_s = None, 0
@@ -124,7 +124,9 @@ async def test_vectors_of_another_model_are_not_searched() -> None:
     world.embedder.contract = HASHING.model_copy(update={"query_prefix": "query: "})
     assert await world.ask() == (["a", "b"], ("dense",))
     assert world.dense.queries == []
-    with pytest.raises(RetrievalFailure, match="query_prefix is '', the settings say 'query: '"):
+    with pytest.raises(
+        RetrievalFailure, match="query_prefix is '', but the settings say 'query: '"
+    ):
         await world.ask("dense")
 
 
@@ -191,7 +193,9 @@ async def test_a_side_that_fails_again_and_again_is_left_alone() -> None:
     for _ in range(4):
         assert await world.ask() == (["b", "c"], ("bm25",))
     assert len(world.bm25.queries) == 2
-    with pytest.raises(RetrievalFailure, match="bm25 is out: tantivy has failed repeatedly"):
+    with pytest.raises(
+        RetrievalFailure, match="bm25 is unavailable: circuit breaker of tantivy is open"
+    ):
         await world.ask("bm25")
     world.bm25.failure = None
     for _ in range(500):
@@ -263,7 +267,7 @@ async def test_check_request() -> None:
     assert await retriever.check_request(None, {"kind": ("x",)}) == "c"
     with pytest.raises(NotFound, match="there is: c"):
         await retriever.check_request("d", {})
-    with pytest.raises(InvalidRequest, match="no metadata field 'colour'; it has: kind, year"):
+    with pytest.raises(InvalidRequest, match="no metadata field 'colour'; its fields: kind, year"):
         await retriever.check_request("c", {"colour": ("red",)})
 
 

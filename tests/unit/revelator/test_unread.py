@@ -73,7 +73,7 @@ async def test_no_verdict_that_can_be_read_keeps_the_best_ranked() -> None:
     assert [p.kept for p in step.passages] == [True, True]
     said = [event for event in events if isinstance(event, Judgement)]
     assert [(each.relevant, each.kept, each.reason) for each in said] == [
-        (None, True, "judgement not readable")
+        (None, True, "judgement could not be parsed")
     ] * 2
     assert b"revelator_unread_judgements_total 2.0" in metrics.render()
 

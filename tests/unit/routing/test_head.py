@@ -86,7 +86,7 @@ def test_damaged_weights_are_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     save_head(made()._replace(outer=np.zeros((3, 2), np.float32)), tmp_path)
-    with pytest.raises(ConfigurationError, match="does not fit"):
+    with pytest.raises(ConfigurationError, match="does not match"):
         load_head(tmp_path)
 
 

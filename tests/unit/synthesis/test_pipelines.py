@@ -33,7 +33,7 @@ def test_a_folder_of_one_s_own_will_do(tmp_path: Path) -> None:
 
 
 def test_templates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"--templates nowhere: no template set"):
+    with pytest.raises(ConfigurationError, match=r"--templates nowhere: there is no template set"):
         pipeline_of("autorag", "nowhere")
     with pytest.raises(ConfigurationError, match=r"has no route\.txt"):
         pipeline_of("hanrag", str(tmp_path))

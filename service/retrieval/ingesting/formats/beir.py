@@ -34,7 +34,7 @@ def beir_document(value: object) -> Document:
     if not isinstance(value, dict):
         return parse_document(value)
     if "_id" not in value:
-        raise BadDocument("_id is missing; BEIR's corpus.jsonl has _id, title and text")
+        raise BadDocument("_id is missing; BEIR's corpus.jsonl has the fields _id, title and text")
     return parse_document(_flattened(value))
 
 
@@ -44,7 +44,7 @@ def _flattened(value: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise BadDocument("metadata must be an object")
     if twice := sorted(metadata.keys() & (own.keys() | OWN)):
-        raise BadDocument(f"metadata must not name {twice[0]}, the document has it already")
+        raise BadDocument(f"metadata must not contain {twice[0]}, which is a field of the document")
     if own.get("text") == "" and own.get("title"):
         own["text"] = own["title"]
     return {"id": value["_id"], **own, **metadata}

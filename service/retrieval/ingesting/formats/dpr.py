@@ -74,14 +74,14 @@ def _record(line: bytes, lines: _Lines, header: tuple[str, ...]) -> Document | s
         line = line + b"\n" + (more or b"")
         if more is None or len(taken) == MOST_LINES or len(line) > LONGEST_ROW:
             lines.put_back(taken)
-            return f"a quote opens here and does not close within {MOST_LINES} lines"
+            return f"a quote opens here and is not closed within {MOST_LINES} lines"
         if b'"' in more:
             fields = _split(line)
     if isinstance(fields, str):
         lines.put_back(taken)
         return fields
     if len(fields) != len(header):
-        return f"{len(fields)} fields where the header names {len(header)}"
+        return f"the line has {len(fields)} fields, but the header has {len(header)}"
     return made(dict(zip(header, fields, strict=True)))
 
 
@@ -92,4 +92,4 @@ def _split(line: bytes) -> list[str] | str | None:
     except UnicodeDecodeError as error:
         return not_utf8(error)
     except csv.Error as error:
-        return None if str(error) == _OPEN else f"not as csv writes it: {error}"
+        return None if str(error) == _OPEN else f"not valid CSV: {error}"

@@ -19,8 +19,8 @@ def read_hipporag(source: Input) -> Iterator[Row]:
     """Rows are counted from 1 in the list."""
     content = source.stream.read(LARGEST + 1)
     if len(content) > LARGEST:
-        what = f"a JSON list is read whole and may have {LARGEST:,} bytes"
-        yield Row(0, f"{what}; make it JSONL, one object a line")
+        what = f"a JSON list is loaded into memory and must not exceed {LARGEST:,} bytes"
+        yield Row(0, f"{what}; convert it to JSONL, one object per line")
         return
     try:
         values = orjson.loads(content.removeprefix(BOM))
@@ -28,7 +28,9 @@ def read_hipporag(source: Input) -> Iterator[Row]:
         yield Row(error.lineno, f"not JSON: {error.msg} at character {error.colno}")
         return
     if not isinstance(values, list):
-        yield Row(0, "a JSON list of {title, text} is expected; JSONL has one object a line")
+        yield Row(
+            0, "a JSON list of {title, text} objects is expected; JSONL has one object per line"
+        )
         return
     del content
     for number, value in enumerate(values, 1):

@@ -22,7 +22,9 @@ def read_parquet(source: Input) -> Iterator[Row]:
         yield Row(0, "Parquet needs pyarrow; run: pip install 'revelator[parquet]'")
         return
     if source.path == STANDARD_INPUT or source.compressed:
-        yield Row(0, "Parquet is read from a plain file, not from a stream; save it as one")
+        yield Row(
+            0, "Parquet can be read only from a plain file, not from a stream; save it to a file"
+        )
         return
     import pyarrow  # noqa: PLC0415
 
@@ -35,7 +37,7 @@ def read_parquet(source: Input) -> Iterator[Row]:
         yield Row(0, str(refused))
     except (pyarrow.ArrowException, OSError) as error:
         what = f"after row {row:,}: " if row else ""
-        yield Row(0, f"no whole Parquet file: {what}{error}; get it again")
+        yield Row(0, f"not a complete Parquet file: {what}{error}; download it again")
 
 
 class _Refused(Exception):
@@ -59,7 +61,7 @@ def _columns(schema: Any) -> list[str]:
     from pyarrow import types  # noqa: PLC0415
 
     if "text" not in schema.names:
-        raise _Refused(f"there is no column text; the columns are: {', '.join(schema.names)}")
+        raise _Refused(f"there is no column `text`; the columns are: {', '.join(schema.names)}")
 
     def vector(kind: Any) -> bool:
         listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)

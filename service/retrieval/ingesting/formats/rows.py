@@ -40,7 +40,7 @@ def plain(value: dict[str, Any]) -> dict[str, Any] | str:
     try:
         encoded = orjson.dumps(value)
     except (TypeError, ValueError) as error:
-        return f"no plain JSON: {error}"
+        return f"not plain JSON: {error}"
     if len(encoded) > LONGEST_ROW:
         return TOO_LONG
     decoded: dict[str, Any] = orjson.loads(encoded)

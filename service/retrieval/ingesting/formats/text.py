@@ -30,7 +30,7 @@ def read_text(source: Input) -> Iterator[Row]:
         yield Row(0, not_utf8(error, ""))
         return
     if "\0" in text:
-        yield Row(0, f"no text: a NUL at character {text.index(chr(0)) + 1}")
+        yield Row(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
         return
     value: dict[str, Any] = {"title": _title(source, text), "text": text}
     if source.path != STANDARD_INPUT:

@@ -119,7 +119,7 @@ async def test_entropies_alone_and_the_limit(encoder: PromptEncoder) -> None:
         worker.signals(SignalRequest(PROMPT, 3)) as call,
     ):
         tokens, last = await all_of(call)
-        with pytest.raises(ValueError, match="asked for no attention"):
+        with pytest.raises(ValueError, match="did not ask for attention"):
             await call.rows([0])
 
     check_tokens(tokens, backend.requests[0])
@@ -258,19 +258,19 @@ async def test_refusals_before_the_first_byte(encoder: PromptEncoder) -> None:
     assert state.calls is not None
     async with client_of(state) as worker:
         for request, said in [
-            (SignalRequest("x " * 300, 5), "more than the model's context of 200"),
+            (SignalRequest("x " * 300, 5), "exceed the model's context of 200"),
             (SignalRequest("x", 0), "greater than or equal to 1"),
             (SignalRequest("x", 5, ("",)), "at least 1 character"),
         ]:
             with pytest.raises(EngineRefusal, match=said):
                 async with worker.signals(request):
                     pass
-        with pytest.raises(EngineRefusal, match="no tokens of the model"):
+        with pytest.raises(EngineRefusal, match="not token ids of this model"):
             await worker.score(ScoreRequest(token_ids=(99999,)))
         with pytest.raises(EngineFailure, match="'other' is not served"):
             await worker.score(ScoreRequest("x", model="other"))
         state.calls.ledger.max_calls = 0
-        with pytest.raises(EngineFailure, match=r"503.*most there may be"):
+        with pytest.raises(EngineFailure, match=r"503.*maximum of"):
             await worker.score(ScoreRequest("x"))
         state.calls.ledger.max_calls, state.calls.ledger.max_bytes = 5, 10
         with pytest.raises(EngineFailure, match="bytes on the worker"):
@@ -282,7 +282,7 @@ async def test_a_worker_without_the_plugin_or_that_cannot(encoder: PromptEncoder
     async with client_of(None) as worker:
         await worker.check()
         assert not worker.capabilities.token_signals
-        with pytest.raises(EngineFailure, match="our plugin does not run in it"):
+        with pytest.raises(EngineFailure, match="Revelator's plugin is not running"):
             async with worker.signals(SignalRequest("x", 5)):
                 pass
     cannot = PluginState("9.9", None, "vLLM 9.9 is not known to this plugin")

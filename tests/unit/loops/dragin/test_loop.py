@@ -487,8 +487,8 @@ async def test_what_a_deployment_lacks_is_named() -> None:
 
     assert lacking(SignalEngine()) is None
     plain = ScriptedGenerator(capabilities=Capabilities(token_signals=True))
-    assert "gives no token signals" in (lacking(plain) or "")
-    assert "gives no token signals" in (lacking(SignalEngine(token_signals=False)) or "")
+    assert "does not provide token signals" in (lacking(plain) or "")
+    assert "does not provide token signals" in (lacking(SignalEngine(token_signals=False)) or "")
     message = lacking(SignalEngine(), tagger="spacy", sentences="model")
     assert message is None or "needs" in message
 

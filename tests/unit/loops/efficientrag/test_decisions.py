@@ -78,7 +78,7 @@ def test_the_pool_has_hop_order_then_rank_and_each_passage_once() -> None:
     first = pool.add("1", [a, b], [ON, OFF])
     second = pool.add("2", [c, a, b], [DONE, ON, ON])
     assert [choice.kept for choice in first + second] == [True, False, True, False, True]
-    assert second[1].reason == "continue (0.80), in the pool already"
+    assert second[1].reason == "continue (0.80), already in the pool"
     assert [(each.passage.passage_id, each.step) for each in pool.candidates] == [
         ("a", "1"),
         ("c", "2"),

@@ -39,7 +39,7 @@ def test_counts_alone_tell_what_is_wrong() -> None:
     assert quick_problem(manifest, 3, 3) is None
     assert "3 passages, tantivy 2, qdrant_edge 3" in (quick_problem(manifest, 2, 3) or "")
     building = manifest.model_copy(update={"state": "building"})
-    assert "cut short" in (quick_problem(building, 3, 3) or "")
+    assert "interrupted" in (quick_problem(building, 3, 3) or "")
 
 
 def test_what_a_person_reads() -> None:

@@ -122,11 +122,11 @@ async def test_what_the_server_normalises_must_be_meant_so(stub: Stub) -> None:
         ({"status": 404}, RetrievalFailure, r"404.*check retrieval\.embedding\.url"),
         ({"status": 429}, BackendUnavailable, "429"),
         ({"status": 503}, BackendUnavailable, "503"),
-        ({"wrong": b"<html>"}, RetrievalFailure, "answered no 1 vectors: '<html>'"),
-        ({"wrong": b'{"data": []}'}, RetrievalFailure, "answered no 1 vectors"),
+        ({"wrong": b"<html>"}, RetrievalFailure, "did not return 1 vectors: '<html>'"),
+        ({"wrong": b'{"data": []}'}, RetrievalFailure, "did not return 1 vectors"),
         ({"wrong": b'{"data": [{"index": 0, "embedding": "!"}]}'}, RetrievalFailure, "no 1 vec"),
-        ({"wrong": b"x" * 1_100_000}, RetrievalFailure, "answers more than"),
-        ({"silent": True}, BackendUnavailable, r"did not answer within 0\.3 s"),
+        ({"wrong": b"x" * 1_100_000}, RetrievalFailure, "sent a response of more than"),
+        ({"silent": True}, BackendUnavailable, r"did not respond within 0\.3 s"),
     ],
 )
 async def test_failures_are_told_apart(

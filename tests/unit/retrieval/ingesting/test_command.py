@@ -128,7 +128,7 @@ async def test_ray_is_refused_beside_a_server_and_without_its_extra(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = settings(tmp_path)
-    with pytest.raises(ConfigurationError, match="--ray writes into the data directory itself"):
+    with pytest.raises(ConfigurationError, match="--ray writes to the data directory directly"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9", ray="local")
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "service.retrieval.ingesting.on_ray", raising=False)
@@ -159,7 +159,7 @@ async def test_a_failed_replacement_says_that_it_starts_from_nothing(
     async def broken(self: HashingEmbedder, texts: Sequence[str]) -> list[Vector]:
         raise RetrievalFailure("the embedder broke")
 
-    told = r"the collection stays as it was; .* --replace starts from nothing"
+    told = r"the collection is unchanged; .* --replace starts from the beginning"
     monkeypatch.setattr(HashingEmbedder, "embed_passages", broken)
     with pytest.raises(RetrievalFailure) as caught:
         await run_ingest([file], "c", own, replace=True)

@@ -48,7 +48,7 @@ def test_what_came_before_a_cut_is_read(tmp_path: Path, compress: Any) -> None:
     assert good == [str(n) for n in range(last)]
     assert 800 < last < 1_200
     assert len(bad) == 1
-    what = "the compressed data is cut short or damaged after this line; get the file again"
+    what = "the compressed data is truncated or damaged after this line; download the file again"
     assert bad[0].startswith(f":{last}: {what}")
 
 
@@ -60,7 +60,7 @@ def test_damage_is_found_by_the_checksum_at_the_latest(tmp_path: Path) -> None:
     path.write_bytes(packed)
     good, bad = read(path)
     assert good[:800] == [str(n) for n in range(800)]
-    assert "get the file again" in bad[-1]
+    assert "download the file again" in bad[-1]
 
 
 def test_a_name_that_lies_about_compression(tmp_path: Path) -> None:
@@ -69,7 +69,9 @@ def test_a_name_that_lies_about_compression(tmp_path: Path) -> None:
         path.write_text("<html>404</html>")
         assert read(path) == (
             [],
-            [": the name says compressed, the content is not gzip or zstd; get it again"],
+            [
+                ": the file name says compressed, but the content is not gzip or zstd; download it again"
+            ],
         )
 
 
@@ -90,7 +92,7 @@ def test_files_without_rows(tmp_path: Path) -> None:
     ]:
         path = tmp_path / name
         path.write_bytes(content)
-        assert read(path) == ([], [f": no row in this file, read as {kind}"])
+        assert read(path) == ([], [f": the file contains no rows, read as {kind}"])
 
 
 def test_lines_with_nul_bom_crlf_and_other_bytes(tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_utf_16_is_no_text(tmp_path: Path) -> None:
     path.write_bytes("Some text.".encode("utf-16"))
     assert read(path) == ([], [": not UTF-8: byte 1"])
     path.write_bytes(b"Some\x00text.")
-    assert read(path) == ([], [": no text: a NUL at character 5"])
+    assert read(path) == ([], [": not a text file: NUL at character 5"])
 
 
 def test_tables_with_loose_quotes_and_line_ends(tmp_path: Path) -> None:
@@ -134,11 +136,11 @@ def test_tables_with_loose_quotes_and_line_ends(tmp_path: Path) -> None:
     good, bad = read(path)
     assert good == ["1", "2", "8"]
     assert bad == [
-        ":5: not as csv writes it: '\t' expected after '\"'",
-        ":6: 2 fields where the header names 3",
+        ":5: not valid CSV: '\t' expected after '\"'",
+        ":6: the line has 2 fields, but the header has 3",
         ":7: not UTF-8: byte 6 of the line",
         ":8: the line is longer than 1,000,000 bytes; split the document",
-        ":9: a quote opens here and does not close within 100 lines",
+        ":9: a quote opens here and is not closed within 100 lines",
     ]
 
 
@@ -148,9 +150,7 @@ def test_a_quote_that_never_closes_costs_one_row(tmp_path: Path) -> None:
     path.write_bytes(HEADER + b"\n".join(rows))
     good, bad = read(path)
     assert good == [str(n) for n in range(1, 500)]
-    assert bad == [
-        f":2: a quote opens here and does not close within {dpr_module.MOST_LINES} lines"
-    ]
+    assert bad == [f":2: a quote opens here and is not closed within {dpr_module.MOST_LINES} lines"]
 
 
 def test_a_table_without_header(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert read(path) == (
         ["a"],
         [
-            ":2: a document is a JSON object, this is a number",
-            ":3: text must be a string, it is missing",
+            ":2: a document must be a JSON object, not a number",
+            ":3: text must be a string, not missing",
         ],
     )
     path.write_bytes(b'[{"text": "%s"}]' % (b"x" * 1_000_001))
@@ -178,7 +178,7 @@ def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(hipporag, "LARGEST", 1_000)
     assert "make it JSONL" in read(path)[1][0]
     path.write_bytes(b'{"T": ["a sentence."]}')
-    assert "a JSON list of {title, text} is expected" in read(path, "hipporag")[1][0]
+    assert "a JSON list of {title, text} objects is expected" in read(path, "hipporag")[1][0]
 
 
 def test_beir_rows_that_are_none(tmp_path: Path) -> None:
@@ -190,25 +190,25 @@ def test_beir_rows_that_are_none(tmp_path: Path) -> None:
     good, bad = read(path)
     assert good == ["a"]
     assert bad == [
-        ":2: _id is missing; BEIR's corpus.jsonl has _id, title and text",
-        ":3: a document is a JSON object, this is a list",
+        ":2: _id is missing; BEIR's corpus.jsonl has the fields _id, title and text",
+        ":3: a document must be a JSON object, not a list",
         ":4: metadata must be an object",
-        ":5: metadata must not name title, the document has it already",
+        ":5: metadata must not contain title, which is a field of the document",
     ]
 
 
 def test_parquet_that_is_none(tmp_path: Path) -> None:
     path = parquet(tmp_path / "x.parquet", {"id": ["a"], "body": ["t"], "raw": [b"\xff"]})
-    assert read(path) == ([], [": there is no column text; the columns are: id, body, raw"])
+    assert read(path) == ([], [": there is no column `text`; the columns are: id, body, raw"])
     parquet(path, {"id": ["a", "b"], "text": ["t", None], "raw": [None, b"\xff"]})
     good, bad = read(path)
     assert good == ["a"]
-    assert bad[0].startswith(":2: no plain JSON: ")
+    assert bad[0].startswith(":2: not plain JSON: ")
     path.write_bytes(path.read_bytes()[:-20])
-    assert read(path)[1][0].startswith(": no whole Parquet file: ")
+    assert read(path)[1][0].startswith(": not a complete Parquet file: ")
     packed = tmp_path / "x.parquet.gz"
     packed.write_bytes(gzip.compress(b"PAR1"))
-    assert "save it as one" in read(packed)[1][0]
+    assert "save it to a file" in read(packed)[1][0]
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

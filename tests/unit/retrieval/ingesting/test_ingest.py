@@ -240,7 +240,7 @@ async def test_a_collection_of_another_model_is_not_written(tmp_path: Path) -> N
         embedder.contract = HASHING.model_copy(update={"model": "another", "pooling": "cls"})
         with pytest.raises(
             ConfigurationError,
-            match=r"model is 'hashing-384', the settings say 'another'; pooling is 'mean', the "
+            match=r"model is 'hashing-384', but the settings say 'another'; pooling is 'mean', but the "
             "settings say 'cls'; set retrieval.embedding_model",
         ):
             await ingest_documents(CORPUS, "c", collections)
@@ -249,7 +249,7 @@ async def test_a_collection_of_another_model_is_not_written(tmp_path: Path) -> N
 
 async def test_refusals(tmp_path: Path) -> None:
     async with opened(tmp_path) as collections:
-        with pytest.raises(NotFound, match="none yet"):
+        with pytest.raises(NotFound, match="existing collections: none"):
             await ingest_documents(CORPUS, "c", collections)
         with pytest.raises(InvalidRequest, match="shipped"):
             await ingest([], "sample", collections)

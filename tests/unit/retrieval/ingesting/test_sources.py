@@ -99,10 +99,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "another file of this run has the same name",
         "text is empty",
         "not UTF-8: byte 4",
-        "unknown kind of file '.pdf'; known: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
-        ".zst of them; or name it with --format",
+        "unknown file type '.pdf'; known: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
+        ".zst of them; or set it with --format",
         "cannot be read: No such file or directory",
-        "the folder holds no file; known: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
+        "the folder contains no file; known formats: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
         ".zst of them",
     ]
 

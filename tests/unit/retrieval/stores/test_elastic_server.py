@@ -85,11 +85,11 @@ def error(kind: str, reason: str = "for a reason") -> dict[str, Any]:
     ("status", "body", "expected", "told"),
     [
         (401, error("security_exception"), ConfigurationError, "elasticsearch_password"),
-        (403, error("security_exception"), ConfigurationError, "refused the credentials"),
+        (403, error("security_exception"), ConfigurationError, "rejected the credentials"),
         (403, error("cluster_block_exception"), StoreError, "lift the block"),
         (429, error("cluster_block_exception"), StoreError, "free disk space"),
         (429, error("circuit_breaking_exception"), BackendUnavailable, "overloaded"),
-        (404, error("index_not_found_exception"), StoreLost, "--repair makes it again"),
+        (404, error("index_not_found_exception"), StoreLost, "--repair rebuilds it"),
         (400, error("mapper_parsing_exception"), StoreError, "another mapping"),
         (503, error("cluster_block_exception", "no master"), BackendUnavailable, "no master"),
         (500, {"error": "strange"}, RetrievalFailure, "answered 500 : strange"),
@@ -123,7 +123,7 @@ async def test_another_server_is_named_so(wrong: Wrong, server: ElasticServer) -
 
 async def test_silence_ends_at_the_timeout(wrong: Wrong, server: ElasticServer) -> None:
     wrong.answers, wrong.delay_s = [(200, {})], 3.0
-    with pytest.raises(RetrievalFailure, match="did not answer in time"):
+    with pytest.raises(RetrievalFailure, match="did not respond in time"):
         await server.call(lambda client: client.info())
     wrong.delay_s = 0.0
 
@@ -136,7 +136,9 @@ async def test_nobody_there() -> None:
 
 
 async def test_a_url_without_a_port() -> None:
-    with pytest.raises(ConfigurationError, match="http://es is no URL with scheme, host and port"):
+    with pytest.raises(
+        ConfigurationError, match="http://es is not a URL with scheme, host and port"
+    ):
         await ElasticServer("http://user:secret@es", 1.0).call(lambda client: client.info())
 
 
@@ -154,7 +156,9 @@ async def test_busy_items_are_sent_again_and_only_they(wrong: Wrong, server: Ela
 async def test_a_cluster_that_stays_busy_is_given_up(wrong: Wrong, server: ElasticServer) -> None:
     wrong.answers = [(200, {"errors": True, "items": [OK, BUSY, BUSY]}),
                      (200, {"errors": True, "items": [BUSY, BUSY]})]  # fmt: skip
-    with pytest.raises(RetrievalFailure, match=r"overloaded \(429\): 2 items were refused 6 times"):
+    with pytest.raises(
+        RetrievalFailure, match=r"overloaded \(429\): 2 items were rejected 6 times"
+    ):
         await server.bulk("a", ACTIONS)
     assert wrong.ids() == [3, 2, 2, 2, 2, 2]
 

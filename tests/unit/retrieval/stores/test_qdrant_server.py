@@ -91,15 +91,15 @@ async def failing(server: QdrantServer, expected: type[RevelatorError], told: st
 @pytest.mark.parametrize(
     ("status", "expected", "told"),
     [
-        (400, StoreError, "refused the request: .*for a reason"),
+        (400, StoreError, "rejected the request: .*for a reason"),
         (401, ConfigurationError, "API key"),
         (403, ConfigurationError, "API key"),
-        (404, StoreLost, "lost a collection: .*--repair makes it again"),
+        (404, StoreLost, "lost a collection: .*--repair rebuilds it"),
         (408, BackendUnavailable, r"time limit \(408\): .*for a reason"),
         (429, BackendUnavailable, r"overloaded \(429\): for a reason"),
         (500, RetrievalFailure, "failed: .*for a reason"),
         (503, BackendUnavailable, r"not available \(503\): .*for a reason"),
-        (507, StoreError, "no space left to write: .*for a reason"),
+        (507, StoreError, "no space left for writing: .*for a reason"),
     ],
 )
 async def test_each_answer_is_an_error_of_ours(
@@ -112,7 +112,7 @@ async def test_each_answer_is_an_error_of_ours(
 
 async def test_silence_ends_at_the_timeout(wrong: Wrong) -> None:
     wrong.delay_s = 3.0
-    await failing(QdrantServer(wrong.url, 0.5, 0), BackendUnavailable, "did not answer in 1 s")
+    await failing(QdrantServer(wrong.url, 0.5, 0), BackendUnavailable, "did not respond within 1 s")
     wrong.delay_s = 0.0
 
 
@@ -162,7 +162,7 @@ async def refusing(handler: Refusing) -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("code", "expected", "told"),
     [
-        (grpc.StatusCode.INVALID_ARGUMENT, StoreError, "refused the request: for a reason"),
+        (grpc.StatusCode.INVALID_ARGUMENT, StoreError, "rejected the request: for a reason"),
         (grpc.StatusCode.UNAUTHENTICATED, ConfigurationError, "API key"),
         (grpc.StatusCode.PERMISSION_DENIED, ConfigurationError, "API key"),
         (grpc.StatusCode.NOT_FOUND, StoreLost, "lost a collection: for a reason"),
@@ -233,14 +233,14 @@ async def test_a_full_disk_is_told_from_too_many_requests(wrong: Wrong) -> None:
     """In gRPC both have one code."""
     full = "No space left on device: WAL buffer size exceeds available disk space"
     async with refusing(Refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, full)) as port:
-        await failing(QdrantServer(wrong.url, 1.0, port), StoreError, "no space left to write")
+        await failing(QdrantServer(wrong.url, 1.0, port), StoreError, "no space left for writing")
 
 
 async def test_a_collection_that_is_gone() -> None:
     server = QdrantServer(":memory:", 1.0)
     contract = EmbeddingContract(model="m", dimension=3)
     store = await anyio.to_thread.run_sync(QdrantStore.create, server, "c", contract)
-    with pytest.raises(StoreLost, match="--repair makes it again"):
+    with pytest.raises(StoreLost, match="--repair rebuilds it"):
         await QdrantStore(server, "gone").search(StoreQuery("q", 1, (1.0, 0.0, 0.0)))
     assert await store.search(StoreQuery("q", 0, (1.0, 0.0, 0.0))) == []
     await server.aclose()
