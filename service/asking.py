@@ -1,4 +1,4 @@
-"""`revelator ask`: one question in the terminal, in this process or through a running server."""
+"""`revelator ask`: ask a question in the terminal, in this process or through a running server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STREAM_LIMIT = 8 * 1024 * 1024  # bytes of one event: an answer's body holds eve
 async def ask_in_terminal(
     settings: Settings, fields: Mapping[str, Any], *, url: str | None, as_json: bool
 ) -> int:
-    """Ask and print; the exit code: 0 answered, 1 ended by a problem."""
+    """Ask and print. Returns the exit code: 0 if answered, 1 if the question failed."""
     owner = find_owner(settings.data_dir) if url is None else None
     base = url or (owner.url if owner else None)
     events = through_server(base, fields, settings) if base else in_process(settings, fields)
@@ -45,7 +45,7 @@ async def ask_in_terminal(
 
 
 async def in_process(settings: Settings, fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
-    """Open everything here, ask, close everything."""
+    """Open the runtime in this process, ask, and close it."""
     from service.api.schemas import parse_request  # noqa: PLC0415
     from service.runtime import open_runtime  # noqa: PLC0415
 
@@ -60,7 +60,7 @@ async def in_process(settings: Settings, fields: Mapping[str, Any]) -> AsyncIter
 async def through_server(
     base: str, fields: Mapping[str, Any], settings: Settings
 ) -> AsyncIterator[BaseEvent]:
-    """The server's event stream, parsed back into events."""
+    """Parse the server's event stream into events."""
     import aiohttp  # noqa: PLC0415
 
     keys = settings.server.keys

@@ -1,4 +1,4 @@
-"""One value object per question: what it may spend, what it has spent, how long it has left."""
+"""The budget of a question: its limits, what it has used, and the time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER_CALLS = 1  # engine calls that are kept for the answer; of the tokens, RE
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most seconds, steps, retrievals, engine calls and tokens (prompt + completion)."""
+    """Maximum seconds, steps, retrievals, engine calls and tokens (prompt + completion)."""
 
     timeout_s: float = 60.0
     max_steps: int = 5
@@ -26,11 +26,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Budget:
-    """Counts against `limits` from the moment it is made. `clock` is in seconds, monotonic.
+    """Counts a question's usage against `limits`. `clock` is in seconds, monotonic.
 
-    Calls and retrievals count before they start, so that they never exceed their limits. Tokens
-    are known when a call ends; until then they count as estimated (`under_way`), and may exceed
-    their limit by what the calls under way take beyond their estimates.
+    Calls and retrievals are counted before they start, so that they never exceed their limits. The
+    tokens of a call are known at its end. Until then an estimate counts (`under_way`), so the limit
+    may be exceeded by what calls in progress use beyond their estimates.
     """
 
     limits: Limits

@@ -1,4 +1,4 @@
-"""Who plays which role, and what one call has come to."""
+"""Roles, and the state of one engine call."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from service.routing.base import Classifier
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Who plays a role: an engine, the model or adapter to name there, and its prompts.
+    """The engine, the model or adapter at it, and the prompts of a role.
 
-    A `pooled` engine tells the metrics of its workers by itself.
+    If the engine is `pooled`, it reports the metrics of its workers itself.
     """
 
     name: RoleName
@@ -29,8 +29,8 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """`labelling` is for loops whose judge and rewriter are encoders; a `classifier` routes in the
-    Revelator's place."""
+    """The roles of a question. `labelling` is for loops that judge and rewrite with encoders; a
+    `classifier` routes in place of the Revelator."""
 
     revelator: Role
     reader: Role
@@ -47,8 +47,8 @@ class Roles:
 
 
 class EngineCall:
-    """What one engine call has come to so far (seconds; `logprob` summed, where asked for).
-    `estimated`: tokens it was expected to take."""
+    """What one engine call has produced so far (seconds; `logprob` is a sum, if requested).
+    `estimated` is the number of tokens that it is expected to use."""
 
     __slots__ = (
         "estimated", "finish", "first", "logprob", "pieces", "role", "started", "usage", "worker",

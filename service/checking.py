@@ -1,4 +1,4 @@
-"""`revelator check`: what is configured, reachable, missing."""
+"""`revelator check`: shows what is configured, what is reachable and what is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSPORT_S: Final = 5.0  # that a look at how Qdrant is spoken to may take
 
 
 async def check_in_terminal(settings: Settings) -> int:
-    """Print a table; the exit code: 0 when all is well, 1 when something is missing."""
+    """Print the checks as a table. Returns the exit code: 0 if all are ok, 1 otherwise."""
     owner = find_owner(settings.data_dir)
     checks = [Check("data directory", True, str(settings.data_dir))]
     if owner is not None:

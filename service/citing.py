@@ -1,4 +1,4 @@
-"""Citations: for each passage shown to a reader, the sentence that bears its answer (pure)."""
+"""Citations: the sentence that supports the answer, for each passage shown to a reader (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from service.text import content_words, sentences, shared_words
 
 
 class Evidence(NamedTuple):
-    """A passage that bears the (sub-)answer to a question, and the step it was shown in."""
+    """A passage that supports the (sub-)answer to a question, and the step in which it was
+    shown."""
 
     step: str
     passage: RetrievedPassage
@@ -21,7 +22,7 @@ class Evidence(NamedTuple):
 
 
 def cite(evidence: Sequence[Evidence]) -> list[Citation]:
-    """One citation per passage, in the order given, none twice."""
+    """Return one citation per passage, in the order given, without duplicates."""
     citations: dict[str, Citation] = {}
     for step, passage, answer, question in evidence:
         if passage.passage_id not in citations and passage.text.strip():
@@ -38,9 +39,10 @@ def cite(evidence: Sequence[Evidence]) -> list[Citation]:
 
 
 def bearing_sentence(text: str, answer: str, question: str) -> tuple[int, int]:
-    """The span (code points) of the sentence that bears `answer`, else (it is a list, a sentence,
-    yes or no, or stands in the title) the one sharing most content words with it; ties go to the
-    sentence closer to the question, then to the earlier one."""
+    """Return the span (code points) of the sentence that contains `answer`. If none does (for a
+    list, a sentence, yes or no, or an answer in the title), return the one that shares most
+    content words with it. Ties go to the sentence closer to the question, then to the earlier
+    one."""
     spans = [_trim(text, start, end) for start, end in sentences(text)]
     spans = [(start, end) for start, end in spans if start < end]
     borne = bearing([text[start:end] for start, end in spans], answer)

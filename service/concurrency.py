@@ -1,4 +1,4 @@
-"""Structured concurrency: all of a group's work ends before the group does."""
+"""Structured concurrency: all work of a group ends before the group does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUFFERED_EVENTS = 64
 
 
 class closing(Generic[T]):
-    """`contextlib.aclosing` for what is typed as an iterator: leave nothing running behind."""
+    """`contextlib.aclosing` for values typed as iterators."""
 
     __slots__ = ("_stream",)
 
@@ -33,7 +33,8 @@ class closing(Generic[T]):
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Run all calls at once; results in the order given. The first failure cancels the others."""
+    """Run all calls concurrently and return the results in order. The first failure cancels the
+    others."""
     if len(calls) == 1:
         return [await calls[0]()]
     results: dict[int, T] = {}
@@ -52,9 +53,9 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
 
 async def merge(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
-    """Yield (index, item) of several streams as they come. A failure cancels the siblings.
+    """Yield (index, item) of several streams as items arrive. A failure cancels the other streams.
 
-    Close the result in the task that iterates it: it holds a task group.
+    Close the result in the task that iterates it, because it holds a task group.
     """
     send, receive = anyio.create_memory_object_stream[tuple[int, T]](BUFFERED_EVENTS)
 
@@ -115,7 +116,7 @@ class _Cut:
 
 
 class deadline(_Cut):
-    """Raise DeadlineExceeded when what runs inside takes longer than `seconds`."""
+    """Raise DeadlineExceeded if the body takes longer than `seconds`."""
 
     __slots__ = ("_handle", "_seconds")
 

@@ -19,11 +19,11 @@ MOST_AT_ONCE: Final = 100
 
 
 class Connections:
-    """A pool of connections, made in the loop of the caller.
+    """A pool of connections, created in the caller's event loop.
 
-    A call whose connection is closed before its reply began is sent once more, on a fresh
-    connection, for all of the pool may have been closed together; `on_resent` is told of it.
-    `limit`: connections at once, 0 for any number.
+    If a connection closes before its reply begins, the call is repeated on a new connection,
+    because the server may have closed all idle connections at once; `on_resent` is notified.
+    `limit` is the maximum number of connections, 0 for no limit.
     """
 
     def __init__(
@@ -43,9 +43,10 @@ class Connections:
         self._closed = False
 
     async def request(self, method: str, url: Any, **fields: Any) -> aiohttp.ClientResponse:
-        """The reply, its body still to be read; `fields` as of aiohttp, `data` in bytes.
+        """Return the reply with its body still to be read. `fields` are those of aiohttp, `data` is
+        in bytes.
 
-        Raises what aiohttp does, RuntimeError after closing.
+        Raises the errors of aiohttp, and RuntimeError after closing.
         """
         try:
             return await self._kept.request(method, url, **fields)
@@ -59,7 +60,7 @@ class Connections:
         return await self._fresh.request(method, url, **fields)
 
     async def aclose(self) -> None:
-        """Ends all connections, and with them the calls under way. A second call does nothing."""
+        """Close all connections, which aborts calls in progress. A second call does nothing."""
         self._closed = True
         await self._kept.close()
         if self._fresh is not None:

@@ -1,6 +1,6 @@
-"""Engine calls that DRAGIN makes in a step: with signals, or cut as soon as enough is there.
+"""DRAGIN's engine calls in a step: with token signals, or ended as soon as enough text is there.
 
-Under the question's clock, and counted to the step whatever their end, as the step's own calls.
+They are limited by the question's time and counted to the step, however they end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class DraftCall:
-    """A draft under way: iterate over it once; `rows` ends it."""
+    """A draft in progress. Iterate over it once; `rows` ends it."""
 
     def __init__(self, call: SignalCall, step: OpenStep, counted: EngineCall) -> None:
         self._call = call
@@ -54,10 +54,10 @@ class DraftCall:
 
 @asynccontextmanager
 async def drafting(step: OpenStep, request: SignalRequest) -> AsyncIterator[DraftCall]:
-    """A generation with signals by the reader. Leaving ends it at the engine; what it was spared
-    of `max_tokens` counts as saved.
+    """Generate with signals by the reader. Leaving the context aborts the call; the unused part of
+    `max_tokens` counts as saved.
 
-    Raises DeadlineExceeded, EngineFailure; ValueError where the reader gives no signals.
+    Raises DeadlineExceeded and EngineFailure, and ValueError if the reader provides no signals.
     """
     role = step.inquiry.roles.reader
     generator = signals_of(role)
@@ -73,7 +73,7 @@ async def drafting(step: OpenStep, request: SignalRequest) -> AsyncIterator[Draf
 
 
 async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
-    """Text read by the reader's engine: one call, without output."""
+    """Score a text with the reader's engine: one call without output."""
     role = step.inquiry.roles.reader
     counted = step.begin(role, request)
     try:
@@ -86,7 +86,7 @@ async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
 
 
 async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
-    """Where the tokens of the reader's model lie in a text."""
+    """Return the spans of the model's tokens in a text."""
     role = step.inquiry.roles.reader
     return await _timed(step, lambda: signals_of(role).token_spans(text, role.model))
 
@@ -94,7 +94,7 @@ async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
 async def writing(
     step: OpenStep, request: GenerationRequest, enough: Callable[[], bool]
 ) -> AsyncIterator[str]:
-    """A plain generation by the reader, piece by piece, ended once `enough` says so."""
+    """Generate plain text by the reader, and stop once `enough` returns true."""
     role = step.inquiry.roles.reader
     counted = step.begin(role, request)
     try:
@@ -117,7 +117,8 @@ def gives_signals(generator: Generator) -> TypeGuard[SignalGenerator]:
 
 
 def signals_of(role: Role) -> SignalGenerator:
-    """Raises ValueError: whether a reader gives signals is asked before a question begins."""
+    """Return the signals of the reader's engine. Raises ValueError if it has none, which should
+    have been checked before the question began."""
     if not gives_signals(role.generator):
         raise ValueError(f"the engine {role.generator.name!r} does not provide token signals")
     return role.generator
@@ -139,8 +140,8 @@ async def _timed(step: OpenStep, call: Callable[[], Awaitable[T]]) -> T:
 async def begun_again(
     attempt: Callable[[], AsyncIterator[Token]], void: Callable[[], Withdraw | None]
 ) -> AsyncIterator[Token | Withdraw]:
-    """The tokens of an attempt, made again where a pool's worker is lost; `void` forgets what the
-    lost one wrote, and withdraws it where it was shown."""
+    """Yield the tokens of a call, and restart it if a pool's worker is lost. `void` discards what
+    the lost worker wrote, and withdraws it if it was shown."""
     for restarts in range(RESTARTS, -1, -1):
         try:
             async with closing(attempt()) as tokens:

@@ -1,4 +1,5 @@
-"""The steps of a question as its events told of them, and what bears their answers (pure)."""
+"""The steps of a question, as reconstructed from its events, and the support of their answers
+(pure)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class StepState:
 
     @property
     def written(self) -> str:
-        """What stands of the answer that was written in this step."""
+        """The part of the answer written in this step that was not withdrawn."""
         return "".join(self.answer_tokens)
 
     @property
@@ -52,7 +53,7 @@ class StepState:
         return self.queries[-1] if self.queries else None
 
     def shown(self) -> list[RetrievedPassage]:
-        """Passages a reader was shown."""
+        """The passages that a reader was shown."""
         return [p for p in self.passages if self.kept.get(p.passage_id, (p.kept, None))[0]]
 
     def body(self) -> Step:
@@ -84,16 +85,16 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a question so far, in order, and the loop that made them."""
+    """The steps of a question so far, in order, and the loop that ran them."""
 
     all: Sequence[StepState]
     loop: LoopName | None
 
     def missing_support(self, end: StepEnd) -> Flag | None:
-        """How the answer that a step ends with is flagged: `unsupported` where passages shown up
-        to now and supported sub-answers do not bear it, `closed_book` where there were none.
+        """Return the flag for the answer of a step: `unsupported` if neither the passages shown so
+        far nor supported sub-answers support it, `closed_book` if there were none.
 
-        Yes and no follow from sub-answers where there are any; from supported ones only.
+        Yes and no are supported by sub-answers if there are any, and then only by supported ones.
         """
         step = next((step for step in self.all if step.id == end.step), None)
         if step is None or not end.answer or not self._claims(step) or _unfounded(end.flags):
@@ -113,24 +114,26 @@ class Steps:
 
     @property
     def final(self) -> StepState | None:
-        """The step that wrote the answer that stands."""
+        """The step that wrote the final answer."""
         return next((step for step in reversed(self.all) if step.answer_tokens), None)
 
     @property
     def kept(self) -> list[RetrievedPassage]:
-        """The passages that readers were, or were to be shown."""
+        """The passages that readers were shown, or were to be shown."""
         return [passage for step in self.all if not step.withdrawn for passage in step.shown()]
 
     def searched(self, question: str) -> bool:
-        """Whether that very question was a query."""
+        """Whether this exact question was used as a query."""
         wanted = same_question(question)
         return any(same_question(query) == wanted for step in self.all for query in step.queries)
 
     def citations(self) -> list[Citation]:
-        """A sentence of each passage that bears the answer, or a supported sub-answer on the way
-        to it; an answer that nothing bears, or from memory, has none.
+        """Return a sentence of each passage that supports the answer, or a supported sub-answer
+        that leads to it. Answers that are unsupported, or come from the model's own knowledge,
+        have no citations.
 
-        In order of step and rank. A merged answer is borne by what bears its parts.
+        The citations are in order of step and rank. A merged answer is supported by what supports
+        its parts.
         """
         final = self.final
         if final is None or _unfounded(final.flags):
@@ -181,7 +184,8 @@ class Steps:
 
 
 def same_question(question: str) -> str:
-    """What makes two questions the same one: words, whatever case and end mark."""
+    """Return the form in which two equal questions are equal: words, ignoring case and end
+    marks."""
     return " ".join(question.casefold().rstrip(" ?.!").split())
 
 

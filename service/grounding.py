@@ -1,7 +1,8 @@
-"""Whether texts bear an answer: the same words, numbers and dates in whatever form (pure).
+"""Whether texts support an answer: the same words, numbers and dates in any form (pure).
 
-An answer is compared as words without case, accents, articles and punctuation; "5,199" is "5199",
-"two" is "2", and "March 4, 1851" is "4 March 1851", which also bears "March 1851" and "1851".
+Answers are compared as words without case, accents, articles and punctuation. "5,199" equals
+"5199", "two" equals "2", and "March 4, 1851" equals "4 March 1851", which also supports "March
+1851" and "1851".
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ _JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or|/)\s+|\n+|\s*[()]\s*", re.IGNOREC
 
 
 def bears(text: str, answer: str) -> bool:
-    """Whether `answer` stands in `text` as a whole; an answer without a word stands nowhere."""
+    """Whether `text` contains `answer` as a whole. An answer without words is contained nowhere."""
     return bool(bearing([text], answer))
 
 
 def bearing(texts: Sequence[str], answer: str) -> list[int]:
-    """Which of `texts` bear `answer`, by index."""
+    """Return the indices of the `texts` that contain `answer`."""
     words = _needle(answer)
     if not words:
         return []
@@ -66,12 +67,13 @@ def bearing(texts: Sequence[str], answer: str) -> list[int]:
 
 
 def support(answer: str, question: str, texts: Sequence[str]) -> list[int]:
-    """Which of `texts` bear the `answer` to `question`, by index; empty: it is not supported.
+    """Return the indices of the `texts` that support the `answer` to `question`; empty if
+    unsupported.
 
-    A text bears an answer that it holds as a whole. A list is borne where each of its items is,
-    and a sentence where all new names and numbers are, and more than half of its new words (new:
-    not in the question). Yes and no, which stand nowhere, are borne by texts that tell of every
-    name in the question; of more than half of its words where it has no names.
+    A text supports an answer that it contains as a whole. A list is supported if each of its items
+    is. A sentence is supported if all its new names and numbers are, and more than half of its new
+    words (new: not in the question). Yes and no are supported by texts that mention every name in
+    the question or, if it has no names, more than half of its words.
     """
     whole = bearing(texts, answer)
     if whole and (len(_tokens(answer)) > 1 or not is_yes_no(answer)):
@@ -91,7 +93,8 @@ def support(answer: str, question: str, texts: Sequence[str]) -> list[int]:
 
 
 def is_yes_no(answer: str) -> bool:
-    """Whether it says yes or no, and perhaps why ("No. 5" and "No Country for Old Men" do not)."""
+    """Whether the answer says yes or no, perhaps with a reason ("No. 5" and "No Country for Old
+    Men" do not)."""
     return _YES_NO.match(answer) is not None
 
 

@@ -1,7 +1,7 @@
-"""One object per question: what it may use, what it may spend, and the steps it opens.
+"""One object per question: its resources, its limits, and the steps that it opens.
 
-A loop opens a `Step` for each unit of work, calls engines and stores through it, and yields the
-events it gives back; so usage, time and limits are counted in one place.
+A loop opens a step for each unit of work, calls engines and stores through it, and yields the
+events that it returns. Therefore usage, time and limits are counted in one place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SEARCH_SHARE = 0.8  # of the step's time: a backend that hangs is out while ther
 
 @dataclass(frozen=True, slots=True)
 class QuestionRequest:
-    """A validated request: absent values are resolved where they are used."""
+    """A validated request. Absent values are resolved where they are used."""
 
     question: str
     route: RequestRoute = "auto"
@@ -64,7 +64,7 @@ class QuestionRequest:
 
 
 class Observer(Protocol):
-    """What the metrics want to know of each call (seconds)."""
+    """Receives the measurements of each call for the metrics (seconds)."""
 
     def generation(
         self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
@@ -81,7 +81,7 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Inquiry:
-    """A question under way."""
+    """A question in progress."""
 
     id: str
     request: QuestionRequest
@@ -100,7 +100,8 @@ class Inquiry:
 
 
 class Scope:
-    """Numbers steps. The root gives "1", "2", …; a part "3.1" is one step or the parent of more."""
+    """Numbers steps. The root yields "1", "2", …; a part "3.1" is one step or the parent of
+    several."""
 
     def __init__(self, inquiry: Inquiry, fixed: str = "") -> None:
         self.inquiry = inquiry
@@ -112,27 +113,27 @@ class Scope:
         return f"{self._fixed}.{self._count}" if self._fixed else str(self._count)
 
     def step(self, kind: StepKind, question: str | None = None) -> OpenStep:
-        """A step below this scope: "2" at the root, "3.1.2" in part "3.1"."""
+        """Open a step below this scope: "2" at the root, "3.1.2" in part "3.1"."""
         return OpenStep(self.inquiry, self._next(), kind, question)
 
     def only_step(self, kind: StepKind, question: str | None = None) -> OpenStep:
-        """The scope's one step: the part itself, "3.1"; at the root as `step`."""
+        """Open the scope's only step: the part itself ("3.1"); at the root, the same as `step`."""
         return OpenStep(self.inquiry, self._fixed or self._next(), kind, question)
 
     def parts(self, count: int) -> list[Scope]:
-        """Scopes of parallel parts: "3.1" … "3.n"."""
+        """Return scopes for parallel parts: "3.1" … "3.n"."""
         group = self._next()
         return [Scope(self.inquiry, f"{group}.{n}") for n in range(1, count + 1)]
 
 
 @dataclass(slots=True)
 class OpenStep:
-    """A step under way: calls made through it are counted to it.
+    """A step in progress. Calls made through it are counted to it.
 
-    Where `weighed`, what is written comes with `probability`: the geometric mean over the newest
-    call's tokens, None where the engine does not tell. `left_unread`: passages were kept, and a
-    limit of the question came before an answer from them. `cut`: the newest call was ended before
-    its text was, by its limit of tokens or by one of the question.
+    If `weighed`, calls report `probability`: the geometric mean over the tokens of the latest call,
+    or None if the engine does not report it. `left_unread`: passages were kept, but a limit of the
+    question was reached before they were used for an answer. `cut`: the latest call was ended
+    early, by its token limit or by a limit of the question.
     """
 
     inquiry: Inquiry
@@ -165,13 +166,13 @@ class OpenStep:
         )
 
     def generated(self, sentences: int) -> None:
-        """Count a draft, or a rewritten sentence, of so many sentences."""
+        """Count a draft, or a rewritten sentence, with this number of sentences."""
         self.generations = (self.generations or 0) + 1
         self.sentences = (self.sentences or 0) + sentences
         self.hallucinated = self.hallucinated or 0
 
     def charge(self, usage: CallUsage) -> None:
-        """Add what calls outside this step cost."""
+        """Add the cost of calls outside this step."""
         self.llm_calls += usage.llm_calls
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
@@ -184,7 +185,7 @@ class OpenStep:
             self.flags.append(flag)
 
     def unread(self, judgements: int) -> None:
-        """So many replies of the judge were no verdict."""
+        """Count replies of the judge that could not be parsed."""
         self.flag("unread_judgement")
         if self.inquiry.observer:
             self.inquiry.observer.unread_judgements(judgements)
@@ -195,11 +196,11 @@ class OpenStep:
     async def ask(
         self, role_name: RoleName, request: GenerationRequest, *, final: bool = False
     ) -> Completion:
-        """One engine call to its end, thinking stripped. `final` may use what is kept back for the
-        answer.
+        """Make one engine call and return its output without thinking. `final` may use the reserve
+        kept for the answer.
 
-        Begun again where a pool's worker was lost on the way. Raises DeadlineExceeded when the
-        time for it is up, BudgetExceeded where no call is left, EngineFailure as the engine does.
+        The call is restarted if a pool's worker is lost. Raises DeadlineExceeded when the time is
+        up, BudgetExceeded if no call is left, and EngineFailure.
         """
         for _ in range(RESTARTS):
             with suppress(EngineInterrupted):
@@ -230,12 +231,12 @@ class OpenStep:
     async def write(
         self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False
     ) -> AsyncIterator[Token | Withdraw]:
-        """One engine call as `token` events at the engine's pace; thinking is never shown.
+        """Make one engine call and yield its output as `token` events; thinking is never shown.
 
-        White space before the first and after the last word is held back, so that the joined
-        tokens are the answer's exact text. A `withdraw` says that the tokens so far turned out to
-        be thinking (a closing tag came that nothing had opened), or that a pool's worker was lost
-        and another begins again.
+        White space before the first and after the last word is held back, so that the joined tokens
+        are the exact answer. A `withdraw` means that the tokens so far were thinking (a closing tag
+        appeared that nothing had opened), or that a pool's worker was lost and another one starts
+        again.
         """
         for restarts in range(RESTARTS, -1, -1):
             shown = False
@@ -292,8 +293,7 @@ class OpenStep:
             self.count(call)
 
     def addressed(self, role: Role, request: Request) -> Request:
-        """The request of a call that has begun, naming the role's model and the question that it
-        is for."""
+        """Return the request with the role's model and the id of the question."""
         inquiry = self.inquiry
         return replace(
             request,
@@ -309,7 +309,7 @@ class OpenStep:
         *,
         final: bool = False,
     ) -> EngineCall:
-        """Count a call that is about to start. Raises BudgetExceeded where none is left."""
+        """Count a call that is about to start. Raises BudgetExceeded if none is left."""
         estimated = expected_tokens(request)
         self.inquiry.budget.start_call(estimated, final=final)
         if self.inquiry.observer and not role.pooled:
@@ -338,7 +338,7 @@ class OpenStep:
                 observer.wasted(call.pieces)
 
     def begin_search(self, query: str) -> QueryIssued:
-        """Count a retrieval that is about to start. Raises BudgetExceeded where none is left."""
+        """Count a retrieval that is about to start. Raises BudgetExceeded if none is left."""
         self.inquiry.budget.start_retrieval()
         return QueryIssued(step=self.id, query=query, retriever=self.inquiry.request.retriever)
 
@@ -349,7 +349,7 @@ class OpenStep:
         exclude: frozenset[str] = frozenset(),
         shape: QueryShape = "should",
     ) -> SearchResult:
-        """One retrieval in the question's collection, under its retriever and filter."""
+        """Search the question's collection with its retriever and filter."""
         request, budget = self.inquiry.request, self.inquiry.budget
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter, exclude, shape,
@@ -361,7 +361,7 @@ class OpenStep:
     def passages_event(
         self, result: SearchResult, kept: Sequence[bool | None], reasons: Sequence[str | None]
     ) -> PassagesFound:
-        """The `passages` event of a search; `kept` and `reasons` go by rank."""
+        """Return the `passages` event of a search; `kept` and `reasons` are in rank order."""
         found = [
             RetrievedPassage(
                 passage_id=hit.passage.passage_id,
@@ -378,7 +378,7 @@ class OpenStep:
 
 
 def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
-    """About what a call may take at most: a token has four letters of most prompts."""
+    """Estimate the tokens of a call at most, assuming four letters per token of the prompt."""
     if isinstance(request, ScoreRequest):
         return len(request.token_ids) + len(request.text or "") // 4
     letters = len(request.prompt or "")

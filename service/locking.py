@@ -1,8 +1,8 @@
-"""One process owns a data directory: tantivy and qdrant-edge refuse a second one.
+"""A data directory belongs to one process, because tantivy and qdrant-edge allow only one.
 
-The owner holds an `flock` on `<data directory>/lock` and keeps its pid and, when it serves HTTP,
-its URL in that file, so that `ingest` and `ask` find it and go through it. The kernel drops the
-lock with the process, so after kill -9 the directory is simply free.
+The owner holds an `flock` on `<data directory>/lock` and writes its pid and, if it serves HTTP, its
+URL to that file, so that `ingest` and `ask` can use its server. The kernel releases the lock with
+the process, so the directory is free even after kill -9.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE_S = 1.0  # within which a new owner has written its note
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process that holds a data directory; `url` only when it serves HTTP."""
+    """The process that holds a data directory. `url` is set only if it serves HTTP."""
 
     pid: int
     url: str | None = None
@@ -53,7 +53,7 @@ class DataDirectory:
         self._handle: int | None = handle
 
     def set_url(self, url: str | None) -> None:
-        """Tell others where this process serves HTTP."""
+        """Publish the URL at which this process serves HTTP."""
         if self._handle is None:
             raise StoreError(f"the data directory {self.folder} was released")
         note = orjson.dumps({"pid": os.getpid(), "url": url})
@@ -79,9 +79,9 @@ class DataDirectory:
 
 
 def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
-    """Own `data_dir`, making it if need be. Blocks for at most a second.
+    """Lock `data_dir`, and create it if necessary. Blocks for at most one second.
 
-    Raises DirectoryOwned (it carries the owner) or StoreError when it cannot be written.
+    Raises DirectoryOwned (with the owner), or StoreError if the directory cannot be written.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,8 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
 
 
 def find_owner(data_dir: Path) -> Owner | None:
-    """The process that holds `data_dir`, None when it is free. Blocks for at most a second."""
+    """Return the process that holds `data_dir`, or None if it is free. Blocks for at most one
+    second."""
     try:
         handle = os.open(data_dir / FILE, os.O_RDONLY)
     except OSError:

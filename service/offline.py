@@ -1,4 +1,4 @@
-"""What must be set before torch and transformers are first imported."""
+"""Environment variables that must be set before torch and transformers are first imported."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _VARIABLES = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_WAIT_POLI
 
 
 def prepare_torch() -> None:
-    """Keep model libraries off the network and their threads polite; set variables stay."""
+    """Disable network access and limit the threads of model libraries. Existing variables
+    are kept."""
     for variable, value in _VARIABLES.items():
         os.environ.setdefault(variable, value)

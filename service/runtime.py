@@ -1,4 +1,4 @@
-"""The one place that opens every implementation from the settings, and closes it in reverse."""
+"""Opens all implementations from the settings, and closes them in reverse order."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ OPEN_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `revelator check` and of `/readyz`. What is not `needed` keeps no question from
-    being answered."""
+    """One line of `revelator check` and `/readyz`. A failed check that is not `needed` does not
+    keep questions from being answered."""
 
     name: str
     ok: bool
@@ -61,7 +61,7 @@ class Check:
 
 @dataclass(slots=True)
 class Runtime:
-    """Everything a question needs. Made by `open_runtime`."""
+    """Everything a question needs. Created by `open_runtime`."""
 
     settings: Settings
     engines: Mapping[str, Generator]
@@ -83,9 +83,9 @@ class Runtime:
         max_steps: int | None = None,
         timeout_s: float | None = None,
     ) -> QuestionRequest:
-        """Check a request against this deployment, before its first byte.
+        """Check a request against this deployment, before the first byte is sent.
 
-        Raises InvalidRequest, LoopUnavailable, NotFound.
+        Raises InvalidRequest, LoopUnavailable or NotFound.
         """
         if route == "direct" and loop != "default":
             raise InvalidRequest(
@@ -110,9 +110,9 @@ class Runtime:
     async def ask(
         self, request: QuestionRequest, *, answer_id: str | None = None, queued_s: float = 0.0
     ) -> AsyncIterator[BaseEvent]:
-        """The events of one prepared question, observed by the metrics.
+        """Yield the events of one prepared question, observed by the metrics.
 
-        Close the iterator, or cancel the task that awaits it, to cancel all that runs below.
+        Closing the iterator, or cancelling the task that awaits it, cancels the question.
         """
         async with self._held_retriever() as retriever:
             inquiry = self._inquiry(request, answer_id or new_id(), retriever)
@@ -167,7 +167,7 @@ class Runtime:
         return loads
 
     async def checks(self) -> list[Check]:
-        """What is configured, whether it can be reached, what is missing."""
+        """Check what is configured, whether it is reachable, and what is missing."""
         looks: list[Callable[[], Awaitable[list[Check]]]] = [
             partial(_check, f"engine {name}", engine) for name, engine in self.engines.items()
         ]
@@ -221,7 +221,7 @@ class Runtime:
 
 
 def new_id() -> str:
-    """An id for an answer: short, url-safe, not guessable."""
+    """Return a new answer id: short, URL-safe and unguessable."""
     return secrets.token_hex(8)
 
 
@@ -232,7 +232,7 @@ async def open_runtime(
     engines: Mapping[str, Generator] | None = None,
     retriever: Retriever | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open what the settings name, or use what is given; close what was opened, in reverse."""
+    """Open what the settings name, or use what is given. At the end, close what was opened."""
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         stores = None
@@ -253,7 +253,7 @@ async def open_runtime(
 async def open_engines(
     settings: Settings, observer: PoolObserver = UNOBSERVED
 ) -> AsyncIterator[Mapping[str, Generator]]:
-    """Every engine of the settings, by name, closed at the end."""
+    """Open all engines of the settings, by name, and close them at the end."""
     async with AsyncExitStack() as stack:
         engines: dict[str, Generator] = {}
         for name, engine in settings.engines.items():
@@ -295,8 +295,8 @@ def _role(
 
 
 def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list[Check]:
-    """Who plays each role, on which prompts, and the mode of Auto-RAG, with all that follows the
-    model resolved. Raises ConfigurationError."""
+    """Describe each role's engine, model and prompts, and the mode of Auto-RAG, with defaults
+    resolved. Raises ConfigurationError."""
     named = settings.roles
     roles = [_role("revelator", named.revelator, engines), _role("reader", named.reader, engines)]
     if named.judge is not None:

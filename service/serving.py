@@ -43,7 +43,7 @@ OnStarted = Callable[[str], None]
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with draining between the first signal and the end of the listening."""
+    """uvicorn with a draining phase between the first signal and the end of listening."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
         super().__init__(config)
@@ -67,7 +67,8 @@ class Server(uvicorn.Server):
         await self._drain.finished(0 if self.force_exit else self._drain_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Does not pass the signal on, so that whoever serves can clean up and exit by 0."""
+        """Handle a signal without passing it on, so that the process can clean up and exit
+        with 0."""
         self.force_exit = self.should_exit
         self.should_exit = True
         if self.started:
@@ -85,8 +86,8 @@ def run_server(
 ) -> None:
     """Serve until a signal. `on_started` gets the base URL once questions are accepted.
 
-    Raises ConfigurationError (the port is taken, strangers could ask, …) and StoreError before
-    anything is served. Port 0 lets the system choose one.
+    Raises ConfigurationError (for example if the port is in use, or if the server would be exposed
+    without keys) and StoreError before anything is served. Port 0 lets the system choose a port.
     """
     check_exposure(settings.server)
     listener = bind(settings.server)
@@ -131,7 +132,7 @@ async def _serve(
 
 
 def make_server(app: FastAPI, settings: ServerSettings) -> Server:
-    """A server of `app` that drains as the settings say."""
+    """Return a server of `app` that drains as configured."""
     config = uvicorn.Config(
         app,
         lifespan="on",
@@ -147,9 +148,9 @@ def make_server(app: FastAPI, settings: ServerSettings) -> Server:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """A bound socket; nobody can connect before the server listens on it.
+    """Return a bound socket, which does not accept connections before the server listens on it.
 
-    Raises ConfigurationError naming host, port and reason.
+    Raises ConfigurationError with host, port and reason.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -169,7 +170,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def base_url(listener: socket.socket) -> str:
-    """Where this machine reaches the listener: a wildcard host becomes loopback."""
+    """Return the URL of the listener for this machine. Wildcard hosts become loopback."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

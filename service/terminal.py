@@ -1,4 +1,4 @@
-"""Events as lines a person can follow in a terminal."""
+"""Print events as lines of text in a terminal."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from service.events import (
 
 
 class EventPrinter:
-    """Prints each event as it comes: the answer's tokens run on, all else is a line of its step.
+    """Prints each event as it arrives: the answer's tokens continuously, other events as a line
+    each.
 
-    Drafts are not shown token by token, since parallel parts write theirs at the same time; what
-    a step arrived at stands in its last line.
+    Drafts are not printed token by token, because parallel parts write theirs at the same time. The
+    last line of a step shows its result.
     """
 
     def __init__(self, console: Console) -> None:

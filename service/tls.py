@@ -1,4 +1,4 @@
-"""Certificates of servers that a certificate authority of the user's own has signed."""
+"""TLS with a certificate authority of the user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `Generator` protocol: what a loop may ask of an engine, whatever runs below it."""
+"""The `Generator` protocol: the interface of all engines."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Message:
 class GenerationRequest:
     """One call. Exactly one of `messages` (chat) and `prompt` (raw completion) is given.
 
-    `choices` and `json_schema` constrain the output where the engine can (see `Capabilities`);
-    an engine that cannot ignores them and the caller reads free text. `stop` strings end the
-    output and are not part of it. Greedy unless `temperature` is above 0. `model` names the model
-    or adapter to use, None the engine's own. `question` is the id of the question it is for and
-    `turn` the number of its calls before: a pool keeps a question at one worker.
+    `choices` and `json_schema` constrain the output if the engine supports it (see `Capabilities`);
+    otherwise they are ignored and the caller parses free text. `stop` strings end the output and
+    are not part of it. Decoding is greedy unless `temperature` is above 0. `model` is the model or
+    adapter to use, None for the engine's own. `question` is the id of the question and `turn` the
+    number of its earlier calls; pools use them to keep a question at one worker.
     """
 
     messages: tuple[Message, ...] = ()
@@ -50,7 +50,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one call as the engine counted them."""
+    """Tokens of one call as counted by the engine."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -60,10 +60,10 @@ class TokenUsage:
 class Delta:
     """A piece of output. The last one of a call has `finish` and `usage` set (its text may be "").
 
-    `logprob` is the natural-log probability of this piece's tokens, summed, where asked for; of a
-    choice that of the choice among the choices, None where it cannot be known.
-    `worker` names the one of a pool that answers, on the first delta. `reasoning`: a token or more
-    of thinking, which is no part of the output.
+    `logprob` is the sum of the natural-log probabilities of this piece's tokens, if requested; for
+    a choice, that of the choice among all choices, or None if it is unknown. `worker` names the
+    worker of a pool, on the first delta. `reasoning`: at least one token of thinking, which is not
+    part of the output.
     """
 
     text: str
@@ -76,11 +76,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. `context_tokens`: of prompt and output together, None: not known.
+    """What an engine supports. `context_tokens` is the limit of prompt and output together, or None
+    if unknown.
 
-    Known of models that this project trained, None of all others: `passages`, how many the model
-    reads well at once where that is few; `templates` and `autorag`, the template set and the mode
-    of Auto-RAG that it was trained on.
+    The other values are known for models trained by this project and None for others: `passages` is
+    the number of passages that the model reads well at once, if small; `templates` and `autorag`
+    are the template set and the mode of Auto-RAG that it was trained with.
     """
 
     choices: bool = False
@@ -96,10 +97,10 @@ class Capabilities:
 class Generator(Protocol):
     """An engine.
 
-    `stream` yields deltas as the engine makes them and ends after the one with `finish`. Closing
-    the iterator, or cancelling the task that awaits it, aborts the call at the engine. Raises
-    `EngineFailure` when the engine is out, cut off or speaks garbage, `EngineTimeout` when it is
-    silent for longer than its limit, `EngineInterrupted` when the same call may be made again.
+    `stream` yields deltas as they are generated and ends after the one with `finish`. Closing the
+    iterator, or cancelling the task that awaits it, aborts the call. Raises `EngineFailure` if the
+    engine is unavailable or sends an invalid response, `EngineTimeout` if it sends nothing for
+    longer than its limit, and `EngineInterrupted` if the same call may be restarted.
     """
 
     @property
@@ -111,14 +112,14 @@ class Generator(Protocol):
     def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]: ...
 
     async def check(self) -> None:
-        """Return when the engine can answer; raise `EngineFailure` saying what is missing."""
+        """Return if the engine can answer. Raises `EngineFailure`, which says what is missing."""
 
     async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole output: the fold of a stream of deltas."""
+    """A complete output, folded from a stream of deltas."""
 
     text: str
     finish: FinishReason

@@ -1,4 +1,4 @@
-"""The `Loop` protocol: a method that answers one question by retrieving as it sees fit."""
+"""The `Loop` protocol: a method that answers a question with retrievals of its own choice."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from service.settings import Settings
 
 
 class Loop(Protocol):
-    """Answers `question` in steps of `scope`; the answer's tokens carry `as_role`.
+    """Answers `question` in steps of `scope`. The tokens of the answer have the role `as_role`.
 
-    The last event is `Stop` (without citations); the answer is that of the last `StepEnd`, None
-    when there is none. What is at hand when time or budget runs out is answered from. Raises
+    The last event is `Stop` (without citations). The answer is that of the last `StepEnd`, or None
+    if there is none. When time or budget runs out, the loop answers from what it has found. Raises
     `EngineFailure` and `RetrievalFailure`.
     """
 
@@ -27,7 +27,7 @@ class Loop(Protocol):
 
 @runtime_checkable
 class Demanding(Protocol):
-    """A loop that not every deployment can run."""
+    """A loop that needs more than every deployment has."""
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
-        """What is lacking, and how to have it; None where the loop can run."""
+        """Return what is missing and how to obtain it, or None if the loop can run."""

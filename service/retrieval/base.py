@@ -1,6 +1,6 @@
-"""The `Retriever` protocol, and the narrower `SearchStore` that a backend implements.
+"""The `Retriever` protocol, and the narrower `SearchStore` that backends implement.
 
-`Catalog` is what stands between them: it knows the collections and opens their stores.
+A `Catalog` connects them: it knows the collections and opens their stores.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ TIE_BREAKER = 0.5  # of `best_fields`: the share of the worse field that counts
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """One retrieval: at most `top_k` passages of `collection` for `query`.
+    """One retrieval of at most `top_k` passages of `collection` for `query`.
 
-    `filter` keeps passages whose metadata field has one of the values, for every field named.
-    Passages whose id is in `exclude` are left out before the cut to `top_k`. A side that takes
-    longer than `within_s` is out; one in `without` is out and is not asked. A `probe` is a look at
-    the backends: it passes by breakers, caches and reranking, so that it decides nothing for
+    `filter` selects passages whose metadata field has one of the values, for every field named.
+    Passages with an id in `exclude` are removed before the cut to `top_k`. A side that takes longer
+    than `within_s` is left out; sides in `without` are not searched. A `probe` only tests the
+    backends: it bypasses circuit breakers, caches and reranking, so that it does not affect
     questions.
     """
 
@@ -48,24 +48,24 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Passages by rank (from 1), and what was out: `bm25`, `dense`, `index-incomplete`."""
+    """Passages by rank (from 1), and what was unavailable: `bm25`, `dense`, `index-incomplete`."""
 
     passages: tuple[ScoredPassage, ...]
     missing: tuple[str, ...] = ()
 
 
 class Retriever(Protocol):
-    """Raises `NotFound` for an unknown collection, `InvalidRequest` for an unknown filter field,
-    `RetrievalFailure` when nothing that was asked for can be searched."""
+    """Searches collections. Raises `NotFound` for an unknown collection, `InvalidRequest` for an
+    unknown filter field, and `RetrievalFailure` if no requested side can be searched."""
 
     async def search(self, request: SearchRequest) -> SearchResult: ...
 
     async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]: ...
 
     async def check_request(self, collection: str | None, filter: Filter) -> str:
-        """Validate before any work; returns the resolved collection name.
+        """Validate a request before any work. Returns the resolved collection name.
 
-        None resolves to `default` where it exists, else the shipped `sample`.
+        None resolves to `default` if it exists, else to the shipped `sample`.
         """
 
     async def aclose(self) -> None: ...
@@ -73,7 +73,7 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """What one store is asked. Lexical stores read `text`, dense ones `vector` (unit length)."""
+    """The query for one store. Lexical stores read `text`, dense stores `vector` (unit length)."""
 
     text: str
     top_k: int
@@ -84,21 +84,21 @@ class StoreQuery:
 
 
 class SearchStore(Protocol):
-    """One collection in one backend. Raises `RetrievalFailure` when the backend is out."""
+    """One collection in one backend. Raises `RetrievalFailure` if the backend is unavailable."""
 
     @property
     def backend(self) -> str:
-        """Name in metrics: tantivy, elasticsearch, qdrant_edge, qdrant."""
+        """Name in the metrics: tantivy, elasticsearch, qdrant_edge or qdrant."""
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        """Best passages, ties by passage id; empty when nothing matches."""
+        """Return the best passages, ties ordered by passage id. Empty if nothing matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCollection:
-    """The two stores of a collection. `incomplete`: an ingest is running or was cut short.
+    """The two stores of a collection. `incomplete`: an ingest is running or was interrupted.
 
-    `version` is never that of other contents, of this or any collection; None: unknown.
+    `version` identifies the contents, and is never reused for others; None if unknown.
     """
 
     bm25: SearchStore
@@ -112,12 +112,12 @@ class Catalog(Protocol):
     """Knows the collections and lends their stores."""
 
     async def resolve(self, name: str | None) -> str:
-        """The collection's name; None is `default` or `sample`. Raises `NotFound`."""
+        """Return the collection's name; None becomes `default` or `sample`. Raises `NotFound`."""
 
     async def metadata_fields(self, name: str) -> Sequence[str]:
-        """Fields that a filter may name."""
+        """Return the fields that a filter may use."""
 
     def lend(self, name: str) -> AbstractAsyncContextManager[OpenCollection]:
-        """The stores stay open while they are lent. Raises `NotFound`, `StoreError`."""
+        """Lend the stores, which stay open meanwhile. Raises `NotFound` or `StoreError`."""
 
     async def aclose(self) -> None: ...

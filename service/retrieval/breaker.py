@@ -16,11 +16,12 @@ BreakerState = Literal["closed", "half-open", "open"]
 
 
 class Breaker:
-    """Each admitted call holds a ticket and ends with `succeeded`, `failed` or `left`.
+    """Decides whether a backend is called. Each admitted call holds a ticket and ends with
+    `succeeded`, `failed` or `left`.
 
-    It opens after `failures` in a row, or once calls have waited `lost_s` since the last success.
-    Calls that wait at the same time lose that time once. A call that began before the newest change
-    of state tells nothing of the backend as it is now: its end is ignored.
+    The breaker opens after `failures` in a row, or once calls have waited `lost_s` since the last
+    success. Calls that wait at the same time count that time once. The end of a call that began
+    before the latest change of state is ignored, because it says nothing about the current backend.
     """
 
     def __init__(self, failures: int, lost_s: float, open_s: float) -> None:
@@ -35,11 +36,11 @@ class Breaker:
         self.state: BreakerState = "closed"
 
     def refuses(self, now: float) -> bool:
-        """Whether `admit` would admit no call."""
+        """Whether `admit` would refuse a call."""
         return self.state == "half-open" or (self.state == "open" and now < self._until)
 
     def admit(self, now: float) -> int | None:
-        """A ticket, or None while the backend is not asked."""
+        """Return a ticket, or None while the breaker is open."""
         if self.refuses(now):
             return None
         if self.state == "open":
@@ -53,7 +54,7 @@ class Breaker:
                 self._enter("closed")
 
     def failed(self, ticket: int, began: float, now: float) -> None:
-        """A call that was sent at `began`."""
+        """Record the failure of a call that was sent at `began`."""
         if ticket != self._ticket:
             return
         self._failures += 1
@@ -62,8 +63,8 @@ class Breaker:
             self._open(now)
 
     def left(self, ticket: int, began: float, now: float) -> None:
-        """The caller went away before an answer came: no failure, but its time was lost. In
-        half-open the next call is the trial."""
+        """Record that the caller left before a response arrived: not a failure, but its time
+        counts. In the half-open state the next call is the trial."""
         if ticket != self._ticket:
             return
         if self.state == "half-open":

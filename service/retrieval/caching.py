@@ -1,4 +1,5 @@
-"""A small cache in this process. Keys hold what makes a value right, so nothing grows stale."""
+"""A small in-process cache. Keys contain everything that a value depends on, so entries never
+become stale."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class Cache(Generic[Key, Value]):
-    """At most `entries`, the least recently used goes first; 0 keeps nothing and counts nothing."""
+    """A cache of at most `entries`, which evicts the least recently used. 0 disables it."""
 
     def __init__(self, name: CacheName, entries: int, observer: Observer) -> None:
         self._name: CacheName = name

@@ -26,21 +26,21 @@ _SPACE = re.compile(r"\s")
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """A document's passages, and their vectors where those are made, too."""
+    """A document's passages, and their vectors if they have been computed."""
 
     records: Sequence[Record]
     vectors: Sequence[Sequence[float]] = ()
 
     def by_id(self) -> Iterator[tuple[str, Sequence[float]]]:
-        """Vectors by passage id."""
+        """Return the vectors by passage id."""
         for record, vector in zip(self.records, self.vectors, strict=False):
             yield record.passage.passage_id, vector
 
 
 def passages_of(document: Document, spans: Sequence[tuple[int, int]] | None = None) -> list[Record]:
-    """The passages of a document, in order; every non-space character of its text is in one.
+    """Return the passages of a document in order. Every non-space character of its text is in one.
 
-    `spans` are what `cut` gave for its text, where that has been done.
+    `spans` is the result of `cut` for its text, if that has been computed.
     """
     spans = spans or cut(document.text)
     whole = len(spans) == 1
@@ -62,7 +62,7 @@ def passages_of(document: Document, spans: Sequence[tuple[int, int]] | None = No
 
 
 def cut(text: str) -> list[tuple[int, int]]:
-    """Spans (start, end) in code points that cover `text`, each within both limits."""
+    """Return spans (start, end) in code points that cover `text`, each within both limits."""
     if _is_short(text):
         return [(0, len(text))]
     units, fit = _units(text)

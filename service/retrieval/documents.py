@@ -1,4 +1,4 @@
-"""Documents: what may come in, and what a stored passage remembers of its document."""
+"""Documents: which input is valid, and what a stored passage keeps of its document."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SORTED = orjson.OPT_SORT_KEYS
 
 
 class BadDocument(ValueError):
-    """A document that cannot go in; the text says what is wrong with it."""
+    """An invalid document. The text says what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document as it came in. `metadata` holds every field but id, title and text."""
+    """A document as received. `metadata` holds every field except id, title and text."""
 
     id: str
     title: str
@@ -35,14 +35,14 @@ class Document:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of title, text and metadata; equal hash means equal content."""
+        """SHA-256 of title, text and metadata. Equal hashes mean equal contents."""
         content = [self.title, self.text, dict(self.metadata)]
         return hashlib.sha256(orjson.dumps(content, option=_SORTED)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A passage as the stores keep it: `part` from 0 of `parts` passages of its document."""
+    """A passage as stored: number `part`, from 0, of the `parts` passages of its document."""
 
     passage: Passage
     document_id: str
@@ -52,7 +52,7 @@ class Record:
 
 
 def parse_document(value: object) -> Document:
-    """A decoded JSON object as a document. Raises BadDocument."""
+    """Parse a decoded JSON object into a document. Raises BadDocument."""
     if not isinstance(value, dict):
         raise BadDocument(f"a document must be a JSON object, not {_kind(value)}")
     title, text = value.get("title"), value.get("text")

@@ -1,4 +1,4 @@
-"""Two rankings become one. Pure; which of the two comes first makes no difference to the order."""
+"""Fuse two rankings into one (pure). Swapping the two does not change the order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Normalise = Callable[[Sequence[float]], list[float]]
 def fuse(
     bm25: Ranking, dense: Ranking, settings: RetrievalSettings, top_k: int
 ) -> tuple[ScoredPassage, ...]:
-    """The best `top_k` of both, as `retrieval.fusion` says."""
+    """Return the best `top_k` of both, fused according to `retrieval.fusion`."""
     if settings.fusion == "rrf":
         return reciprocal_rank_fusion((bm25, dense), settings.rrf_k, top_k)
     weights = (1.0 - settings.dense_weight, settings.dense_weight)
@@ -26,9 +26,10 @@ def fuse(
 def reciprocal_rank_fusion(
     rankings: Sequence[Ranking], k: int, top_k: int
 ) -> tuple[ScoredPassage, ...]:
-    """The best `top_k`: a passage scores the sum of 1 / (k + rank) over the rankings it is in.
+    """Return the best `top_k` by the sum of 1 / (k + rank) over the rankings that contain a
+    passage.
 
-    Ranks count from 1; ties go by passage id (Cormack, Clarke and Büttcher, SIGIR 2009).
+    Ranks count from 1; ties are ordered by passage id (Cormack, Clarke and Büttcher, SIGIR 2009).
     """
     scores: dict[str, float] = {}
     for hits in rankings:
@@ -41,9 +42,10 @@ def reciprocal_rank_fusion(
 def weighted_fusion(
     rankings: Sequence[Ranking], weights: Sequence[float], normalise: Normalise, top_k: int
 ) -> tuple[ScoredPassage, ...]:
-    """The best `top_k` by the weighted sum of each ranking's normalised scores.
+    """Return the best `top_k` by the weighted sum of each ranking's normalised scores.
 
-    A passage that a ranking lacks counts there as its worst one. Ties go by passage id.
+    A passage that is missing in a ranking gets the score of its worst one. Ties are ordered by
+    passage id.
     """
     scores = {hit.passage.passage_id: 0.0 for hits in rankings for hit in hits}
     for hits, weight in zip(rankings, weights, strict=True):
@@ -58,13 +60,13 @@ def weighted_fusion(
 
 
 def min_max(scores: Sequence[float]) -> list[float]:
-    """To 0 … 1, the best is 1; all 1 where they are equal."""
+    """Scale scores to 0 … 1, where the best is 1. All become 1 if they are equal."""
     low, span = min(scores), max(scores) - min(scores)
     return [(score - low) / span if span else 1.0 for score in scores]
 
 
 def z_scores(scores: Sequence[float]) -> list[float]:
-    """To mean 0 and standard deviation 1; all 0 where they are equal."""
+    """Scale scores to mean 0 and standard deviation 1. All become 0 if they are equal."""
     mean, deviation = statistics.fmean(scores), statistics.pstdev(scores)
     return [(score - mean) / deviation if deviation else 0.0 for score in scores]
 

@@ -1,4 +1,4 @@
-"""What every call of a backend passes: its circuit breaker, a place, a deadline, and retries."""
+"""Protects every call of a backend: circuit breaker, concurrency limit, deadline and retries."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Guard:
-    """Of one backend, by its name in the metrics. Calls must be safe to repeat.
+    """The guard of one backend, by its name in the metrics. Calls must be safe to repeat.
 
-    Without `timeout_s` the settings say how long a call may take. Close it: a trial may be running.
+    Without `timeout_s`, the settings define the time limit of a call. Close it, because a trial may
+    be running.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class Guard:
         observer.breaker(backend, self._shown)
 
     async def call(self, ask: Callable[[], Awaitable[Result]], until: float = math.inf) -> Result:
-        """What `ask` returns within the backend's own time, at `until` (of `time.monotonic`) at
-        the latest.
+        """Return the result of `ask` within the backend's time limit, and by `until` (of
+        `time.monotonic`) at the latest.
 
-        Raises BackendUnavailable when the breaker is open, when time is up (also while waiting for
-        a place), or when `ask` still raises it after its retries; what else `ask` raises at once.
+        Raises BackendUnavailable if the breaker is open, if the time is up (also while waiting for
+        a place), or if `ask` still raises it after all retries. Other errors of `ask` are raised at
+        once.
         """
         trying = self._trial is not None and not self._trial.done()
         if trying or self._breaker.refuses(time.monotonic()):
@@ -66,10 +68,10 @@ class Guard:
         return await self._bounded(ask, until)
 
     async def probe(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
-        """What `ask` returns by `until`, for a look at the backend that is no question.
+        """Return the result of `ask` by `until`, for a test of the backend outside of questions.
 
-        It passes by breaker, places and retries: how it ends decides nothing for questions. Raises
-        BackendUnavailable when time is up, and what `ask` raises.
+        Bypasses breaker, places and retries, so that its result does not affect questions. Raises
+        BackendUnavailable if the time is up, and the errors of `ask`.
         """
         limit = max(0.0, until - time.monotonic())
         try:
@@ -81,7 +83,7 @@ class Guard:
             ) from error
 
     async def aclose(self) -> None:
-        """Ends the trial that may still be running."""
+        """Cancel a trial that may still be running."""
         if self._trial is not None:
             self._trial.cancel()
             await asyncio.wait({self._trial})

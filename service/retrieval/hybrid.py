@@ -1,7 +1,7 @@
-"""The `Retriever` over a BM25 and a dense store, searched at once and fused.
+"""The `Retriever` over a BM25 store and a dense store, searched concurrently and fused.
 
-One side out: the other answers and the result names what is missing. Both out, or the one that was
-asked for: RetrievalFailure (METHODS.md §6 #5).
+If one side is unavailable, the other is used, and the result names what is missing. If both are, or
+the only one requested: RetrievalFailure (METHODS.md §6 #5).
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class HybridRetriever:
                 await self._embedder.embed_queries(["warm"])
 
     def answered_within(self, seconds: float) -> bool:
-        """Whether a store has answered a question in the last `seconds`; probes do not count."""
+        """Whether a store has answered a question in the last `seconds`. Probes do not count."""
         return time.monotonic() - self._sides.answered < seconds
 
     async def aclose(self) -> None:
-        """Closes the catalog and with it every store."""
+        """Close the catalog and with it every store."""
         await self._sides.aclose()
         await self._catalog.aclose()
 

@@ -1,4 +1,4 @@
-"""What a collection is: one small document, kept where manifest_store.py says."""
+"""What a collection is: a small document, stored as manifest_store.py explains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 
 
 class Leftover(BaseModel):
-    """A generation that is not the collection: half built, or replaced and still being asked.
+    """A generation other than the current one: half built, or replaced and still in use.
 
-    `since`: when it was begun, or replaced; seconds since 1970.
+    `since` is when it was begun or replaced, in seconds since 1970.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,13 +32,13 @@ class Leftover(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Of one collection.
+    """The description of one collection.
 
-    `content_hash` is the sum, modulo 2^256, of SHA-256 over each document's id and content hash:
-    the order of arrival does not matter. `state` is `building` from the first change of an ingest
-    to its end. `source` names the shipped file that a collection was made from; `stores` the
-    backends that hold it, BM25 first. `generation` is the pair of stores that is the collection:
-    a re-index builds the next one beside it.
+    `content_hash` is the sum, modulo 2^256, of SHA-256 over each document's id and content hash, so
+    that the order of arrival does not matter. `state` is `building` from the first change of an
+    ingest to its end. `source` names the shipped file that a collection was made from; `stores` are
+    its backends, BM25 first. `generation` is the current pair of stores; a re-index builds the next
+    one beside it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,7 +94,8 @@ class Manifest(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """Raises InvalidRequest: a name is also a folder and a part of URLs."""
+    """Validate a collection name, which is also a folder and a part of URLs. Raises
+    InvalidRequest."""
     if not _NAME.match(name):
         raise InvalidRequest(
             f"collection name {name[:80]!r} is not valid: use 1 to 63 characters of a-z, 0-9, _ "
@@ -104,7 +105,7 @@ def check_name(name: str) -> str:
 
 
 def add_to_hash(total: str, documents: Iterable[tuple[str, str]], sign: int = 1) -> str:
-    """`total` with the given (id, content hash) pairs added, or taken out for sign -1."""
+    """Add the given (id, content hash) pairs to `total`, or subtract them for sign -1."""
     number = int(total, 16)
     for document_id, content_hash in documents:
         digest = hashlib.sha256(f"{document_id}\0{content_hash}".encode()).digest()
@@ -113,7 +114,8 @@ def add_to_hash(total: str, documents: Iterable[tuple[str, str]], sign: int = 1)
 
 
 def parse_manifest(content: bytes, place: str) -> Manifest:
-    """Raises StoreError naming `place`, for one of another version or a damaged one."""
+    """Parse a manifest. Raises StoreError, which names `place`, for another version or damaged
+    data."""
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:

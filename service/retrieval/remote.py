@@ -1,4 +1,4 @@
-"""Requests of the command line to the server that owns a data directory."""
+"""Requests from the command line to the server that owns a data directory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AGAIN: Final = "run the same command again, which continues after what is indexe
 async def session_with(
     url: str, settings: Settings, timeout_s: float, again: str = AGAIN
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """With the settings' key. Raises StoreError when the server cannot be reached; `again` says
-    there what to do."""
+    """Open a session with the settings' key. Raises StoreError if the server cannot be reached;
+    `again` is its advice."""
     import aiohttp  # noqa: PLC0415
 
     from service.connections import KEPT_S  # noqa: PLC0415
@@ -52,8 +52,8 @@ async def send(
     kind: str = JSON,
     again: str = AGAIN,
 ) -> Any:
-    """The decoded answer. Raises InvalidRequest, ConfigurationError or StoreError with the server's
-    own words when it refuses."""
+    """Return the decoded response. Raises InvalidRequest, ConfigurationError or StoreError with the
+    server's own message if it refuses."""
     headers = {"content-type": kind}
     async with session.request(method, address_of(url).url, data=body, headers=headers) as response:
         content = await response.read()

@@ -1,4 +1,4 @@
-"""The two sides of a search: BM25, and the dense one with its embedding. Each may be out."""
+"""The two sides of a search: BM25, and dense with its embedding. Each may be unavailable."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one retriever said: hits by query, or why it is out."""
+    """The result of one retriever: hits per query, or why it is unavailable."""
 
     hits: Sequence[Hits] = field(default_factory=list)
     failure: str | None = None
 
 
 class Sides:
-    """Asks stores and `embedder`, each through the guard of its backend.
+    """Searches stores and `embedder`, each through the guard of its backend.
 
-    What has not come by `until` (of `time.monotonic`) is out. A `probe` passes by the guards'
-    breakers.
+    A side without a result by `until` (of `time.monotonic`) is left out. A `probe` bypasses the
+    circuit breakers.
     """
 
     def __init__(self, embedder: Embedder, settings: RetrievalSettings, observer: Observer) -> None:
@@ -60,7 +60,8 @@ class Sides:
     async def dense(
         self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float, probe: bool
     ) -> Side:
-        """Refuses a collection whose vectors are not comparable to the embedder's."""
+        """Search the dense side. Refuses a collection whose vectors are not comparable to the
+        embedder's."""
         if stores.embedding != self._embedder.contract:
             apart = differences(stores.embedding, self._embedder.contract)
             _log.warning("vectors_not_comparable", why=apart)

@@ -1,4 +1,4 @@
-"""Opens a collection's two stores: in this process, or on the servers that the settings name."""
+"""Opens a collection's two stores: embedded, or on the servers that the settings name."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from service.settings.vectors import VectorSettings
 
 
 class Backends:
-    """Either side may be a server: Elasticsearch with embedded vectors, or the other way round.
+    """The two backends of all collections. Each side may be embedded or on a server, independently.
 
-    `folder` is that of one generation, for what is embedded of it.
+    The argument `folder` is the folder of one generation's embedded data.
     """
 
     def __init__(
@@ -43,24 +43,25 @@ class Backends:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the BM25 and the dense backend, as a manifest has them."""
+        """The names of the BM25 backend and the dense backend, as in manifests."""
         return (
             ElasticStore.backend if self._elastic else TantivyStore.backend,
             QdrantStore.backend if self._qdrant else QdrantEdgeStore.backend,
         )
 
     def manifests(self, root: Path) -> ManifestStore:
-        """The authority on what collections there are; `root` is the data directory's part."""
+        """Open the store of manifests; `root` is its folder in the data directory."""
         files = FileManifests(root)
         return ElasticManifests(self._elastic, files) if self._elastic else files
 
     def create(
         self, folder: Path, manifest: Manifest, *, replace: bool = False
     ) -> tuple[LexicalStore, VectorStore]:
-        """Blocking, in a worker thread where a server is named. Raises RevelatorError.
+        """Create the stores of a generation. Blocking: call it in a worker thread. Raises
+        RevelatorError.
 
-        What a server holds already of this generation is only replaced where it is empty, or with
-        `replace`.
+        Existing contents of this generation on a server are replaced only if they are empty, or
+        with `replace`.
         """
         own = stored_name(manifest.name, manifest.generation)
         bm25: LexicalStore
@@ -75,9 +76,10 @@ class Backends:
         return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
 
     def open(self, folder: Path, manifest: Manifest) -> tuple[LexicalStore, VectorStore]:
-        """Blocking; asks no server, so that one that is out costs its side of a search only.
+        """Open the stores. Blocking, but without requests to servers, so that an unavailable server
+        affects only its side of a search.
 
-        Raises StoreError, also for a collection that other backends hold.
+        Raises StoreError, also for a collection stored in other backends.
         """
         if manifest.stores != self.names:
             raise StoreError(
@@ -97,13 +99,13 @@ class Backends:
         return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
 
     def make_dense(self, manifest: Manifest) -> None:
-        """Make again the collection in Qdrant that it has lost, empty. Blocking."""
+        """Create the collection that Qdrant has lost again, empty. Blocking."""
         assert self._qdrant is not None
         own = stored_name(manifest.name, manifest.generation)
         QdrantStore.create(self._qdrant, own, manifest.embedding, self._vectors, replace=True)
 
     def make_bm25(self, manifest: Manifest) -> None:
-        """Make again the index in Elasticsearch that it has lost, empty. Blocking."""
+        """Create the index that Elasticsearch has lost again, empty. Blocking."""
         assert self._elastic is not None
         own = stored_name(manifest.name, manifest.generation)
         ElasticStore.create(self._elastic, own, manifest.analysis, replace=True)
@@ -116,19 +118,19 @@ class Backends:
         )
 
     async def finish_bm25(self, manifest: Manifest) -> None:
-        """What `begin_bm25` made is the collection's index from now on."""
+        """Make the index created by `begin_bm25` the collection's index."""
         assert self._elastic is not None
         own = stored_name(manifest.name, manifest.generation)
         await elastic_index.rename(self._elastic, _restored(manifest), own)
 
     async def note(self, manifest: Manifest) -> None:
-        """Keep a copy of the manifest beside the vectors, where they are on a server."""
+        """Store a copy of the manifest with the vectors, if they are on a server."""
         if self._qdrant:
             with contextlib.suppress(StoreLost):  # a copy is kept of what is there
                 await generations.note_in_qdrant(self._qdrant, manifest)
 
     async def agrees(self, manifest: Manifest) -> bool:
-        """Whether the copy is this manifest; True where none is kept."""
+        """Whether that copy equals this manifest. True if there is none."""
         if self._qdrant is None:
             return True
         try:
@@ -137,23 +139,23 @@ class Backends:
             return False
 
     async def publish(self, manifest: Manifest) -> None:
-        """Let the servers' public aliases name the manifest's generation."""
+        """Point the servers' public aliases at the manifest's generation."""
         if self._elastic:
             await generations.point_elastic(self._elastic, manifest.name, manifest.generation)
         if self._qdrant:
             await generations.point_qdrant(self._qdrant, manifest.name, manifest.generation)
 
     async def transport(self) -> tuple[str, str] | None:
-        """Where Qdrant is and how it is spoken to; None where vectors are in this process. Raises
-        RevelatorError where it does not answer."""
+        """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
+        RevelatorError if it does not respond."""
         if self._qdrant is None:
             return None
         return self._qdrant.place, await self._qdrant.spoken()
 
     async def drop(self, name: str, generation: int | None = None) -> None:
-        """Delete what the servers hold of one generation, or of a collection with its manifest.
+        """Delete the servers' data of one generation, or of a collection including its manifest.
 
-        What is absent is no error.
+        Missing data is not an error.
         """
         if generation is not None:
             own = stored_name(name, generation)
@@ -181,7 +183,7 @@ def _restored(manifest: Manifest) -> str:
 
 
 def open_backends(settings: RetrievalSettings) -> Backends:
-    """Connects to nothing yet."""
+    """Create the backends without connecting."""
     url, qdrant_url = settings.elasticsearch_url, settings.qdrant_url
     # Searches are allowed less than writes: each is bounded by its guard.
     elastic_s = max(settings.write_timeout_s, settings.search_timeout_s("elasticsearch"))

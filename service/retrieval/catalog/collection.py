@@ -22,11 +22,12 @@ _versions = itertools.count()  # of all collections, so that one made anew has n
 
 
 class Collection:
-    """The BM25 store is the authority: a document is in when its passages are there. One writes at
-    a time (`Shelf.lock`); searches need no lock, only a loan, which keeps the stores open.
+    """An open collection. The BM25 store is the authority: a document exists if its passages are
+    there. One writer at a time holds `Shelf.lock`; searches need only a loan, which keeps the
+    stores open.
 
-    Without `save` it is a draft, whose manifest is in memory. `problem` says what a look at the
-    stores found amiss; searches are then told that the collection is incomplete.
+    Until `save` it is a draft, whose manifest is only in memory. `problem` is what an inspection of
+    the stores found; searches then report the collection as incomplete.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class Collection:
         return self._loans > 0
 
     def publish(self, save: Save) -> None:
-        """From now on `save` writes the manifest."""
+        """Let `save` write the manifest from now on."""
         self._save = save
 
     async def save(self, manifest: Manifest) -> None:
-        """Write the manifest; from then on it is this collection's."""
+        """Write the manifest, which then belongs to this collection."""
         if self._save is not None:
             await self._save(manifest)
         self.manifest = manifest
@@ -63,7 +64,7 @@ class Collection:
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[OpenCollection]:
-        """The stores for searching; `close` waits until every loan is back."""
+        """Lend the stores for searching. `close` waits for the end of every loan."""
         if self._closed:
             raise NotFound(f"collection {self.manifest.name!r} was deleted meanwhile")
         self._loans += 1
@@ -85,7 +86,7 @@ class Collection:
         return next(_versions) if self.manifest.stores == EMBEDDED else None
 
     async def close(self) -> None:
-        """Flush and close both stores once nobody searches. Twice is fine."""
+        """Flush and close both stores once no search uses them. May be called twice."""
         while self._loans:
             self._returned = anyio.Event()
             await self._returned.wait()

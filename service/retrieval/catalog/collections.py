@@ -1,4 +1,4 @@
-"""The collections of a deployment: made, listed, lent, changed, deleted."""
+"""The collections of a deployment: creating, listing, lending, changing and deleting them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ DEFAULT = "default"
 
 
 class Collections:
-    """What is embedded of them is in `<data directory>/collections/<name>/<generation>/`; where
-    their manifests are, manifest_store.py says. The process must own the data directory.
+    """All collections. Embedded data is in `<data directory>/collections/<name>/<generation>/`;
+    manifest_store.py explains where manifests are. The process must own the data directory.
 
-    A collection is opened at its first use. `sample` is shipped: made at its first use, made anew
-    when the shipped corpus or the embedding model changes, and not to be written by callers.
+    Collections are opened at their first use. `sample` is shipped: it is created at its first use,
+    recreated when the shipped corpus or the embedding model changes, and read-only for callers.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Collections:
         self._watch = Watch(self._shelf, embedder, embedded=embedded)
 
     async def names(self) -> list[str]:
-        """Every collection, the sample too where its corpus is shipped."""
+        """Return the names of all collections, including the sample if its corpus is installed."""
         if self._shipped is None:
             exists = await anyio.to_thread.run_sync(lambda: self._sample.exists)
             self._shipped = {SAMPLE} if exists else set()
@@ -67,8 +67,8 @@ class Collections:
         return _resolve(name, await self.names())
 
     def waits_for_servers(self, name: str) -> bool:
-        """Whether a search waits for nothing but servers: it finds the collection open, and a side
-        of it is not in this process. The first search opens it."""
+        """Whether a search waits only for servers, because the collection is open and one of its
+        sides is not embedded. The first search opens the collection."""
         found = self._shelf.find(name)
         return found is not None and found.manifest.stores != EMBEDDED
 
@@ -76,9 +76,9 @@ class Collections:
         return (await self.get(name)).manifest.metadata_fields
 
     async def manifest(self, name: str) -> Manifest:
-        """What the collection is, with its counts of this moment. Opens nothing, so that a store
-        that is out holds nobody up; a sample that is still to be made is told as it will be.
-        Raises NotFound, StoreError."""
+        """Return the collection's manifest with its current counts. Opens nothing, so that an
+        unavailable store does not delay it; a sample that does not exist yet is described as it
+        will be. Raises NotFound and StoreError."""
         await self.resolve(name)
         if self._shelf.find(name) is not None:
             return (await self._shelf.get(name)).manifest
@@ -93,7 +93,7 @@ class Collections:
         return [await self.manifest(name) for name in await self.names()]
 
     async def get(self, name: str) -> Collection:
-        """The open collection; `name@generation` is one that is held. Raises NotFound,
+        """Return the open collection; `name@generation` is a held generation. Raises NotFound and
         StoreError."""
         await self.resolve(name)
         if name == SAMPLE and self._shelf.find(name) is None:
@@ -108,7 +108,7 @@ class Collections:
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[str]:
-        """A name that means this generation of the collection for as long as it is held."""
+        """Return a name for the current generation of the collection, valid while it is held."""
         collection = await self.get(name)
         async with collection.lend():
             yield collection.manifest.qualified_name
@@ -121,10 +121,10 @@ class Collections:
         metadata_fields: Sequence[str] = (),
         analysis: Analysis | None = None,
     ) -> Manifest:
-        """Make a collection, or change an existing one's description and add fields.
+        """Create a collection, or change an existing one's description and add fields.
 
-        Raises InvalidRequest for a bad or the sample's name, and for another analysis of a
-        collection that exists.
+        Raises InvalidRequest for an invalid name, for the sample, and for a different analysis of
+        an existing collection.
         """
         _check_writable(check_name(name))
         if name not in await self._shelf.names():
@@ -150,13 +150,14 @@ class Collections:
         return collection.manifest
 
     async def delete(self, name: str) -> None:
-        """Waits for the questions that run on it. Raises NotFound, InvalidRequest (sample)."""
+        """Delete a collection after the questions that use it. Raises NotFound and InvalidRequest
+        (sample)."""
         _check_writable(name)
         await self.resolve(name)
         await self._shelf.drop(name)
 
     async def document(self, name: str, document_id: str) -> list[Record]:
-        """A document's passages in order. Raises NotFound."""
+        """Return a document's passages in order. Raises NotFound."""
         collection = await self.get(name)
         async with collection.lend():
             records = await anyio.to_thread.run_sync(collection.bm25.document, document_id)
@@ -165,14 +166,14 @@ class Collections:
         return records
 
     async def delete_document(self, name: str, document_id: str) -> None:
-        """Raises NotFound."""
+        """Delete a document. Raises NotFound."""
         async with self.writing(name) as writer:
             if not await writer.delete(document_id):
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
 
     @asynccontextmanager
     async def writing(self, name: str) -> AsyncIterator[CollectionWriter]:
-        """The collection's one writer; waits for another to end. Raises NotFound."""
+        """Open the collection's only writer, after another one has ended. Raises NotFound."""
         _check_writable(name)
         await self.resolve(name)
         async with (
@@ -183,10 +184,10 @@ class Collections:
 
     @asynccontextmanager
     async def replacing(self, name: str) -> AsyncIterator[CollectionWriter]:
-        """A writer of what is to take the place of all the collection's documents, embedded as the
-        settings say. Questions go on in the old ones until the end, which switches all at once;
-        left by an exception, nothing has changed. Other writers wait. Raises NotFound, and
-        InvalidRequest where no document came."""
+        """Open a writer that replaces all documents of the collection, embedded with the current
+        settings. Searches use the old contents until the end, which switches atomically. After
+        an exception nothing has changed. Other writers wait. Raises NotFound, and InvalidRequest
+        if there were no valid documents."""
         _check_writable(name)
         await self.resolve(name)
         async with (
@@ -196,8 +197,8 @@ class Collections:
             yield writer
 
     async def check(self, name: str, *, repair: bool = False) -> Report:
-        """Compare the collection's manifest and stores, or mend them; waits for its writer. Where
-        it was embedded in another way than the settings say, mending is embedding it again."""
+        """Compare the collection's manifest and stores, or repair them, after its writer has ended.
+        If it was embedded with other settings, repairing embeds it again."""
         collection = await self.get(name)
         if repair and collection.manifest.embedding != self._embedder.contract:
             return await self._embed_anew(name)
@@ -218,12 +219,12 @@ class Collections:
         return after
 
     async def problems(self) -> dict[str, str]:
-        """What is incomplete or does not fit the settings, by collection; looked at every few
-        seconds at most. Never raises."""
+        """Return the collections that are incomplete or do not match the settings, with the reason.
+        Refreshed at most every few seconds. Never raises."""
         return await self._watch.problems()
 
     async def aclose(self) -> None:
-        """Flush and close every store, last opened first. Twice is fine."""
+        """Flush and close every store, the last opened first. May be called twice."""
         await self._shelf.close()
 
     async def _open_sample(self) -> Collection:
@@ -269,6 +270,6 @@ def _is_made(stored: Manifest, wanted: Manifest) -> bool:
 
 
 def describe(manifest: Manifest) -> dict[str, Any]:
-    """What HTTP shows of a collection."""
+    """Return the description of a collection for HTTP."""
     hidden = {"schema_version", "embedding", "source", "generation", "leftovers"}
     return manifest.model_dump(exclude=hidden) | {"embedding_model": manifest.embedding.model}

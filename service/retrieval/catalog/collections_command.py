@@ -64,7 +64,7 @@ class _Through:
 
 
 async def list_collections(settings: Settings, *, url: str | None = None) -> None:
-    """Print a table. Raises RevelatorError."""
+    """Print the collections as a table. Raises RevelatorError."""
     async with _place(settings, url) as place:
         found = await place.list()
     table = Table("collection", "documents", "passages", "state", "embedding", box=None)
@@ -80,7 +80,7 @@ async def list_collections(settings: Settings, *, url: str | None = None) -> Non
 
 
 async def show_collection(settings: Settings, name: str, *, url: str | None = None) -> None:
-    """Print its fields, one a line. Raises RevelatorError."""
+    """Print a collection's fields, one per line. Raises RevelatorError."""
     check_name(name)
     async with _place(settings, url) as place:
         found = await place.show(name)
@@ -91,7 +91,7 @@ async def show_collection(settings: Settings, name: str, *, url: str | None = No
 
 
 async def delete_collection(settings: Settings, name: str, *, url: str | None = None) -> None:
-    """Delete it with all its documents. Raises RevelatorError."""
+    """Delete a collection and all its documents. Raises RevelatorError."""
     check_name(name)
     async with _place(settings, url) as place:
         await place.delete(name)

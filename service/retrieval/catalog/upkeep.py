@@ -1,4 +1,4 @@
-"""`revelator check --collection`: do manifest, BM25 store and dense store agree; `--repair`."""
+"""`revelator check --collection`: compares manifest, BM25 store and dense store; `--repair`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS: Final[dict[Kind, str]] = {
 
 @dataclass(slots=True)
 class Finding:
-    """One kind of difference: how many, and the first few passage ids."""
+    """One kind of difference: its count, and the first few passage ids."""
 
     kind: str
     detail: str
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a check found, and of a repair what it did and what is left (JSON over HTTP)."""
+    """What a check found and, after a repair, what was done and what is left (JSON over HTTP)."""
 
     collection: str
     documents: int = 0
@@ -53,8 +53,8 @@ class Report:
 
 
 async def check(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
-    """Reads both stores through, for the collection's one writer. Raises RevelatorError where one
-    is out. What is lost as a whole is said and not looked into."""
+    """Compare both stores completely, for the collection's only writer. Raises RevelatorError if
+    one is unavailable. A store that is lost as a whole is reported and not examined."""
     manifest = collection.manifest
     report, tally = Report(manifest.name), Tally()
     found_held = await held(collection)
@@ -85,8 +85,8 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
 
 
 async def repair(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
-    """As `check`; then makes again what is lost, repairs, and looks again. For a collection that is
-    embedded as the settings say. Raises StoreError where both sides are lost."""
+    """Check, rebuild what is lost, repair differences, and check again. For collections embedded
+    with the current settings. Raises StoreError if both stores are lost."""
     report = await check(collection, backends, embedder)
     if not report.findings:
         return report
@@ -141,7 +141,7 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
 
 
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
-    """What counts alone tell: for readiness, which must be cheap."""
+    """Return what the counts alone reveal. For readiness, which must be cheap."""
     if manifest.state == "building":
         return "an ingest was interrupted; run it again, or check --repair"
     if passages == vectors == manifest.passages:

@@ -20,9 +20,10 @@ TIMEOUT_S: Final = 3_600.0  # of one request; a repair that was cut off is run a
 
 
 async def run_check(settings: Settings, collection: str, *, repair: bool) -> int:
-    """Check or repair and print; the exit code: 0 when all agrees, 1 on any difference left.
+    """Check or repair and print. Returns the exit code: 0 if everything agrees, 1 if differences
+    are left.
 
-    Raises RevelatorError for what stops everything.
+    Raises RevelatorError for problems that stop the command.
     """
     check_name(collection)
     owner = find_owner(settings.data_dir)
@@ -46,7 +47,7 @@ async def _through(url: str, collection: str, settings: Settings, *, repair: boo
 
 
 def lines_of(report: Report) -> list[str]:
-    """What a person reads of a report."""
+    """Return the lines of text for a report."""
     counts = (
         f"collection {report.collection}: {report.documents:,} documents, "
         f"{report.passages:,} passages, {report.vectors:,} vectors"

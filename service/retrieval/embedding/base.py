@@ -1,4 +1,4 @@
-"""The `Embedder` protocol, and what is embedded of a passage."""
+"""The `Embedder` protocol, and the text of a passage that is embedded."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ BATCH = 32  # texts embedded at once, similar in length
 
 
 class Embedder(Protocol):
-    """Vectors as `contract` says. Raises ConfigurationError when the model cannot be had at all,
-    another RevelatorError when it failed this time."""
+    """Computes vectors according to `contract`. Raises ConfigurationError if the model cannot be
+    used at all, another RevelatorError if it failed this time."""
 
     @property
     def contract(self) -> EmbeddingContract:
-        """A collection remembers with which one it was built."""
+        """The contract that a collection stores when it is built."""
 
     def problem(self) -> str | None:
-        """Why it cannot run, or None. Loads nothing."""
+        """Return why it cannot run, or None. Loads nothing."""
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]: ...
 
     async def embed_passages(self, texts: Sequence[str]) -> list[Vector]: ...
 
     async def aclose(self) -> None:
-        """Ends connections; a second call does nothing."""
+        """Close connections. A second call does nothing."""
 
 
 def passage_input(passage: Passage) -> str:
-    """What is embedded of a passage: its title, then its text."""
+    """Return the text of a passage that is embedded: its title, then its text."""
     return f"{passage.title}. {passage.text}" if passage.title else passage.text

@@ -1,4 +1,4 @@
-"""What a collection's vectors and a query's must share to be comparable."""
+"""What a collection's vectors and a query's vector must share to be comparable."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from service.settings.retrieval import Distance, Pooling
 
 
 class EmbeddingContract(BaseModel):
-    """How text becomes a vector. A collection keeps it in its manifest; queries must follow it.
+    """How text becomes a vector. A collection keeps it in its manifest, and queries must follow it.
 
-    `max_length` counts tokens, with the prefix and the model's own marks; what is longer is cut at
-    its end; None: all of a text is read. Where a server embeds, pooling is the server's work.
-    `revision` counts how often the vectors that Revelator had under these names became other ones.
+    `max_length` counts tokens, including the prefix and special tokens; longer texts are truncated
+    at the end; None means no limit. If a server embeds, it also does the pooling. `revision`
+    increases when the vectors that Revelator produces under these names change.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +29,8 @@ class EmbeddingContract(BaseModel):
 
 
 def differences(built: EmbeddingContract, settings: EmbeddingContract) -> str:
-    """The fields that differ and both values, for an error message; empty when they agree."""
+    """Return the differing fields with both values, for an error message. Empty if there are
+    none."""
     return "; ".join(
         f"{field} is {mine!r}, but the settings say {theirs!r}"
         for field in EmbeddingContract.model_fields

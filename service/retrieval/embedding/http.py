@@ -1,4 +1,4 @@
-"""Embeddings of any server that has `/v1/embeddings`: vLLM, text-embeddings-inference, OpenAI."""
+"""Embeddings from any server with `/v1/embeddings`: vLLM, text-embeddings-inference, OpenAI."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CHARACTERS = 40  # most that a server writes for a number, generously
 
 
 class HttpEmbedder:
-    """One connection pool, made in the loop of the first call. A failure that may pass is a
-    BackendUnavailable: the caller may try again."""
+    """Uses one connection pool, created in the event loop of the first call. A temporary failure is
+    a BackendUnavailable: the caller may retry."""
 
     def __init__(
         self,

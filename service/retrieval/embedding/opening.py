@@ -1,4 +1,4 @@
-"""Picks the embedder that the settings name."""
+"""Opens the embedder that the settings name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_THREADS = 4  # more of them help a batch of short texts little
 def open_embedder(
     settings: RetrievalSettings, on_resent: Callable[[], None] | None = None
 ) -> Embedder:
-    """Loads and connects to nothing yet. `on_resent` is told of calls sent once more.
+    """Create the embedder without loading or connecting. `on_resent` is notified of repeated calls.
 
     Raises ConfigurationError.
     """
@@ -49,12 +49,12 @@ def _check_minilm(contract: EmbeddingContract) -> None:
 
 
 def default_threads() -> int:
-    """Half of the machine: a model that answers may run beside."""
+    """Half of the machine's cores, because a language model may run beside it."""
     return max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
 
 
 def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
-    """The preset with what the settings change of it. Raises ConfigurationError."""
+    """Return the preset with the changes from the settings. Raises ConfigurationError."""
     name, own = settings.embedding_model, settings.embedding
     changes = own.model_dump(include=set(EmbeddingContract.model_fields), exclude_none=True)
     preset = preset_of(name)

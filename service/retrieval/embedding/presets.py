@@ -1,8 +1,8 @@
-"""How published models want to be used, from their model cards.
+"""How published embedding models are used, according to their model cards.
 
-MiniLM was trained on texts of up to 256 word pieces; E5 wants `query: ` and `passage: ` and was
-trained with cosine; Contriever is compared by dot product of means that are not normalised; BGE
-takes the first token's vector and an instruction before queries alone.
+MiniLM was trained on texts of up to 256 word pieces. E5 needs the prefixes `query: ` and `passage:
+` and was trained with cosine. Contriever is compared by the dot product of means that are not
+normalised. BGE uses the first token's vector, and an instruction before queries only.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ PRESETS = {
 
 
 def preset_of(name: str) -> EmbeddingContract | None:
-    """By its short name, or by the model's name on the hub."""
+    """Return a preset by its short name, or by the model's name on the hub."""
     by_model = {contract.model: contract for contract in PRESETS.values()}
     return PRESETS.get(name) or by_model.get(name.removeprefix("sentence-transformers/"))

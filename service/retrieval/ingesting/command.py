@@ -1,4 +1,4 @@
-"""`revelator ingest`: files into a collection, in this process or through a running server."""
+"""`revelator ingest`: add files to a collection, in this process or through a running server."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ async def run_ingest(
     ray: str | None = None,
     replace: bool = False,
 ) -> int:
-    """Ingest and print; the exit code: 0, or 1 when anything failed.
+    """Ingest and print. Returns the exit code: 0, or 1 if anything failed.
 
-    Goes through `url`, else through the server that owns the data directory, else works here, on
-    `ray` where an address is given. Raises RevelatorError for what stops everything.
+    Uses the server at `url`, else the server that owns the data directory, else this process, on
+    `ray` if an address is given. Raises RevelatorError for problems that stop the command.
     """
     check_name(collection)
     for path in files:

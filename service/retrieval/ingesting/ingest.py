@@ -1,6 +1,6 @@
-"""Documents into an embedded collection: batched, idempotent, resumable after kill -9.
+"""Write documents to a collection: in batches, idempotent, and resumable after kill -9.
 
-Which order of writes makes it resumable is told in `writer.py`.
+`writer.py` explains which order of writes makes it resumable.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MOST_FAILURES = 1_000  # kept in a report; the count goes on
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes of the files dealt with (an estimate inside a batch), and documents.
+    """Processed bytes of the files (an estimate within a batch), and documents.
 
-    `total_bytes` is None where it is not known: standard input.
+    `total_bytes` is None if it is unknown, as for standard input.
     """
 
     done_bytes: int
@@ -37,7 +37,7 @@ class Progress:
 class IngestReport:
     """What an ingest did. `failures` keeps the first 1,000; `failed` counts all.
 
-    `embedded` counts passages that went through the embedding model.
+    `embedded` counts the passages that the embedding model processed.
     """
 
     indexed: int = 0
@@ -54,7 +54,7 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Hears progress after each embedded part of a batch, and each bad line as it comes."""
+    """Is notified of progress after each embedded part of a batch, and of each invalid line."""
 
     progress: Callable[[Progress], None] = lambda progress: None
     problem: Callable[[Problem], None] = lambda problem: None
@@ -69,12 +69,12 @@ async def ingest(
     *,
     replace: bool = False,
 ) -> IngestReport:
-    """Put files into an existing collection. Bad rows are reported; the rest goes in.
+    """Add files to an existing collection. Invalid rows are reported; the others are indexed.
 
-    Without a `format` each file tells its own. Searches go on meanwhile and say
-    `index-incomplete`; with `replace` they go on in what was there, until the files' documents take
-    its place all at once. Raises NotFound, InvalidRequest (the sample), ConfigurationError
-    (embedding model).
+    Without `format`, the format is detected per file. Searches continue meanwhile and report
+    `index-incomplete`; with `replace` they use the old contents until the new ones replace them
+    atomically. Raises NotFound, InvalidRequest (the sample) and ConfigurationError (embedding
+    model).
     """
     total = await anyio.to_thread.run_sync(total_bytes, files)
     entries = read_files(files, format)
@@ -97,7 +97,7 @@ async def write_batches(
     total_bytes: int | None,
     listener: Listener,
 ) -> IngestReport:
-    """Write batches in their order and tell what became of them."""
+    """Write batches in order and report what became of them."""
     report = IngestReport()
     tally = _Tally(report, listener, total_bytes)
     async for batch in batches:
@@ -112,7 +112,7 @@ async def ingest_documents(
     """The body of `POST /collections/{name}/documents`.
 
     `{indexed, unchanged, failed: [{index, id, problem}]}`; `documents` are decoded JSON values.
-    Raises as `ingest` does.
+    Raises the same errors as `ingest`.
     """
     good, failed = [], []
     for index, value in enumerate(documents):

@@ -1,7 +1,7 @@
-"""What a collection needs of its two stores beside searching: to be filled, listed and mended.
+"""What a collection needs from its two stores besides searching: filling, listing and repairing.
 
-Methods without `async` block: call them in a worker thread of anyio. A store on a server hands
-them to the event loop, which that thread knows (`threads.on_loop`).
+Methods without `async` block: call them in a worker thread of anyio. Stores on servers hand them to
+the event loop, which that thread knows (`threads.on_loop`).
 """
 
 from __future__ import annotations
@@ -14,46 +14,47 @@ from service.retrieval.documents import Record
 
 
 class LexicalStore(SearchStore, Protocol):
-    """BM25, and the authority: a document is in when it is in here."""
+    """A BM25 store. It is the authority: a document exists if it is stored here."""
 
     def count_passages(self) -> int: ...
 
     def count_documents(self) -> int: ...
 
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Content hash of each of these documents that is stored."""
+        """Return the content hash of each of these documents that is stored."""
 
     def document(self, document_id: str) -> list[Record]:
-        """Its passages in order; empty when there is no such document."""
+        """Return a document's passages in order; empty if there is no such document."""
 
     def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Which of these passages are stored."""
+        """Return which of these passages are stored."""
 
     def records(self) -> Iterator[Record]:
-        """Every passage, of one moment's state."""
+        """Return every passage, in a consistent state."""
 
     def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
-        """Delete these documents and add `records`; the next search sees all of it."""
+        """Delete these documents and add `records`. The next search sees all of it."""
 
     def tidy(self) -> None:
-        """Undo what a killed `replace` left half done."""
+        """Undo an interrupted `replace`."""
 
     def close(self) -> None: ...
 
 
 class VectorStore(SearchStore, Protocol):
-    """Vectors of the same passages, by passage id."""
+    """Stores the vectors of the same passages, by passage id."""
 
     def count_passages(self) -> int: ...
 
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
-        """Content hash (of the document) of each of these passages that is stored."""
+        """Return the content hash (of the document) of each of these passages that is stored."""
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Content hash of every passage, by passage id; points may be deleted on the way."""
+        """Yield the content hash of every passage, by passage id. Points may be deleted
+        meanwhile."""
 
     def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """What is stored beside every vector (`points.payload_of`)."""
+        """Yield what is stored with every vector (`points.payload_of`)."""
 
     def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points, durably."""
@@ -63,7 +64,7 @@ class VectorStore(SearchStore, Protocol):
     def flush(self) -> None: ...
 
     async def optimize(self) -> None:
-        """Build what makes large collections fast, where it is due and the store does not do so by
-        itself. The caller lets nobody write; searches go on."""
+        """Build the structures that make large collections fast, if they are due and the store does
+        not build them itself. The caller prevents writes meanwhile; searches continue."""
 
     def close(self) -> None: ...

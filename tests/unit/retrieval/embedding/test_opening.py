@@ -59,7 +59,8 @@ def test_settings_change_a_preset_field_by_field() -> None:
         update={"query_prefix": "", "max_length": 128}
     )
     assert differences(changed, PRESETS["e5-base-v2"]) == (
-        "query_prefix is '', but the settings say 'query: '; max_length is 128, but the settings say 512"
+        "query_prefix is '', but the settings say 'query: '; max_length is 128, but the settings "
+        "say 512"
     )
     assert differences(changed, changed) == ""
 

@@ -240,8 +240,8 @@ async def test_a_collection_of_another_model_is_not_written(tmp_path: Path) -> N
         embedder.contract = HASHING.model_copy(update={"model": "another", "pooling": "cls"})
         with pytest.raises(
             ConfigurationError,
-            match=r"model is 'hashing-384', but the settings say 'another'; pooling is 'mean', but the "
-            "settings say 'cls'; set retrieval.embedding_model",
+            match=r"model is 'hashing-384', but the settings say 'another'; pooling is 'mean', but "
+            "the settings say 'cls'; set retrieval.embedding_model",
         ):
             await ingest_documents(CORPUS, "c", collections)
         assert (await collections.manifest("c")).state == "complete"

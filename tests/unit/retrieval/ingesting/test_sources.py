@@ -102,8 +102,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "unknown file type '.pdf'; known: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
         ".zst of them; or set it with --format",
         "cannot be read: No such file or directory",
-        "the folder contains no file; known formats: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
-        ".zst of them",
+        "the folder contains no file; known formats: .jsonl, .json, .parquet, .tsv, .txt, .md, and "
+        ".gz or .zst of them",
     ]
 
 
