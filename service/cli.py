@@ -176,8 +176,9 @@ def ingest(
 ) -> None:
     """Add files to a collection. Running the command again adds only what is missing.
 
-    Invalid rows are reported with file and line, and skipped. If an id occurs twice, the later row
-    replaces the earlier one.
+    Invalid rows are reported with file and line, and skipped.
+
+    If an id occurs twice, the later row replaces the earlier one.
     """
     from service.retrieval.ingesting.command import run_ingest  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
@@ -252,8 +253,7 @@ def tune(
         int, typer.Option(min=1, help="Number of questions answered at the same time.")
     ] = 4,
 ) -> None:
-    """Evaluate a question file at several thresholds. Shows EM and retrievals, and names the best
-    one."""
+    """Evaluate a question file at several thresholds, and name the best one."""
     from service.evaluation.tuning import THRESHOLDS, tune_dragin  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
@@ -309,8 +309,7 @@ def check(
 ) -> None:
     """Show what is configured, what is reachable and what is missing.
 
-    With --collection: show which passages differ between the BM25 store, the dense store and the
-    manifest.
+    With --collection: show where manifest, BM25 store and dense store differ.
     """
     from service.checking import check_in_terminal  # noqa: PLC0415
     from service.retrieval.catalog.upkeep_command import run_check  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`revelator evaluate`: gold questions in, rows and a table out.
+"""`revelator evaluate`: asks questions with gold answers, writes rows, and prints a table.
 
-The scores: METHODS.md §1.6, §6 #2 and #13.
+The scores are defined in METHODS.md §1.6, §6 #2 and #13.
 """

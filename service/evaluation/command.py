@@ -29,7 +29,8 @@ SHOWN_FAILURES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class EvaluateOptions:
-    """`out`: where the rows go, as JSONL. `limit`: ask the first so many questions only."""
+    """`out` is the JSONL file for the rows. `limit` is the number of questions to ask, from the
+    first."""
 
     plan: Plan = field(default_factory=Plan)
     out: Path | None = None
@@ -45,8 +46,8 @@ async def evaluate_file(
     concurrency: int = 4,
     out: Path | None = None,
 ) -> int:
-    """Evaluate in this process; `fields` are arguments of `Runtime.prepare`. The exit code, as
-    `run_evaluate`. A bad file is told before anything is opened."""
+    """Evaluate in this process; `fields` are arguments of `Runtime.prepare`. Returns the exit code
+    of `run_evaluate`. An invalid file is reported before anything is opened."""
     screen = Console()
     questions = await read_questions(file, limit, screen)
     if questions is None:
@@ -60,10 +61,11 @@ async def evaluate_file(
 async def run_evaluate(
     file: Path, ask: Ask, options: EvaluateOptions | None = None, console: Console | None = None
 ) -> int:
-    """Evaluate a dataset file; returns the exit code.
+    """Evaluate a dataset file and return the exit code.
 
-    0: every question was answered or declined. 1: some failed; they are in the rows and in the
-    means. 2: the file cannot be evaluated (nothing was asked) or the rows cannot be written.
+    0: every question was answered or declined. 1: some questions failed; they are in the rows and
+    in the means. 2: the file cannot be evaluated (nothing was asked), or the rows cannot be
+    written.
     """
     how, screen = options or EvaluateOptions(), console or Console()
     questions = await read_questions(file, how.limit, screen)

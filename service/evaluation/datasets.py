@@ -1,10 +1,10 @@
-"""Questions with gold answers, out of JSONL in the shapes that public sets come in.
+"""Read questions with gold answers from JSONL, in the formats of public data sets.
 
-One object a line: `question`, and `answer` or `answers` (text, number, yes/no as a boolean, or a
-list of these; any of them is right) with `answer_aliases`. A compound gold is `parts` (each a text
-or a list of aliases) or an `answer` whose parts are joined by ` && `. With `choices`, an answer
-that is one of their letters stands for its text. Optional: `id`, `route`,
-`supporting_passage_ids`. Other fields are passed over.
+Each line is an object with `question`, and `answer` or `answers` (text, number, yes/no as a
+boolean, or a list of alternatives) with `answer_aliases`. A compound gold answer is `parts` (each a
+text or a list of aliases), or an `answer` whose parts are joined by ` && `. With `choices`, an
+answer that is one of their letters stands for the text. Optional fields are `id`, `route` and
+`supporting_passage_ids`. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(Route
 
 @dataclass(frozen=True, slots=True)
 class GoldQuestion:
-    """`answers`: each of them is right as a whole. `parts`: aliases of each part, if compound."""
+    """Each of the `answers` is correct as a whole. `parts` are the aliases of each part of a
+    compound."""
 
     id: str
     question: str
@@ -36,12 +37,13 @@ class GoldQuestion:
 
     @property
     def golds(self) -> tuple[str, ...]:
-        """Everything that is (part of) a right answer."""
+        """Return every text that is (part of) a correct answer."""
         return tuple(alias for part in self.parts for alias in part) or self.answers
 
 
 class DatasetError(ValueError):
-    """A file that cannot be evaluated; `problems` has one line each: file, line number, what."""
+    """A file that cannot be evaluated. `problems` has one line each, with file, line number and
+    reason."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -49,7 +51,7 @@ class DatasetError(ValueError):
 
 
 def load_dataset(path: Path) -> list[GoldQuestion]:
-    """Read all questions. Raises DatasetError for every bad line at once (the first 20)."""
+    """Read all questions. Raises DatasetError with every invalid line (the first 20)."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -90,7 +92,7 @@ def _object(line: bytes) -> Mapping[str, Any]:
 
 
 def read_question(row: Mapping[str, Any], default_id: str) -> GoldQuestion:
-    """Read one object. Raises ValueError saying which field is wrong, and how."""
+    """Read one object. Raises ValueError, which names the invalid field and the reason."""
     answers = _answers(row)
     parts = _parts(row, answers)
     if parts:

@@ -1,4 +1,4 @@
-"""Scores of an answer against the gold (METHODS.md §1.6, §6 #2 and #13), all between 0 and 1."""
+"""Scores of an answer against the gold answer (METHODS.md §1.6, §6 #2 and #13), from 0 to 1."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _VERDICTS: Final = {"yes", "no", "noanswer"}
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """`cut`: what stands behind "… answer is" is the prediction. `yes_no`: F1 is 0 where exactly
-    one side is yes, no or noanswer (the HotpotQA and 2Wiki scripts)."""
+    """Options of scoring. `cut`: the prediction is the text after "… answer is". `yes_no`: F1 is 0
+    if exactly one side is yes, no or noanswer (as in the scripts of HotpotQA and 2Wiki)."""
 
     cut: bool = True
     yes_no: bool = False
@@ -29,8 +29,8 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a question; `answered` is false for an abstention and for a failure, `routed`
-    where the request named the route."""
+    """The result of a question. `answered` is false if it abstained or failed; `routed` is true if
+    the request named the route."""
 
     prediction: str = ""
     answered: bool = False
@@ -40,13 +40,13 @@ class Outcome:
 
 
 def normalise(text: str) -> str:
-    """Lower case, no punctuation, articles to space, spaces squeezed."""
+    """Lower case, without punctuation and articles, and with single spaces."""
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
 def cut_prediction(text: str) -> str:
-    """What stands behind "… answer is", where the pattern of METHODS.md §1.6 matches."""
+    """Return the text after "… answer is", if the pattern of METHODS.md §1.6 matches."""
     match = _ANSWER_IS.match(text)
     return match.group(1) if match else text
 
@@ -56,7 +56,7 @@ def exact_match(prediction: str, gold: str) -> float:
 
 
 def f1(prediction: str, gold: str, *, yes_no: bool = False) -> float:
-    """Overlap of words, counted with repetition. Texts that are both empty once normalised are
+    """Overlap of words, counted with repetition. Texts that are both empty after normalisation are
     equal."""
     predicted, wanted = normalise(prediction), normalise(gold)
     if predicted == wanted:
@@ -72,25 +72,25 @@ def f1(prediction: str, gold: str, *, yes_no: bool = False) -> float:
 
 
 def contains(text: str, gold: str) -> bool:
-    """Whether the normalised text holds the normalised gold; nothing but punctuation and articles
-    is held by its like only."""
+    """Whether the normalised text contains the normalised gold answer. Text of only punctuation and
+    articles is contained only in similar text."""
     wanted, given = normalise(gold), normalise(text)
     return wanted in given if wanted else not given
 
 
 def parts_found(prediction: str, parts: Sequence[Sequence[str]]) -> int:
-    """How many parts of a compound gold the prediction holds, by any alias."""
+    """Return how many parts of a compound gold answer the prediction contains, by any alias."""
     return sum(any(contains(prediction, alias) for alias in part) for part in parts)
 
 
 def is_verdict(gold: str) -> bool:
-    """Whether a gold is yes, no or noanswer, which no passage says in so many words."""
+    """Whether a gold answer is yes, no or noanswer, which passages do not contain literally."""
     return normalise(gold) in _VERDICTS
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """A named score; None where it does not apply. Raise `version` when what it counts changes."""
+    """A named score; None if it does not apply. Increase `version` when the definition changes."""
 
     name: str
     version: int
@@ -178,6 +178,6 @@ VERSIONS: Final = {evaluator.name: evaluator.version for evaluator in EVALUATORS
 def score(
     outcome: Outcome, question: GoldQuestion, scoring: Scoring | None = None
 ) -> dict[str, float | None]:
-    """All scores of one answer."""
+    """Return all scores of one answer."""
     how = scoring or Scoring()
     return {e.name: e.score(outcome, question, how) for e in EVALUATORS}

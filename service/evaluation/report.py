@@ -1,4 +1,4 @@
-"""Means over the rows, and the table that the terminal shows."""
+"""Means over the rows, and the table shown in the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.evaluation.runner import Row
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The means of one group of rows; None where nothing in it can be counted so."""
+    """Means of one group of rows. None if no row of the group has the value."""
 
     group: str
     rows: int
@@ -24,7 +24,7 @@ class Summary:
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
-    """All rows, then those of each gold route there is."""
+    """Summarise all rows, and those of each gold route."""
     groups = [("all", list(rows))]
     for route in get_args(RouteName):
         members = [row for row in rows if row.gold_route == route]
@@ -33,7 +33,8 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
 
 
 def summary(group: str, rows: Sequence[Row]) -> Summary:
-    """Failed rows count as wrong and unanswered; `steps` and `seconds` are of finished ones."""
+    """Failed rows count as wrong and unanswered. `steps` and `seconds` are means of
+    completed rows."""
     means = {name: mean(row.scores[name] for row in rows) for name in VERSIONS}
     parts = sum(row.parts for row in rows)
     means["compound_accuracy_micro"] = (
@@ -50,7 +51,7 @@ def summary(group: str, rows: Sequence[Row]) -> Summary:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what is there; None of nothing."""
+    """The mean of the values that exist, or None if there are none."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
 
@@ -75,7 +76,7 @@ _AMOUNTS = {"steps", "retrievals", "llm_calls", "tokens", "seconds"}
 
 
 def table(summaries: Sequence[Summary]) -> Table:
-    """A column per group, a row per measure that says anything."""
+    """A column per group, and a row per measure that has values."""
     result = Table(title="Means per question")
     result.add_column("")
     for summary in summaries:

@@ -1,4 +1,4 @@
-"""Ask every question through the entry that HTTP uses, and score what comes."""
+"""Ask every question through the same entry as HTTP, and score the answers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Ask = Callable[[QuestionRequest], AsyncIterator[BaseEvent]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to ask: `request` is what all questions share; `gold_routes` asks each by its gold route
-    (the papers' oracle) where it has one."""
+    """How to ask. `request` is shared by all questions; `gold_routes` asks each question by its
+    gold route (the papers' oracle), if it has one."""
 
     request: QuestionRequest = field(default_factory=lambda: QuestionRequest(""))
     concurrency: int = 8
@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One question's result. A failed one has `error`, and what it cost until then."""
+    """The result of one question. A failed one has `error`, and its cost until then."""
 
     id: str
     question: str
@@ -67,9 +67,9 @@ class Row:
 async def evaluate(
     questions: Sequence[GoldQuestion], ask: Ask, plan: Plan | None = None
 ) -> AsyncIterator[Row]:
-    """One row per question, in their order; at most `concurrency` are asked at once.
+    """Return one row per question, in order; at most `concurrency` are asked at the same time.
 
-    A question that fails, whatever the failure, is a row that counts as wrong.
+    A question that fails for any reason is a row that counts as wrong.
     """
     how = plan or Plan()
     todo = iter(enumerate(questions))

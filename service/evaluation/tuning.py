@@ -1,6 +1,6 @@
-"""`revelator tune dragin FILE`: sweep θ, show EM against retrievals, name the best.
+"""`revelator tune dragin FILE`: tries values of θ, shows EM against retrievals, names the best.
 
-Which one is the best: METHODS.md §6 #21.
+METHODS.md §6 #21 defines which one is the best.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ THRESHOLDS: Final = (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Means over the questions at one threshold; `failed` of them count as wrong."""
+    """Means over the questions at one threshold. The `failed` ones count as wrong."""
 
     threshold: float
     em: float
@@ -44,9 +44,9 @@ async def tune_dragin(
     limit: int | None = None,
     concurrency: int = 4,
 ) -> int:
-    """Ask the file's questions once at each threshold; `fields` as of `Runtime.prepare`.
+    """Ask the questions of the file once per threshold; `fields` are those of `Runtime.prepare`.
 
-    The exit code: 0, 1 where questions failed, 2 where the file cannot be read.
+    Returns the exit code: 0, 1 if questions failed, 2 if the file cannot be read.
     """
     screen = Console()
     questions = await read_questions(file, limit, screen)
@@ -88,7 +88,7 @@ def trial_of(threshold: float, rows: Sequence[Row]) -> Trial:
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The highest EM; among equals the fewest retrievals, then the highest threshold."""
+    """The highest EM. Ties go to the fewest retrievals, then to the highest threshold."""
     return max(trials, key=lambda trial: (trial.em, -trial.retrievals, trial.threshold))
 
 

@@ -66,19 +66,19 @@ class _Server:
 
 
 class OpenAIGenerator:
-    """Chat and raw completion at the servers of `settings.urls`.
+    """Chats and raw completions at the servers of `settings.urls`.
 
-    Choices and schemas are asked for as `settings.constrained` says. `auto` takes vLLM's fields
-    where `/models` says `owned_by: vllm`, else `response_format`; a server that refuses them
-    (400, 422) but answers without is not asked again, and the caller reads free text. The model
-    is the request's, else the setting's, else the first of `/models`.
+    Choices and schemas are requested as `settings.constrained` says. `auto` uses vLLM's fields if
+    `/models` says `owned_by: vllm`, else `response_format`. If a server refuses them (400, 422) but
+    answers without them, they are not sent again, and the caller parses free text. The model is
+    that of the request, else of the settings, else the first of `/models`.
 
-    A chat that the model's template refuses (a system message, two user turns in a row) is made
-    again without; where that helps, all later ones are.
+    A chat that the model's template refuses (because of a system message, or of two user turns in a
+    row) is sent again in a form without these; if that helps, all later ones are too.
 
-    A call whose connection is closed before an answer begins is sent once more, of which
-    `on_resent` is told; one that cannot reach its server goes to the next URL where there are
-    several. One connection pool per generator, made in the loop of the first call.
+    A call whose connection closes before a response begins is repeated once, and `on_resent` is
+    notified. If there are several URLs, a call that cannot reach its server goes to the next one.
+    Each generator has one connection pool, created in the event loop of the first call.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class OpenAIGenerator:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What calls may ask for; with `auto`, what is hoped for until a server has refused."""
+        """What calls may request. With `auto`, this is optimistic until a server has refused."""
         if self._settings.constrained == "none":
             return Capabilities(logprobs=True)
         choices = ("/chat/completions", True) not in self._refused
@@ -137,7 +137,8 @@ class OpenAIGenerator:
                 response.close()
 
     async def check(self) -> None:
-        """Ask `/models`. Raises EngineFailure for no server, a wrong key, an unknown model."""
+        """Request `/models`. Raises EngineFailure if there is no server, for an invalid key, or for
+        an unknown model."""
         self._server = None
         server = await self._learn()
         wanted = self._settings.model
@@ -149,7 +150,7 @@ class OpenAIGenerator:
             raise self._failure(self._base, what)
 
     async def aclose(self) -> None:
-        """Close all connections; running calls fail. A second call does nothing."""
+        """Close all connections; calls in progress fail. A second call does nothing."""
         self._closed = True
         for call in list(self._awaiting):
             call.fire()  # aiohttp wakes nobody who reads from a connection that it closes

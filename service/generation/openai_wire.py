@@ -1,7 +1,7 @@
-"""What goes to an OpenAI-compatible server and comes back, without I/O.
+"""Requests to and responses from an OpenAI-compatible server, without I/O.
 
-Sources: the OpenAI API reference (chat/completions, completions, streaming) and vLLM's
-"Structured Outputs" page (`structured_outputs`; the older `guided_*` fields are gone since 0.12).
+Sources: the OpenAI API reference (chat/completions, completions, streaming) and vLLM's page
+"Structured Outputs" (`structured_outputs`; the older `guided_*` fields were removed in 0.12).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHOICE_TOKENS = 64
 
 
 class BadReply(ValueError):
-    """The server's words make no completion; the text says why."""
+    """The server's response is not a completion. The text says why."""
 
 
 def is_constrained(request: GenerationRequest) -> bool:
@@ -62,7 +62,7 @@ def encode_body(
 
 
 def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, Any]:
-    """The body of a call; decoding is explicit in each (METHODS.md §6 #3)."""
+    """Build the body of a call. Decoding is explicit in each (METHODS.md §6 #3)."""
     body: dict[str, Any] = {
         "model": model,
         "stream": True,
@@ -222,7 +222,7 @@ def _sum_logprobs(logprobs: dict[str, Any]) -> float:
 
 
 def error_text(error: Any) -> str:
-    """The message inside an error object of any of the usual shapes, cut to 200 characters."""
+    """Return the message of an error object of any usual form, at most 200 characters."""
     if isinstance(error, dict):
         error = error.get("error") or error
     if isinstance(error, dict):
@@ -231,7 +231,7 @@ def error_text(error: Any) -> str:
 
 
 def body_error(body: bytes) -> str:
-    """What an HTTP error's body says, cut to 200 characters."""
+    """Return the message in the body of an HTTP error, at most 200 characters."""
     try:
         return error_text(orjson.loads(body))
     except orjson.JSONDecodeError:
@@ -246,7 +246,7 @@ def _cut(text: str | bytes, limit: int = 200) -> str:
 
 
 def retry_after(header: str) -> int | None:
-    """Seconds from now that a `Retry-After` asks for, as a number or a date; None for neither."""
+    """Return the seconds of a `Retry-After` header, given as a number or a date, or None."""
     if header.strip().isdecimal():
         return int(header)
     try:

@@ -1,8 +1,8 @@
-"""Room for models that think before they answer, and the end of that room with the thinking.
+"""Additional tokens for models that think before they answer, and removal of the thinking.
 
-Thinking comes in three ways: as deltas of its own (`Delta.reasoning`: a server's reasoning parser),
-in a block that the text opens (``<think>…</think>``), or as text up to a closing tag that nothing
-opened, where the chat template wrote the opening one. None of it is part of the output.
+Thinking comes in three forms: as deltas of its own (`Delta.reasoning`, from a server's reasoning
+parser), in a block at the start of the text (``<think>…</think>``), or as text up to a closing tag
+without an opening one, if the chat template wrote that. None of it is part of the output.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _CLOSED: Final = "</think>"  # says to whoever reads on that all before it was t
 
 
 class Reasoning:
-    """What one engine knows of its model's thinking.
+    """What one engine knows about its model's thinking.
 
-    `off`: calls get no room for it. `on`: all chat calls do, `tokens` beside their own limit.
-    `auto`: they do once thinking was seen; the call that ended within it is made again.
+    `off`: calls get no additional tokens. `on`: all chat calls get `tokens` in addition to their
+    own limit. `auto`: they do once thinking has been seen; the call that ended while thinking is
+    repeated.
     """
 
     def __init__(self, mode: ReasoningMode, tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""The four handlers: one file a route."""
+"""The four routes, one file each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.loops import get_loop
 
 
 def handle(scope: Scope, route: RouteName, loop: LoopName) -> AsyncIterator[BaseEvent]:
-    """The events of a routed question; the last one is `Stop`."""
+    """Yield the events of a routed question. The last one is `Stop`."""
     question = scope.inquiry.question
     if route == "direct":
         return handle_direct(scope, question)

@@ -37,7 +37,7 @@ class _Progress:
         self.stopped_by: StoppedBy = "answer"
 
     def may_go_on(self, exhausted: str | None) -> bool:
-        """Whether another step may start; otherwise `stopped_by` is set."""
+        """Whether another step may start. If not, `stopped_by` is set."""
         if self.done or self.flag:
             return False
         if exhausted:
@@ -57,8 +57,9 @@ class _Progress:
 async def handle_complex(
     scope: Scope, question: str, failed: str | None = None
 ) -> AsyncIterator[BaseEvent]:
-    """`failed`: a question that another route has searched without an answer to stand by. That
-    search counts and is not made again, and nobody is asked whether any is needed."""
+    """Answer a complex question. `failed` is given if another route has already searched this
+    question without an acceptable answer: that search counts and is not repeated, and the model
+    is not asked whether one is needed."""
     inquiry = scope.inquiry
     progress = _Progress(inquiry.request.max_steps or MAX_STEPS, failed)
     try:

@@ -133,11 +133,11 @@ async def _write_merge(
 
 
 def join_parts(pairs: Sequence[Pair]) -> str:
-    """The parts' answers as they are, in order; a part without one says so."""
+    """Join the parts' answers in order. A part without an answer says so."""
     return BENCHMARK_JOINT.join(pair.answer or NO_ANSWER for pair in pairs)
 
 
 def has_all_parts(merged: str | None, pairs: Sequence[Pair]) -> bool:
-    """Whether a merged answer has something in the place of every part, in one line."""
+    """Whether a merged answer has something for every part, in one line."""
     parts = (merged or "").split(BENCHMARK_JOINT.strip())
     return len(parts) == len(pairs) and all(map(str.strip, parts)) and "\n" not in (merged or "")

@@ -1,4 +1,4 @@
-"""What is left to do where a loop ended without an answer."""
+"""Fallbacks for loops that ended without an answer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the 
 async def answer_from(
     scope: Scope, question: str, passages: Sequence[RetrievedPassage], stopped_by: StoppedBy
 ) -> AsyncIterator[BaseEvent]:
-    """GEN over the passages that were kept before a limit of the question was reached, best first,
-    in what is kept back for the answer; as many as the reader's model takes."""
+    """Answer from the passages that were kept before a limit of the question was reached, best
+    first, with the reserve kept for the answer, and as many passages as the reader's model can
+    take."""
     step = scope.step("answer", question)
     yield step.start()
     reader = scope.inquiry.roles.reader
@@ -41,7 +42,7 @@ async def answer_from(
 async def search_once(
     scope: Scope, question: str, stopped_by: StoppedBy
 ) -> AsyncIterator[BaseEvent]:
-    """One cycle of ANRAG for the question itself: no loop is worse than that."""
+    """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
     async with closing(Anrag().run(scope, question, "answer")) as events:
         async for event in events:
             if isinstance(event, Stop) and event.stopped_by == "answer":
@@ -52,8 +53,8 @@ async def search_once(
 def best_first(
     passages: Sequence[RetrievedPassage], most: int | None, context_tokens: int | None
 ) -> list[RetrievedPassage]:
-    """By rank, then the order in which they were found, each once; at most so many (None: no
-    limit), in a context of so many tokens."""
+    """Sort by rank, then by the order in which they were found, without duplicates; at most the
+    given number (None: no limit), in a context of the given number of tokens."""
     room = None if context_tokens is None else (context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
     chosen: dict[str, RetrievedPassage] = {}
     for passage in sorted(passages, key=lambda passage: passage.rank):

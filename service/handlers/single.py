@@ -1,9 +1,9 @@
-"""Route `single`: one ANRAG cycle, and `complex` after it where that failed.
+"""Route `single`: one ANRAG cycle, followed by `complex` if it failed.
 
-METHODS.md §1.2, line 3, is the cycle.
+The cycle is METHODS.md §1.2, line 3.
 
-Escalation is ours: the question goes on as a complex one within the same budget, and the answer
-that was shown is withdrawn. It comes back where the longer way finds none.
+Escalation is our addition: the question continues as a complex one within the same budget, and the
+answer that was shown is withdrawn. It is restored if the longer way finds none.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ async def handle_single(scope: Scope, question: str) -> AsyncIterator[BaseEvent]
 
 
 def may_escalate(inquiry: Inquiry) -> bool:
-    """Whether the settings and the request leave room for another route and another step, which
-    must not ask the same again."""
+    """Whether settings and request allow another route and another step, which must not repeat the
+    same search."""
     settings, request = inquiry.settings, inquiry.request
     wanted = {"never": (), "auto": ("auto",), "always": ("auto", "single")}
     return (
@@ -56,8 +56,8 @@ def may_escalate(inquiry: Inquiry) -> bool:
 def fails_check(
     flags: Sequence[Flag], probability: float | None, settings: EscalationSettings
 ) -> bool:
-    """Whether one cycle was not enough: nothing relevant was found, or no answer in it, or the
-    reader doubts its answer. An engine that tells no probability is believed."""
+    """Whether one cycle was not enough: nothing relevant was found, there is no answer, or its
+    probability is low. If the engine reports no probability, the answer passes."""
     if settings.no_evidence and {"no_evidence", "declined"} & set(flags):
         return True
     return probability is not None and probability < settings.below

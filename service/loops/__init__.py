@@ -1,4 +1,4 @@
-"""The loops: one file a method."""
+"""The loops: one method per file or folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOPS: dict[str, Loop] = {
 
 
 def get_loop(name: LoopName) -> Loop:
-    """The loop of a name. Raises LoopUnavailable, saying what is missing."""
+    """Return the loop with this name. Raises LoopUnavailable, which says what is missing."""
     if name not in LOOPS:
         built = ", ".join(sorted(LOOPS))
         raise LoopUnavailable(
@@ -28,7 +28,7 @@ def get_loop(name: LoopName) -> Loop:
 
 
 def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
-    """Raises LoopUnavailable where this deployment cannot run the loop."""
+    """Raise LoopUnavailable if this deployment cannot run the loop."""
     loop = get_loop(name)
     if isinstance(loop, Demanding) and (lacking := loop.missing(roles, settings)):
         raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")

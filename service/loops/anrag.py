@@ -1,4 +1,4 @@
-"""ANRAG, HANRAG's retrieval against noise (METHODS.md §1.2, Algorithm 1)."""
+"""ANRAG, HANRAG's noise-resistant retrieval (METHODS.md §1.2, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOT_JUDGED: Final = "not judged"
 
 
 class Choice(NamedTuple):
-    """Whether a passage goes to the reader, and why."""
+    """Whether a passage is shown to the reader, and why."""
 
     kept: bool
     reason: str
 
 
 class Anrag:
-    """Fetch 10, judge all at once, keep at most 3, answer."""
+    """Fetch 10 passages, judge all concurrently, keep at most 3, and answer."""
 
     name: LoopName = "anrag"
 
@@ -47,8 +47,8 @@ class Anrag:
 async def retrieve_and_answer(
     step: OpenStep, question: str, as_role: TokenRole
 ) -> AsyncIterator[BaseEvent]:
-    """One ANRAG cycle in an open step; the answer, or None, is left in `step.answer`, and the limit
-    of the question that was reached on the way in `step.stopped_by`."""
+    """Run one ANRAG cycle in an open step. The answer, or None, is left in `step.answer`, and the
+    limit of the question that was reached, if any, in `step.stopped_by`."""
     settings = step.inquiry.settings.hanrag
     reader = step.inquiry.roles.reader.generator.capabilities
     top_k = step.inquiry.request.top_k or reader.passages or TOP_K
@@ -120,10 +120,11 @@ async def _answer(
 
 
 def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
-    """The first `top_k` relevant passages in retriever order (METHODS.md §1.2, line 7).
+    """Return the first `top_k` relevant passages in retriever order (METHODS.md §1.2, line 7).
 
-    A judgement that cannot be read, or that a limit of the question left out, does not say that a
-    passage is irrelevant: where none is known to be relevant, the best-ranked of those are kept.
+    A judgement that cannot be parsed, or that is missing because a limit was reached, does not mean
+    that a passage is irrelevant: if none is known to be relevant, the best-ranked of these are
+    kept.
     """
     found = True in verdicts
     choices: list[Choice] = []
@@ -141,7 +142,7 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
 
 
 def keep_first(count: int, top_k: int, reason: str) -> list[Choice]:
-    """The best-ranked `top_k`, where nothing judges."""
+    """Return the best-ranked `top_k` passages, if nothing judges them."""
     return [Choice(index < top_k, reason) for index in range(count)]
 
 

@@ -1,1 +1,1 @@
-"""A learned router: a question to its route, without a call to a language model."""
+"""The learned router: chooses the route of a question without calling a language model."""

@@ -11,15 +11,15 @@ ROUTES: Final[tuple[RouteName, ...]] = ("direct", "single", "compound", "complex
 
 
 class Routed(NamedTuple):
-    """The likeliest route and its calibrated probability."""
+    """The most likely route and its calibrated probability."""
 
     route: RouteName
     probability: float
 
 
 class Classifier(Protocol):
-    """Routes questions. One that cannot run here cannot be opened."""
+    """Classifies questions by route. One that cannot run here cannot be opened."""
 
     async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
-        """The likeliest of the routes allowed, and its probability among them. Raises
-        RevelatorError where it failed this time."""
+        """Return the most likely of the allowed routes, and its probability among them. Raises
+        RevelatorError if it failed this time."""

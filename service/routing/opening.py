@@ -1,4 +1,4 @@
-"""From the settings to the classifier."""
+"""Opens the classifier that the settings name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SHIPPED: Final = Path(__file__).parents[1] / "models" / "router"
 
 
 def open_classifier(settings: RouterSettings) -> Classifier | None:
-    """None where the Revelator's language model routes. Loads no encoder yet. Raises
-    ConfigurationError saying what is missing."""
+    """Return None if the Revelator's language model chooses the route. Loads no encoder yet. Raises
+    ConfigurationError, which says what is missing."""
     if settings.kind == "model":
         return None
     from service.routing.minilm import MinilmClassifier  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line on stderr, and one line per question.
+"""Logging: one JSON object per line on stderr, and one line per question.
 
 The text of questions, passages and answers is never logged at level info or above.
 """
@@ -29,10 +29,11 @@ log = structlog.get_logger("service.questions")
 
 
 def configure_logging(level: str = "info", stream: TextIO | None = None) -> None:
-    """Send structlog and the standard library's loggers to `stream` (stderr) as JSON lines.
+    """Configure structlog and the standard library's loggers to write JSON lines to `stream`
+    (stderr).
 
-    Libraries speak from `warning` on, the product from `level` on. Raises ConfigurationError for
-    a level that is none of debug, info, warning, error.
+    Libraries log from `warning`, the service from `level`. Raises ConfigurationError for a level
+    other than debug, info, warning and error.
     """
     if level not in LEVELS:
         raise ConfigurationError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
@@ -63,7 +64,7 @@ def _dumps(event: Any, **_: Any) -> str:
 
 
 class QuestionLog:
-    """Collects from a question's events what its one log line says: `write` it at the end."""
+    """Collects the values of a question's log line from its events; `write` it at the end."""
 
     def __init__(self, answer_id: str) -> None:
         self._id = answer_id
@@ -90,7 +91,8 @@ class QuestionLog:
                 self._problem = event.problem.type
 
     def write(self) -> None:
-        """One line: id, outcome, route, loop, steps, retrievals, ms, and the problem's type."""
+        """Write one line: id, outcome, route, loop, steps, retrievals, ms, and the problem's
+        type."""
         fields = {
             "id": self._id,
             "outcome": self._outcome,

@@ -1,7 +1,7 @@
-"""The Prometheus metrics of one process part, in a registry of its own (no singletons).
+"""The Prometheus metrics of one application, in a registry of its own (no singletons).
 
-Names are a contract: dashboards and alerts use them. `route` and `loop` are `none` until a question
-has them.
+The names are a contract, because dashboards and alerts use them. `route` and `loop` are `none`
+until they are known.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class _Call(NamedTuple):
 
 
 class Metrics:
-    """All metrics; `render` gives them in Prometheus' text format.
+    """All metrics. `render` returns them in Prometheus' text format.
 
-    It is the `Observer` that questions report their engine calls to.
+    It is the `Observer` to which questions report their engine calls.
     """
 
     def __init__(self) -> None:
@@ -234,9 +234,9 @@ class Metrics:
 
     @contextmanager
     def question(self) -> Iterator[Observation]:
-        """Watch one question: feed the observation every event; leaving ends the question.
+        """Observe one question: pass on every event; leaving the context ends the question.
 
-        Left before an `answer` or `error` was seen, the question counts as cancelled.
+        A question that ends without `answer` or `error` counts as cancelled.
         """
         observation = Observation()
         self._in_flight.inc()
@@ -257,17 +257,17 @@ class Metrics:
             self._degraded.labels(name).inc()
 
     def rejected(self, reason: RejectReason) -> None:
-        """A question was turned away before it was admitted."""
+        """Count a question that was refused before admission."""
         self._rejected.labels(reason).inc()
         self._questions.labels("none", "none", "rejected").inc()
 
     def left_waiting(self) -> None:
-        """A question's client left while it waited."""
+        """Count a question whose client disconnected while it waited."""
         self._questions.labels("none", "none", "cancelled").inc()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count a question as waiting for a place."""
+        """Count a question as waiting for admission."""
         self._waiting.inc()
         try:
             yield
@@ -277,7 +277,7 @@ class Metrics:
     def generation(
         self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
     ) -> None:
-        """One engine call ended: its wall time, the part before its first output, its tokens."""
+        """Record one engine call: its duration, the time to its first output, and its tokens."""
         child = self._calls.get((role, worker)) or self._add_call(role, worker)
         child.seconds.observe(seconds)
         child.first_token.observe(first_token)
@@ -295,69 +295,69 @@ class Metrics:
         return call
 
     def wasted(self, tokens: int) -> None:
-        """Tokens that an engine made for a call that was cut off."""
+        """Count tokens generated for a call that was cancelled."""
         self._wasted.inc(tokens)
 
     def call_resent(self) -> None:
-        """An engine call was sent once more."""
+        """Count an engine call that was sent again."""
         self._resent.inc()
 
     def saved(self, tokens: int) -> None:
-        """Tokens that an engine did not have to make for a call that was ended on purpose."""
+        """Count tokens saved by ending a call on purpose."""
         self._saved.inc(tokens)
 
     def unread_judgements(self, count: int) -> None:
-        """So many replies of the judge on relevance or the end of a search were no verdict."""
+        """Count replies of the judge, on relevance or on ending, that could not be parsed."""
         self._unread.inc(count)
 
     def search(self, backend: str, seconds: float, failed: bool) -> None:
-        """One search in one backend ended."""
+        """Record one search in one backend."""
         self._retrieval_seconds.labels(backend).observe(seconds)
         if failed:
             self._retrieval_failures.labels(backend).inc()
 
     def retried(self, backend: str) -> None:
-        """A search failed in a backend and is tried once more."""
+        """Count a retry of a search in a backend."""
         self._retries.labels(backend).inc()
 
     def breaker(self, backend: str, state: BreakerState) -> None:
-        """The state of a backend's circuit breaker is now this."""
+        """Set the state of a backend's circuit breaker."""
         self._breaker_state.labels(backend).state(state)
         opened = self._breaker_opened.labels(backend)
         if state == "open":
             opened.inc()
 
     def cache(self, cache: CacheName, hit: bool) -> None:
-        """A cache was asked."""
+        """Count a cache look-up."""
         self._cache_requests.labels(cache, "hit" if hit else "miss").inc()
 
     def worker_up(self, worker: str, up: bool) -> None:
-        """Whether a worker can answer, as last checked."""
+        """Set whether a worker can answer, as last checked."""
         self._worker_up.labels(worker).set(up)
 
     def worker_phase(self, worker: str, phase: Phase) -> None:
-        """A pool's worker came, was ejected, or goes."""
+        """Set the state of a pool's worker."""
         self.worker_up(worker, phase == "up")
         self._worker_state.labels(worker).state(phase)
 
     def worker_failure(self, worker: str) -> None:
-        """A pool's worker lost a call."""
+        """Count a call lost by a pool's worker."""
         self._worker_failures.labels(worker).inc()
 
     def worker_in_flight(self, worker: str, change: int) -> None:
-        """Calls at a worker began (+1) or ended (-1)."""
+        """Count calls at a worker that began (+1) or ended (-1)."""
         gauge = self._flights.get(worker)
         if gauge is None:
             gauge = self._flights[worker] = self._worker_in_flight.labels(worker)
         gauge.inc(change)
 
     def render(self) -> bytes:
-        """The text format, to be sent as `CONTENT_TYPE`."""
+        """Return the metrics in text format, to be sent as `CONTENT_TYPE`."""
         return generate_latest(self.registry)
 
 
 class Observation:
-    """What the events of one question have told so far."""
+    """What the events of one question have shown so far."""
 
     def __init__(self) -> None:
         self.route: RouteName | Literal["none"] = "none"
@@ -370,7 +370,7 @@ class Observation:
 
     @property
     def seconds(self) -> float:
-        """Wall time since the question began."""
+        """Seconds since the question began."""
         return time.monotonic() - self._started
 
     def see(self, event: BaseEvent) -> None:
@@ -390,7 +390,7 @@ class Observation:
                 self.outcome = "error"
 
     def usage(self) -> Usage:
-        """Calls, tokens, retrievals and cycles up to the newest event."""
+        """Calls, tokens, retrievals and cycles up to the latest event."""
         if self._usage is not None:
             return self._usage
         fold = Fold()

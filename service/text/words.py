@@ -137,12 +137,12 @@ _CONTENT = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 
 
 def content_words(text: str) -> set[str]:
-    """Case-folded words (NFKC) without stop words and possessive endings."""
+    """Return the content words: case-folded (NFKC), without stop words and possessive endings."""
     return _content_words(_folded(text))
 
 
 def shared_words(text: str, words: set[str]) -> set[str]:
-    """Which of `words`, content words, are content words of `text`."""
+    """Return which of `words`, which are content words, are content words of `text`."""
     folded = _folded(text)
     # A text without any of them, as most are, need not be cut into words.
     return words & _content_words(folded) if any(word in folded for word in words) else set()

@@ -1,1 +1,1 @@
-"""Many workers behind one name."""
+"""A pool of workers behind one engine name."""

@@ -1,4 +1,4 @@
-"""Gives each call a place at a worker, or lets it wait for one within bounds."""
+"""Assigns each call to a worker, or lets it wait within limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.settings import EngineSettings
 
 
 class Admission:
-    """`members` is the pool's own dictionary, by name; `observe` hears (worker, +1 or -1)."""
+    """`members` is the pool's own dictionary, by name; `observe` receives (worker, +1 or -1)."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Admission:
 
     @asynccontextmanager
     async def place(self, waiter: Waiter) -> AsyncIterator[Member]:
-        """A worker for one call; leaving gives the place to the next.
+        """Assign a worker to one call. Leaving the context frees the place for the next call.
 
-        Raises Overloaded when too many wait or it took too long, EngineFailure when no worker that
-        serves the call is up. A caller that leaves while it waits is forgotten.
+        Raises Overloaded if too many calls wait or the wait is too long, EngineFailure if no worker
+        that serves the call is up. A caller that leaves while waiting is removed.
         """
         member = None if len(self._waiting) else self._free_for(waiter)
         if member is not None:
@@ -56,7 +56,7 @@ class Admission:
             self._end(waiter, member)
 
     def dispatch(self) -> None:
-        """Send what can be sent: a place came free, or a worker joined."""
+        """Assign waiting calls, after a place became free or a worker joined."""
         while len(self._waiting) and self._has_room():
             nowhere: set[tuple[str | None, bool]] = set()
             found = self._waiting.take(partial(self._unless, nowhere))
@@ -146,7 +146,7 @@ class Admission:
 
 
 def outage(name: str, waiter: Waiter, members: Iterable[Member]) -> EngineFailure:
-    """Why no worker can take a call."""
+    """Explain why no worker can take a call."""
     said = "; ".join(f"{member.name}: {_why_not(member, waiter)}" for member in members)
     return EngineFailure(
         f"no worker of engine {name!r} can answer: {said or 'it has none'}; run `revelator check` "

@@ -18,7 +18,8 @@ SLACK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worker with a free place. `tokens`: outstanding there, `share`: 1, less while it is new."""
+    """A worker with a free place. `tokens` are outstanding there; `share` is 1, or less while it is
+    new."""
 
     name: str
     tokens: int
@@ -26,10 +27,10 @@ class Candidate:
 
 
 def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str | None:
-    """The worker for a call of about `tokens`; None without candidates.
+    """Return the worker for a call of about `tokens`, or None without candidates.
 
-    With a key, calls of one key meet at one worker as long as that has at most `BOUND` times its
-    part of the outstanding tokens, or `SLACK`; then at the key's second, and so on.
+    Calls with the same key go to the same worker as long as it has at most `BOUND` times its share
+    of the outstanding tokens, or `SLACK`; then to the key's second worker, and so on.
     """
     if not candidates:
         return None
@@ -44,5 +45,5 @@ def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str
 
 
 def affinity(key: str, name: str) -> int:
-    """The worker's score for a key: the same in every gateway and process."""
+    """The worker's score for a key, which is the same in every gateway and process."""
     return int.from_bytes(hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest())

@@ -1,4 +1,4 @@
-"""Which workers there are: the URLs of the settings, or every address behind their host names."""
+"""The workers of a pool: the URLs in the settings, or every address of their host names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DNS_TIMEOUT_S = 5.0
 
 
 async def addresses(urls: Sequence[URL], resolve: bool) -> tuple[URL, ...]:
-    """The workers' base URLs, sorted, each once.
+    """Return the workers' base URLs, sorted, without duplicates.
 
-    With `resolve` a host name stands for each of its addresses, as a Kubernetes headless service
-    gives those of the pods that are ready and not terminating. Raises EngineFailure where a name
-    is not known or has no address.
+    With `resolve`, a host name stands for each of its addresses; a Kubernetes headless service
+    returns those of pods that are ready and not terminating. Raises EngineFailure if a name is
+    unknown or has no address.
     """
     if not resolve:
         return tuple(sorted(set(urls)))

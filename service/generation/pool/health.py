@@ -1,4 +1,4 @@
-"""A worker's health as a value: how results and probes change it. Times are monotonic seconds."""
+"""A worker's health as a value that results and probes change. Times are monotonic seconds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FEWEST_SHARE: Final = 0.1  # of its work that a worker gets when it has just com
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`joining` until it was learnt what it serves; `ejected` until a probe after `until` finds it
-    well; `draining` once it left the list, for good. `since`: when the phase began.
+    """`joining`: what it serves is not known yet. `ejected`: it failed, until a probe after `until`
+    succeeds. `draining`: it was removed from the list for good. `since` is when the phase began.
 
-    `failures` counts calls and probes that failed in a row, `ejections` how often it was ejected
-    without `settings.forgive_s` of health between.
+    `failures` counts consecutive failed calls and probes, `ejections` how often it was ejected
+    without `settings.forgive_s` of health in between.
     """
 
     phase: Phase = "joining"
@@ -34,12 +34,12 @@ class Health:
 
 
 def succeeded(health: Health) -> Health:
-    """A call or a probe of a worker that is up went well."""
+    """A call or a probe of a worker that is up succeeded."""
     return replace(health, failures=0) if health.failures else health
 
 
 def joined(health: Health, now: float) -> Health:
-    """It answered what it serves: up, from the small share of a newcomer."""
+    """It reported what it serves: it is up, starting with the small share of a new worker."""
     if health.phase in ("up", "draining"):
         return succeeded(health)
     return replace(health, phase="up", since=now, failures=0)
@@ -48,9 +48,9 @@ def joined(health: Health, now: float) -> Health:
 def failed(
     health: Health, now: float, settings: PoolSettings, jitter: float, *, dead: bool = False
 ) -> Health:
-    """A call or probe failed; `dead` where nobody listens any more, which ejects at once.
+    """A call or probe failed. `dead`: the connection was not accepted, which ejects it at once.
 
-    `jitter` in [0, 1) spreads the times at which gateways come back to it.
+    `jitter` in [0, 1) spreads the times at which gateways retry it.
     """
     failures = health.failures + 1
     tolerated = health.phase == "up" and not dead and failures < settings.eject_after
@@ -63,7 +63,7 @@ def failed(
 
 
 def leaving(health: Health, now: float) -> Health:
-    """It is no longer in the list: it finishes what it has and gets nothing new."""
+    """It is no longer in the list: it finishes its calls and gets no new ones."""
     return health if health.phase == "draining" else Health("draining", now)
 
 
@@ -73,7 +73,7 @@ def returned(health: Health, now: float) -> Health:
 
 
 def share(health: Health, now: float, settings: PoolSettings) -> float:
-    """Part of its work that it is given, from 0.1 up to 1 over `slow_start_s`."""
+    """The part of its normal share of work that it gets, from 0.1 to 1 over `slow_start_s`."""
     if settings.slow_start_s <= 0:
         return 1.0
     grown = (now - health.since) / settings.slow_start_s

@@ -1,4 +1,4 @@
-"""One worker of a pool: its client, what it serves, what it has to do."""
+"""One worker of a pool: its client, its models, and its calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Connect = Callable[[str], Generator]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a worker said of itself when it joined. `signals`: our plugin runs in it."""
+    """What a worker reported when it joined. `signals`: Revelator's plugin runs in it."""
 
     models: tuple[str, ...]
     version: str | None = None
@@ -25,7 +25,8 @@ class Profile:
 
 
 class Member:
-    """Its `client` is thrown away when it is ejected, which ends what still runs there."""
+    """A worker. Its `client` is closed when it is ejected, which ends the calls in progress
+    there."""
 
     def __init__(self, url: URL, connect: Connect, now: float) -> None:
         self.url = url
@@ -50,7 +51,7 @@ class Member:
             await client.aclose()
 
     def serves(self, waiter: Waiter) -> bool:
-        """Whether it is up and has the model (or adapter), and the signals, that a call needs."""
+        """Whether it is up, and has the model (or adapter) and the signals that a call needs."""
         if not self.health.usable or self.profile is None:
             return False
         if waiter.signals and not self.profile.signals:

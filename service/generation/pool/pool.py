@@ -1,4 +1,4 @@
-"""The pool: many workers that look like one engine."""
+"""The pool: many workers that act as one engine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Result = TypeVar("Result")
 
 
 class PoolGenerator:
-    """An engine over the workers of `settings.urls`; `connect` makes the client of one.
+    """An engine over the workers of `settings.urls`; `connect` creates the client of one.
 
-    A call that fails before its first output is made again at another worker, unless the worker
-    refused it as wrong. One that fails later raises EngineInterrupted: whoever showed its output
-    withdraws it and calls again, and the pool sends that question elsewhere. Calls with signals go
-    to workers that run our plugin.
+    A call that fails before its first output is repeated at another worker, unless the worker
+    refused it as invalid. One that fails later raises EngineInterrupted: the caller withdraws what
+    it showed and calls again, and the pool sends that question to another worker. Calls with
+    signals go to workers that run Revelator's plugin.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PoolGenerator:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What some worker can do; the context is the shortest of all."""
+        """What at least one worker supports. The context is the shortest of all."""
         profiles = [member.profile for member in self._members.values() if member.profile]
         free = self._settings.constrained == "none"
         return Capabilities(
@@ -92,7 +92,8 @@ class PoolGenerator:
 
     @asynccontextmanager
     async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
-        """Raises EngineInterrupted when the worker is lost: nothing that it said can be kept."""
+        """Start a call with signals. Raises EngineInterrupted if the worker is lost, because none
+        of its output can be kept."""
         waiter = self._waiter(request, len(request.prompt), request.max_tokens, signals=True)
         try:
             async with (
@@ -113,7 +114,7 @@ class PoolGenerator:
         return await self._again(waiter, lambda worker: worker.token_spans(text, model))
 
     async def check(self) -> None:
-        """Raises EngineFailure when no worker is up that serves the engine's model."""
+        """Raise EngineFailure if no worker that serves the engine's model is up."""
         await self._upkeep.ready()
         if self._upkeep.problem and not self._members:
             raise EngineFailure(f"engine {self._name!r}: {self._upkeep.problem}")
@@ -126,7 +127,7 @@ class PoolGenerator:
         return [_state(member) for _, member in sorted(self._members.items())]
 
     async def aclose(self) -> None:
-        """End the upkeep and all connections; running calls fail."""
+        """Stop the upkeep and close all connections; calls in progress fail."""
         self._closed = True
         await self._upkeep.aclose()
         for member in self._members.values():

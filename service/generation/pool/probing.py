@@ -1,4 +1,4 @@
-"""Asks one worker how it is and what it serves, on connections of its own."""
+"""Asks one worker for its health and its models, on connections of its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MOST_BYTES = 1_000_000
 
 
 class Probe:
-    """`GET /health`, `/v1/models`, `/version` and our plugin's `/v1/revelator/info`.
+    """`GET /health`, `/v1/models`, `/version`, and `/v1/revelator/info` of Revelator's plugin.
 
-    Only vLLM has all four; what another server does not know (404) is taken as absent.
+    Only vLLM has all four. A 404 of another server means that it does not have this endpoint.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -27,13 +27,14 @@ class Probe:
         self._session: aiohttp.ClientSession | None = None
 
     async def health(self, base: URL) -> None:
-        """Raises EngineUnreached where nobody listens, EngineFailure where it is not well."""
+        """Raise EngineUnreached if the connection is not accepted, EngineFailure if the worker is
+        unhealthy."""
         status, said = await self._get(base.with_path("/health"))
         if status >= 500:
             raise EngineFailure(f"/health answered {status}: {said[:200]!r}")
 
     async def profile(self, base: URL) -> Profile:
-        """What it serves. Raises EngineFailure saying what is wrong with it."""
+        """Return what it serves. Raises EngineFailure, which says what is wrong with it."""
         models, context = _models(await self._json(base / "models"))
         version = await self._json(base.with_path("/version"), optional=True)
         info = await self._json(base / "revelator" / "info", optional=True)

@@ -1,4 +1,4 @@
-"""What a pool tells of its workers: to the metrics as it happens, to people when they ask."""
+"""What a pool reports about its workers: to the metrics as it happens, and to users on request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class PoolObserver(Protocol):
         """Calls at a worker began (+1) or ended (-1)."""
 
     def worker_phase(self, worker: str, phase: Phase) -> None:
-        """A worker came, was ejected, or goes."""
+        """The state of a worker changed."""
 
     def worker_failure(self, worker: str) -> None:
         """A worker lost a call."""
 
     def call_resent(self) -> None:
-        """A call met a connection that its server had closed, and was sent once more."""
+        """A call was repeated because its server had closed the connection."""
 
 
 class _Unobserved:
@@ -41,7 +41,8 @@ UNOBSERVED: Final[PoolObserver] = _Unobserved()
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One worker now. `signals`: our plugin runs in it; `problem`: why it is not up."""
+    """The current state of one worker. `signals`: Revelator's plugin runs in it; `problem`: why it
+    is not up."""
 
     name: str
     phase: Phase

@@ -1,4 +1,4 @@
-"""Keeps the list of workers and their health true while the pool is in use."""
+"""Keeps the list of workers and their health up to date while the pool is in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 
 class Upkeep:
-    """One task that looks up names and probes workers; `changed` is called where one came or went.
+    """One task that resolves names and probes workers; `changed` is called when a worker came or
+    went.
 
     `members` is the pool's own dictionary, by name.
     """
@@ -50,12 +51,12 @@ class Upkeep:
             self._task = asyncio.create_task(self._run(), name=f"upkeep of {self._name}")
 
     async def ready(self) -> None:
-        """Wait until every worker was asked once."""
+        """Wait until every worker was probed once."""
         self.start()
         await self._first_round.wait()
 
     async def round(self) -> None:
-        """Look up names where it is time, then probe everybody at once."""
+        """Resolve names if it is time, then probe all workers concurrently."""
         if time.monotonic() >= self._resolve_at:
             await self._look_up()
         async with asyncio.TaskGroup() as group:
@@ -70,7 +71,8 @@ class Upkeep:
         await self._probe.aclose()
 
     def call_failed(self, member: Member, error: EngineFailure) -> None:
-        """A call failed at it; those that end with an ejection do not prolong it."""
+        """A call failed at a worker. Failures caused by its ejection do not prolong the
+        ejection."""
         if member.health.usable:
             self._failed(member, error)
 

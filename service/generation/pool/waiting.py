@@ -1,4 +1,4 @@
-"""Calls that wait for a place, fair between questions; no I/O."""
+"""Queue of calls that wait for a place, fair between questions (no I/O)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Place = TypeVar("Place")
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A call that waits. `turn`: calls its question made before; `tokens`: about how many it has.
+    """A call that waits. `turn` is the number of its question's earlier calls, `tokens` an estimate
+    of its size.
 
-    `model` None is any. `avoid`: workers that failed it already.
+    `model` None accepts any model. `avoid` are workers that failed it already.
     """
 
     question: str
@@ -26,9 +27,11 @@ class Waiter:
 
 
 class WaitingCalls:
-    """Questions take turns, those under way before new ones; a question's own calls in order.
+    """Questions take turns, those in progress before new ones; the calls of a question stay in
+    order.
 
-    So no question's fan-out holds up another, and what was begun is finished first.
+    Therefore the parallel calls of one question do not block others, and questions in progress
+    finish first.
     """
 
     def __init__(self) -> None:
@@ -44,7 +47,7 @@ class WaitingCalls:
         self._count += 1
 
     def remove(self, waiter: Waiter) -> None:
-        """Its caller left, or it has waited long enough."""
+        """Remove a call whose caller left or whose time is up."""
         ring = self._ring(waiter)
         calls = ring[waiter.question]
         calls.remove(waiter)
@@ -53,7 +56,7 @@ class WaitingCalls:
             del ring[waiter.question]
 
     def take(self, place: Callable[[Waiter], Place | None]) -> tuple[Waiter, Place] | None:
-        """Remove and return the first call in turn that `place` finds a place for."""
+        """Remove and return the next call for which `place` finds a place."""
         for ring in (self._under_way, self._new):
             for question, calls in ring.items():
                 found = place(calls[0])
