@@ -96,7 +96,7 @@ async def test_another_embedding_than_the_manifests(tmp_path: Path) -> None:
         other = collection.manifest.embedding.model_copy(update={"query_prefix": "query: "})
         await collection.save(collection.manifest.model_copy(update={"embedding": other}))
         (told,) = (await ready(service))["degraded"]
-        assert "dense search is refused" in told
+        assert "dense search is disabled" in told
         assert "query_prefix" in told
         assert (await ask(service))["degraded"] == ["dense"]
         fields = {"question": "Who?", "collection": "mine", "route": "single"}

@@ -99,5 +99,5 @@ async def test_markers_are_never_kept(tmp_path: Path) -> None:
 
 async def test_outputs_that_are_no_numbers_are_a_failure(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "labeler", MARKS, TAGGED, sure=float("nan"))
-    with pytest.raises(EngineFailure, match="not all numbers"):
+    with pytest.raises(EngineFailure, match="not all finite"):
         await EncoderLabeler(folder, threads=1).label("who?", [NORMA])

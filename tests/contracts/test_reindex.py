@@ -147,7 +147,7 @@ async def test_what_fails_leaves_the_old_one(world: World) -> None:
     with pytest.raises(RevelatorError, match="the embedder broke"):
         await world.replace("two")
     world.embedder.fail_after = None
-    with pytest.raises(InvalidRequest, match="no document came"):
+    with pytest.raises(InvalidRequest, match="no valid document was received"):
         async with world.collections.replacing(NAME):
             pass
     with anyio.move_on_after(0.0):

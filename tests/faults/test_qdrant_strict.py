@@ -91,7 +91,7 @@ async def test_a_limit_that_cannot_be_kept_is_named(strict: QdrantNode) -> None:
         await server.call(lambda client: client.create_collection("limited", vectors_config={}))
         with pytest.raises(StoreError, match=r'Limit exceeded 200 > 100 for .*"limit') as told:
             await server.call(lambda client: client.scroll("limited", limit=200))
-        assert "raise that limit" in told.value.detail
+        assert "raise it for the collection" in told.value.detail
         assert "delete" not in told.value.detail
     finally:
         await server.aclose()

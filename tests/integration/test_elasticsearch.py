@@ -176,7 +176,7 @@ async def test_a_read_only_index_and_a_mapping_that_clashes(
         )
 
     await block(True)
-    with pytest.raises(StoreError, match="lift the block"):
+    with pytest.raises(StoreError, match="remove the block"):
         await replace(store, ["a"], records({"a": "new"}))
     await block(None)
     assert (await contents(store))["a"] == TEXTS["a"]

@@ -69,7 +69,7 @@ async def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     environment = plugin_environment(tmp_path)
     (tmp_path / "sitecustomize.py").write_text(OTHER_VERSION)
 
-    said = await refusal(model, tmp_path, environment, "vLLM 0.99.0 is not known")
+    said = await refusal(model, tmp_path, environment, "vLLM 0.99.0 is not supported")
 
-    assert "vLLM 0.99.0 is not known" in said
+    assert "vLLM 0.99.0 is not supported" in said
     assert "0.32.x" in said

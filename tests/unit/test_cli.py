@@ -56,7 +56,7 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
     ("words", "named"),
     [
         (["collections", "delete", "gone", "--yes"], "there is no collection 'gone'"),
-        (["collections", "show", "../x"], "a name is"),
+        (["collections", "show", "../x"], "is not valid: use"),
         (["check", "--config", "gone.toml"], "Settings file gone.toml does not exist"),
         (["worker", "a-model", "--port", "9"], "vLLM is not installed in the environment"),
         (["serve", "--host", "0.0.0.0"], "keys"),

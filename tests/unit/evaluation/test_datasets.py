@@ -58,13 +58,13 @@ def test_the_rest_of_a_row() -> None:
         (b"[" * 100_000, "is n"),
         (b'{"answer": "x"}', "`question` is missing"),
         (b'{"question": " ", "answer": "x"}', "`question` is missing, empty"),
-        (b'{"question": 3, "answer": "x"}', "not a text"),
+        (b'{"question": 3, "answer": "x"}', "not a string"),
         (b'{"question": "\\ud83d", "answer": "x"}', "a lone surrogate"),
         (b'{"question": "Q?"}', "has no answer"),
         (b'{"question": "Q?", "answers": []}', "has no answer"),
         (b'{"question": "Q?", "answer": ""}', "`answer` contains an empty string"),
-        (b'{"question": "Q?", "answer": {"a": 1}}', "`answer` holds {'a': 1}"),
-        (b'{"question": "Q?", "answers": [["x"]]}', "`answers` holds ['x']"),
+        (b'{"question": "Q?", "answer": {"a": 1}}', "`answer` contains {'a': 1}"),
+        (b'{"question": "Q?", "answers": [["x"]]}', "`answers` contains ['x']"),
         (b'{"question": "Q?", "answer": "x", "route": "multi"}', "`route` is 'multi', not one of"),
         (b'{"question": "Q?", "answer": "x", "route": ["single"]}', "`route` is ['single']"),
         (b'{"question": "Q?", "answer": "x", "parts": "y"}', "`parts` is not a list"),
@@ -101,7 +101,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
 
 def test_an_empty_and_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n", encoding="utf-8")
-    with pytest.raises(DatasetError, match="has no questions"):
+    with pytest.raises(DatasetError, match="contains no questions"):
         load_dataset(tmp_path / "empty.jsonl")
     with pytest.raises(DatasetError, match="cannot be read"):
         load_dataset(tmp_path / "absent.jsonl")

@@ -128,7 +128,7 @@ def test_a_template_without_system_messages_gets_them_folded(tmp_path: Path) -> 
     folded = encoder.encode_messages((Message("system", "Be short."), Message("user", "Who?")))
 
     assert folded == [1, *encoder.encode_text("Be short.\nWho?\n")]
-    with pytest.raises(ValueError, match="template refuses: no system"):
+    with pytest.raises(ValueError, match="template rejects the messages: no system"):
         encoder.encode_messages((Message("system", "alone"),))
 
 

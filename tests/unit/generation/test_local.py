@@ -176,7 +176,7 @@ async def test_a_schema_that_is_none_fails_its_call_alone(open_local: OpenLocal)
     engine = open_local()
     other = asyncio.ensure_future(complete(engine, ask(max_tokens=30)))
 
-    with pytest.raises(EngineFailure, match="no usable JSON schema"):
+    with pytest.raises(EngineFailure, match="the JSON schema cannot be used"):
         await complete(engine, ask(json_schema={"type": "nonsense"}))
 
     assert (await other).usage.completion_tokens > 0

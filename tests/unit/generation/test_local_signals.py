@@ -275,7 +275,7 @@ async def test_a_model_without_a_full_last_layer_gives_none(
     assert not engine.capabilities.token_signals
     with pytest.raises(EngineFailure, match="whole context"):
         await engine.score(ScoreRequest(text="a"))
-    with pytest.raises(EngineFailure, match="gives no signals"):
+    with pytest.raises(EngineFailure, match="does not provide token signals"):
         async with engine.signals(SignalRequest("a", 2)):
             pass
 

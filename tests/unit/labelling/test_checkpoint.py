@@ -41,10 +41,10 @@ def card(**changes: object) -> Damage:
         (card(format=2), "labeler", "format 2 is not supported, this version reads 1"),
         (card(max_pieces=0), "labeler", "max_pieces"),
         (card(further=0), "labeler", "further"),
-        (card(tags=None), "labeler", "how many tags"),
+        (card(tags=None), "labeler", "number of tags"),
         (card(words="spacy"), "labeler", "'spacy'"),
-        (card(tokenizer="file"), "labeler", "tokenizer.json must lie beside it"),
-        (lambda f: (f / "model.onnx").unlink(), "labeler", "model.onnx must lie beside it"),
+        (card(tokenizer="file"), "labeler", "tokenizer.json is missing beside it"),
+        (lambda f: (f / "model.onnx").unlink(), "labeler", "model.onnx is missing beside it"),
         (lambda f: None, "filter", "it is a labeler, but a filter is needed"),
     ],
 )
@@ -78,8 +78,8 @@ def own_tokenizer(folder: Path) -> None:
         (lambda f: (f / "model.onnx").write_bytes(b"no model"), "not a model that ONNX Runtime"),
         (lambda f: (f / "model.onnx").write_bytes(b""), "not a model that ONNX Runtime"),
         (card(tags=2), "it has 3 tags, but its card says 2"),
-        (as_filter, "it takes"),
-        (own_tokenizer, "tokenizer.json is not readable"),
+        (as_filter, "its inputs are"),
+        (own_tokenizer, "tokenizer.json cannot be read"),
     ],
 )
 async def test_a_model_that_cannot_be_opened_is_remembered(

@@ -127,4 +127,4 @@ async def test_weights_that_do_not_fit_are_named(tmp_path: Path, change: Any, sa
 async def test_weights_without_a_configuration_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, "labeler", labeler_weights(*models()), tags=3)
     (folder / "config.json").unlink()
-    assert "config.json must lie beside it" in str(EncoderLabeler(folder, 1).problem())
+    assert "config.json is missing beside it" in str(EncoderLabeler(folder, 1).problem())

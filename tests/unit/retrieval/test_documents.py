@@ -42,7 +42,7 @@ def test_the_order_of_fields_does_not_change_the_hash() -> None:
         ({"text": "t", "id": "x#12"}, "must not end in # and a number"),
         ({"text": "\ud800"}, "text is not valid Unicode"),
         ({"text": "t", "": 1}, "a field has an empty name"),
-        ({"text": "t", "n": 2**70}, "no plain JSON"),
+        ({"text": "t", "n": 2**70}, "not plain JSON"),
         ({"text": "t", **{f"f{n}": n for n in range(65)}}, "more than 64 fields"),
     ],
 )

@@ -94,7 +94,7 @@ async def test_silence_for_all_of_its_own_time_is_a_failure() -> None:
         await world.guard.call(world.hang)
     assert world.states == ["closed", "open"]
     assert world.observed.searches == [("qdrant", True)]
-    with pytest.raises(BackendUnavailable, match="not asked until"):
+    with pytest.raises(BackendUnavailable, match="is open after repeated failures"):
         await world.guard.call(world.hang)
     assert world.calls == 1
     assert world.observed.searches == [("qdrant", True)]  # it was not searched
@@ -121,7 +121,7 @@ async def test_those_who_wait_are_refused_when_the_breaker_opens() -> None:
         await anyio.wait_all_tasks_blocked()
         world.gate.set()
     assert refused[0] == "no connection"
-    assert "not asked until" in refused[1]
+    assert "is open after repeated failures" in refused[1]
     assert world.calls == 0
 
 

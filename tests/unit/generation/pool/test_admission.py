@@ -117,7 +117,7 @@ async def test_it_took_too_long() -> None:
     world = World(member("a"), max_wait_s=0.01)
 
     async with world.taken(Waiter("first")):
-        with pytest.raises(Overloaded, match=r"no worker .* place for 0.01 s"):
+        with pytest.raises(Overloaded, match=r"no worker .* became free within 0.01 s"):
             async with world.taken(Waiter("second")):
                 pass
     assert world.admission.waiting == 0

@@ -42,5 +42,5 @@ async def test_every_address_of_a_name_is_a_worker(monkeypatch: pytest.MonkeyPat
 async def test_an_unknown_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, socket.gaierror(-2, "Name or service not known"))
 
-    with pytest.raises(EngineFailure, match=r"no address of workers.*not known.*urls"):
+    with pytest.raises(EngineFailure, match=r"no address for workers.*not known.*urls"):
         await addresses([URL("http://workers:8000/v1")], True)

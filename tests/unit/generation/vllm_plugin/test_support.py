@@ -68,7 +68,7 @@ def test_a_usual_set_up_has_no_obstacle() -> None:
         ({}, layer(has_sink=True), False, "sinks"),
         ({}, layer(kv_cache_dtype="fp8_e4m3"), False, "--kv-cache-dtype auto"),
         ({}, layer(attn_type="encoder_only"), False, "encoder_only"),
-        ({}, layer(kv_sharing_target_layer_name="x"), False, "no keys of its own"),
+        ({}, layer(kv_sharing_target_layer_name="x"), False, "no attention keys of its own"),
         ({}, None, False, "no attention layer"),
         ({}, layer(), True, "VLLM_USE_V2_MODEL_RUNNER=0"),
         ({"graphs": "FULL_AND_PIECEWISE"}, layer(), False, "PIECEWISE"),
@@ -130,7 +130,7 @@ class Engine:
 @pytest.mark.parametrize(
     ("version", "engine", "flags", "said"),
     [
-        ("0.99.0", Engine(), {}, "vLLM 0.99.0 is not known"),
+        ("0.99.0", Engine(), {}, "vLLM 0.99.0 is not supported"),
         ("0.32.0", None, {}, "no engine"),
         ("0.32.0", Engine(), {"worker_extension_cls": ""}, "--worker-extension-cls"),
         ("0.32.0", Engine(), {"api_server_count": 4}, "--api-server-count 1"),

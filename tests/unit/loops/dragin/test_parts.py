@@ -269,7 +269,7 @@ def test_every_preset_has_its_thresholds() -> None:
 def test_settings_that_cannot_be_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"dragin\.preset"):
         load_settings(flags={"dragin.preset": "gpt"})
-    with pytest.raises(ConfigurationError, match="llama-2-13b-chat only"):
+    with pytest.raises(ConfigurationError, match="only for llama-2-13b-chat"):
         load_settings(
             flags={"dragin.preset": "llama-2-7b-chat/2wiki", "dragin.preset_source": "first"}
         )

@@ -138,13 +138,16 @@ def test_an_empty_draft_has_no_hit() -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        (DraftToken(1, "a", (0, 1), float("nan"), -1.0), "no number"),
-        (DraftToken(1, "a", (0, 1), 1.0, float("-inf")), "no number"),
+        (DraftToken(1, "a", (0, 1), float("nan"), -1.0), "not a number"),
+        (DraftToken(1, "a", (0, 1), 1.0, float("-inf")), "not a number"),
         (
             DraftToken(1, "a", (0, 1), 1.0, -1.0, (AttentionUpdate(0, float("nan"), 0.0),)),
-            "no number",
+            "not a number",
         ),
-        (DraftToken(1, "a", (0, 1), 1.0, -1.0, (AttentionUpdate(1, 0.5, 0.0),)), "yet to come"),
+        (
+            DraftToken(1, "a", (0, 1), 1.0, -1.0, (AttentionUpdate(1, 0.5, 0.0),)),
+            "to a later token",
+        ),
         (DraftToken(1, "a", (3, 1), 1.0, -1.0), "placed token 0"),
     ],
 )

@@ -60,7 +60,7 @@ async def test_create_again_changes_what_may_change(tmp_path: Path) -> None:
         assert (changed.description, changed.metadata_fields) == ("old", ("a", "b"))
         assert (await collections.create("c", description="new")).description == "new"
         assert (await collections.create("c", analysis="english")).analysis == "english"
-        with pytest.raises(InvalidRequest, match="analysed as 'english'"):
+        with pytest.raises(InvalidRequest, match="uses the analysis 'english'"):
             await collections.create("c", analysis="simple")
 
 
@@ -76,7 +76,7 @@ async def test_simple_analysis_does_not_stem(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "A", "../x", "a/b", "-a", "a" * 64, "a b", "é", "a\n"])
 async def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
     async with opened(tmp_path) as collections:
-        with pytest.raises(InvalidRequest, match="a name is"):
+        with pytest.raises(InvalidRequest, match="is not valid: use"):
             await collections.create(name)
         with pytest.raises(NotFound):
             await collections.get(name)

@@ -37,7 +37,7 @@ def test_a_tally_counts_documents_by_their_first_passages() -> None:
 def test_counts_alone_tell_what_is_wrong() -> None:
     manifest = Manifest(name="c", embedding=HASHING, passages=3)
     assert quick_problem(manifest, 3, 3) is None
-    assert "3 passages, tantivy 2, qdrant_edge 3" in (quick_problem(manifest, 2, 3) or "")
+    assert "3 passages, tantivy 2 and qdrant_edge 3" in (quick_problem(manifest, 2, 3) or "")
     building = manifest.model_copy(update={"state": "building"})
     assert "interrupted" in (quick_problem(building, 3, 3) or "")
 

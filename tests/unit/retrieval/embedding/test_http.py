@@ -116,15 +116,19 @@ async def test_what_the_server_normalises_must_be_meant_so(stub: Stub) -> None:
 @pytest.mark.parametrize(
     ("change", "expected", "told"),
     [
-        ({"vector": [1.0, 2.0, 3.0]}, ConfigurationError, "vectors of 3 numbers, m has 2"),
-        ({"vector": [0.0, 0.0]}, RetrievalFailure, "without direction"),
+        ({"vector": [1.0, 2.0, 3.0]}, ConfigurationError, "vectors of size 3, but m has size 2"),
+        ({"vector": [0.0, 0.0]}, RetrievalFailure, "returned a zero vector"),
         ({"status": 401}, ConfigurationError, r"401: for a reason; check .*\.key"),
         ({"status": 404}, RetrievalFailure, r"404.*check retrieval\.embedding\.url"),
         ({"status": 429}, BackendUnavailable, "429"),
         ({"status": 503}, BackendUnavailable, "503"),
         ({"wrong": b"<html>"}, RetrievalFailure, "did not return 1 vectors: '<html>'"),
         ({"wrong": b'{"data": []}'}, RetrievalFailure, "did not return 1 vectors"),
-        ({"wrong": b'{"data": [{"index": 0, "embedding": "!"}]}'}, RetrievalFailure, "no 1 vec"),
+        (
+            {"wrong": b'{"data": [{"index": 0, "embedding": "!"}]}'},
+            RetrievalFailure,
+            "not return 1 vec",
+        ),
         ({"wrong": b"x" * 1_100_000}, RetrievalFailure, "sent a response of more than"),
         ({"silent": True}, BackendUnavailable, r"did not respond within 0\.3 s"),
     ],

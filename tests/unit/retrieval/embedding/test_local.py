@@ -114,5 +114,5 @@ async def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_of_another_size_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="gives 16 numbers, 8 were expected"):
+    with pytest.raises(ConfigurationError, match="has vectors of size 16, but 8 was expected"):
         load_encoder(EmbeddingContract(model="m", dimension=8), str(folder), 1)

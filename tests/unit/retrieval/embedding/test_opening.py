@@ -77,10 +77,10 @@ def test_a_model_without_a_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (settings("e5"), "no preset .*e5-base-v2.*, no folder"),
+        (settings("e5"), "not a preset .*e5-base-v2.*, a folder"),
         (settings("owner/name"), "set retrieval.embedding.dimension"),
         (settings("any", url="http://h/v1"), "set retrieval.embedding.dimension"),
-        (settings("minilm", pooling="cls"), "embedding.pooling cannot change"),
+        (settings("minilm", pooling="cls"), "embedding.pooling does not apply"),
     ],
 )
 def test_a_model_that_nobody_knows_is_refused(wrong: RetrievalSettings, told: str) -> None:

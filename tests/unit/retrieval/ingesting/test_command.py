@@ -138,7 +138,7 @@ async def test_ray_is_refused_beside_a_server_and_without_its_extra(
 
 async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
     own = settings(tmp_path)
-    with pytest.raises(InvalidRequest, match="a name is"):
+    with pytest.raises(InvalidRequest, match="is not valid: use"):
         await run_ingest([file], "No Name", own)
     with pytest.raises(InvalidRequest, match="gone does not exist"):
         await run_ingest([file, tmp_path / "gone"], "c", own)

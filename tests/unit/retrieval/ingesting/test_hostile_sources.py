@@ -177,7 +177,7 @@ def test_lists_of_the_wrong_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_bytes(b'[{"text": "%s"}]' % (b"x" * 1_000_001))
     assert read(path) == ([], [":1: longer than 1,000,000 bytes; split the document"])
     monkeypatch.setattr(hipporag, "LARGEST", 1_000)
-    assert "make it JSONL" in read(path)[1][0]
+    assert "convert it to JSONL" in read(path)[1][0]
     path.write_bytes(b'{"T": ["a sentence."]}')
     assert "a JSON list of {title, text} objects is expected" in read(path, "hipporag")[1][0]
 

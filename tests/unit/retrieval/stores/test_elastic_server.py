@@ -86,7 +86,7 @@ def error(kind: str, reason: str = "for a reason") -> dict[str, Any]:
     [
         (401, error("security_exception"), ConfigurationError, "elasticsearch_password"),
         (403, error("security_exception"), ConfigurationError, "rejected the credentials"),
-        (403, error("cluster_block_exception"), StoreError, "lift the block"),
+        (403, error("cluster_block_exception"), StoreError, "remove the block"),
         (429, error("cluster_block_exception"), StoreError, "free disk space"),
         (429, error("circuit_breaking_exception"), BackendUnavailable, "overloaded"),
         (404, error("index_not_found_exception"), StoreLost, "--repair rebuilds it"),
