@@ -72,10 +72,10 @@ def test_one_of_two_out_and_another_version(
     ("more", "said"),
     [
         ({"MODEL": "absent"}, "serves stub-model, not absent"),
-        ({"POOL__RESOLVE": "true", "URLS": "http://nowhere.invalid:8000/v1"}, "no address of"),
+        ({"POOL__RESOLVE": "true", "URLS": "http://nowhere.invalid:8000/v1"}, "no address for"),
         ({"URLS": "http://127.0.0.1:9/v1"}, "did not accept the connection"),
         ({"URLS": "127.0.0.1:9/v1"}, "is not an http:// or https:// URL"),
-        ({"URLS": ""}, "is not an http:// or https:// URL"),
+        ({"URLS": ""}, "needs urls"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -84,7 +84,7 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"absent\.jsonl cannot be read: "):
+    with pytest.raises(InvalidRequest, match=r"absent\.jsonl: cannot be read: "):
         list(read_rows(tmp_path / "absent.jsonl"))
 
 

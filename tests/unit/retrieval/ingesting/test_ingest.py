@@ -241,7 +241,7 @@ async def test_a_collection_of_another_model_is_not_written(tmp_path: Path) -> N
         with pytest.raises(
             ConfigurationError,
             match=r"model is 'hashing-384', but the settings say 'another'; pooling is 'mean', but "
-            "the settings say 'cls'; set retrieval.embedding_model",
+            "the settings say 'cls'; restore retrieval.embedding_model",
         ):
             await ingest_documents(CORPUS, "c", collections)
         assert (await collections.manifest("c")).state == "complete"
