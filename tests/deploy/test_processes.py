@@ -22,7 +22,7 @@ import yaml
 from service.settings.loading import PREFIX
 from tests.deploy.helm import ROOT, Object, named, objects, pods, template
 
-START_S = 90
+START_S = 200  # on a machine that is busy with other things
 KEY = "a-key"
 
 
@@ -101,14 +101,14 @@ def stream(port: int, key: str) -> Any:
     return urllib.request.urlopen(request, timeout=60)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_gateway_starts_answers_and_drains(trial: list[Object], tmp_path: Path) -> None:
     port = free_port()
     config = settings_file(trial, tmp_path, port)
     spec = pods(trial)["revelator"]["spec"]
     container = spec["containers"][0]
     moved = {"/etc/revelator/revelator.toml": str(config)}
-    with process(container, moved, HOME="/nowhere") as gateway:
+    with process(container, moved, HOME=str(tmp_path / "data")) as gateway:
         until(lambda: probe(container, "startupProbe", port) == 200, gateway)
         assert probe(container, "readinessProbe", port) == 200
         assert probe(container, "livenessProbe", port) == 200
@@ -126,7 +126,7 @@ def test_a_gateway_starts_answers_and_drains(trial: list[Object], tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {"data", "secrets", "revelator.toml"}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_worker_serves_and_drains_before_it_ends(tmp_path: Path) -> None:
     port = free_port()
     busy = tmp_path / "busy"

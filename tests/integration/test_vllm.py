@@ -12,7 +12,9 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
+from runpy import run_path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from rich.console import Console
@@ -82,6 +84,13 @@ async def test_without_our_plugin_there_are_no_signals(vllm_url: str) -> None:
     with pytest.raises(EngineFailure, match="start the server with `revelator worker`"):
         await worker.score(ScoreRequest("The river"))
     await worker.aclose()
+
+
+def test_the_charts_drain_hook_reads_how_busy_it_is(vllm_url: str) -> None:
+    hook = run_path(str(Path(__file__).parents[2] / "deploy" / "helm" / "files" / "drain.py"))
+    with urlopen(vllm_url.replace("/v1", "/metrics"), timeout=5) as answer:
+        text = answer.read().decode()
+    assert len(hook["BUSY"].findall(text)) >= 2  # running and waiting
 
 
 async def test_raw_completion(engine: OpenAIGenerator) -> None:
