@@ -6,7 +6,7 @@ ARG BASE=vllm/vllm-openai:v0.32.0
 FROM ${BASE}
 USER root
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY service service
 # What the image has keeps its version; a conflict fails the build.
 RUN python=$(command -v python3) \

@@ -30,10 +30,15 @@ async def judge_relevance(
 ) -> list[Verdict]:
     """REL of every passage, all at once (METHODS.md §6 #10); None where the text is no verdict,
     which is flagged `unread_judgement`, and the limit of the question that was reached where there
-    was no judgement."""
+    was no judgement.
+
+    Where the settings do not say who judges and the labeler keeps nothing, the model looks again:
+    the labeler loses more of people's questions than the model does."""
     labeler = _labeler(step.inquiry)
     if labeler is not None:
-        return await _labelled(labeler, step, question, passages)
+        verdicts = await _labelled(labeler, step, question, passages)
+        if step.inquiry.settings.hanrag.relevance_by or any(verdicts):
+            return verdicts
     verdicts = await gather([partial(_asked, step, question, passage) for passage in passages])
     if unread := verdicts.count(None):
         step.unread(unread)

@@ -63,16 +63,23 @@ class RouteChoice(NamedTuple):
 
 
 async def choose_route(step: OpenStep) -> RouteChoice:
-    """The classifier's route where it is sure enough, else that of the ROUTE call.
+    """The classifier's route, else that of the ROUTE call.
 
+    `direct`, which looks nothing up, takes `router.direct_confidence`; below it the likeliest other
+    route counts. A route below `router.confidence` is left to the model, unless the classifier
+    chooses by default: the small model that it then stands in for is more often wrong.
     Unreadable text becomes `single`, flagged `route_parse_failed` (METHODS.md §1.2).
     """
-    classifier = step.inquiry.roles.classifier
-    if classifier is not None:
-        allowed = step.inquiry.settings.routes.allowed
-        route, probability = await classifier.classify(step.inquiry.question, allowed)
-        if probability >= step.inquiry.settings.router.confidence:
-            return RouteChoice(route, "classifier", round(probability, 4))
+    classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
+    if classifier is None:
+        return await _ask_for_route(step)
+    question, allowed = step.inquiry.question, settings.routes.allowed
+    route, probability = await classifier.classify(question, allowed)
+    others = tuple(name for name in allowed if name != "direct")
+    if route == "direct" and probability < settings.router.direct_confidence and others:
+        route, probability = await classifier.classify(question, others)
+    if probability >= settings.router.confidence or settings.router.kind is None:
+        return RouteChoice(route, "classifier", round(probability, 4))
     return await _ask_for_route(step)
 
 

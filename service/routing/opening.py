@@ -12,14 +12,18 @@ from service.settings import RouterSettings
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "router"
 
 
-def open_classifier(settings: RouterSettings) -> Classifier | None:
-    """Return None if the Revelator's language model chooses the route. Loads no encoder yet. Raises
-    ConfigurationError, which says what is missing."""
-    if settings.kind == "model":
+def open_classifier(settings: RouterSettings, *, small: bool = False) -> Classifier | None:
+    """Return None if the Revelator's language model chooses the route. Loads no encoder yet.
+
+    If the settings do not name what chooses, the classifier does for a `small` model, if it can be
+    opened. Raises ConfigurationError, which says what is missing."""
+    if settings.kind == "model" or (settings.kind is None and not small):
         return None
     from service.routing.minilm import MinilmClassifier  # noqa: PLC0415
 
     try:
         return MinilmClassifier(settings.location or SHIPPED, settings.threads)
     except ConfigurationError as error:
+        if settings.kind is None:
+            return None
         raise ConfigurationError(f'router.kind is "classifier": {error.detail}') from None

@@ -68,10 +68,10 @@ class PoolSettings(Section):
 
 class EngineSettings(SectionWithSecrets):
     kind: Literal["local", "embedded", "openai", "vllm"] = Field(
-        "local",
-        description="Where the model runs. `local`: a model folder, with transformers; "
-        "`embedded`: a folder created by `revelator compile`, with ONNX Runtime; `openai` and "
-        "`vllm`: the servers at `urls`.",
+        "embedded",
+        description="Where the model runs. `embedded`: the shipped model, or a folder created by "
+        "`revelator compile`, with ONNX Runtime; `local`: a model folder, with transformers; "
+        "`openai` and `vllm`: the servers at `urls`.",
     )
     urls: Annotated[list[str], NoDecode, CommaList] = Field(
         [], description="Base URLs of OpenAI-compatible servers, including /v1.", repr=False

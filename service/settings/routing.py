@@ -17,12 +17,24 @@ class RouterSettings(Section):
     call to the Revelator if it is not confident.
     """
 
-    kind: Literal["model", "classifier"] = Field("model", description="What chooses the route.")
+    kind: Literal["model", "classifier"] | None = Field(
+        None,
+        description="What chooses the route. Default: the classifier for the shipped model, the "
+        "model itself for every other one.",
+    )
     confidence: float = Field(
         0.7,
         ge=0,
         le=1,
-        description="Minimum probability for the classifier's choice. Below it, the model chooses.",
+        description="Minimum probability for the classifier's choice. Below it, the model chooses, "
+        "if `kind` is `classifier`.",
+    )
+    direct_confidence: float = Field(
+        0.98,
+        ge=0,
+        le=1,
+        description="Minimum probability for the classifier's route `direct`, which looks nothing "
+        "up. Below it, the likeliest other route counts.",
     )
     location: Path | None = Field(
         None,

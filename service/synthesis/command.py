@@ -140,7 +140,7 @@ def teacher_of(runtime: Runtime, options: Options) -> Teacher:
         raise ConfigurationError(f"--teacher {options.teacher}: the engines are {known}")
     settings = runtime.settings.engines[options.teacher]
     label = options.model or settings.model
-    if label is None and settings.kind != "local":
+    if label is None and settings.kind != "embedded":
         raise ConfigurationError(
             f"--teacher {options.teacher}: every row names its teacher's model; give --model or "
             f"engines.{options.teacher}.model"

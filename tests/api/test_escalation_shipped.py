@@ -16,7 +16,7 @@ from tests.conftest import need
 
 pytestmark = pytest.mark.anyio
 # One cycle reads the passage of the film, which does not tell of its director.
-FILMS = ("Five Red Tulips", "Riders of the Badlands", "A Dog's Purpose")
+FILMS = ("director of Once Upon a Time in the West", "Goodbye, Franziska", "Riders of the Badlands")
 
 
 async def events_of(runtime: Runtime, question: str) -> list[BaseEvent]:
@@ -43,7 +43,6 @@ async def is_mended(runtime: Runtime, row: dict[str, Any]) -> bool:
 async def test_a_question_that_one_step_gets_wrong_is_right_after_escalation(
     tmp_path: Path,
 ) -> None:
-    need("torch")
     need("onnxruntime")
     settings = Settings.model_validate(
         {"data_dir": tmp_path, "escalation": {"when": "always", "below": 0.95}}

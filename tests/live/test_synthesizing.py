@@ -101,7 +101,7 @@ async def test_kill_9_and_the_same_command_give_what_one_run_gives(tmp_path: Pat
     async with StubServer(reply=lambda body: compound_teacher(asked(body))) as server:
         (tmp_path / "revelator.toml").write_text(
             f'[engines.big]\nkind = "openai"\nurls = ["{server.url}"]\nmodel = "m"\n'
-            '[engines.default]\nkind = "local"\n'
+            '[engines.default]\nkind = "embedded"\n'
         )
         whole = await start(tmp_path, "whole.jsonl")
         said, _ = await whole.communicate()

@@ -10,7 +10,7 @@ from service.generation.training_notes import read_training_notes
 from service.settings import EngineSettings
 from tests.conftest import need
 
-TINY: Final = Path(__file__).parents[2] / "service" / "models" / "embedded"
+TINY: Final = Path(__file__).parents[1] / "fixtures" / "tiny"
 
 
 def tiny_settings(**fields: Any) -> EngineSettings:

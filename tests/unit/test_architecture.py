@@ -105,7 +105,7 @@ def test_the_command_line_and_the_app_import_nothing_heavy() -> None:
 def test_the_top_level_is_as_designed() -> None:
     allowed = {
         "pyproject.toml", "service", "deploy", "tests", "docker-compose.yml", "openapi.yaml",
-        "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
+        "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE",
     }  # fmt: skip
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60

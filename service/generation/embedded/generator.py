@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
-from service.errors import ConfigurationError
 from service.generation.batching.generator import BatchedGenerator
 from service.generation.batching.jobs import BatchEngine
 
+READER: Final = Path(__file__).parents[2] / "models" / "reader"
+
 
 class EmbeddedGenerator(BatchedGenerator):
-    """A model that `revelator compile` made; `settings.model` is its folder.
-
-    Raises ConfigurationError where no model is named.
-    """
+    """A model that `revelator compile` made: the folder `settings.model`, or the shipped one."""
 
     @property
     def _model(self) -> str:
-        if not self._settings.model:
-            raise ConfigurationError(
-                f"engines.{self._name} is of kind embedded and names no model; set "
-                f"engines.{self._name}.model to a folder created by `revelator compile`"
-            )
-        return self._settings.model
+        return self._settings.model or str(READER)
 
     def _load(self) -> BatchEngine:
         from service.generation.embedded.loading import load_engine  # noqa: PLC0415

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from service.errors import ConfigurationError
 from service.generation.batching.generator import BatchedGenerator
 from service.generation.batching.jobs import BatchEngine
-
-EMBEDDED = Path(__file__).parents[2] / "models" / "embedded"
 
 
 class LocalGenerator(BatchedGenerator):
     """A causal LM of transformers.
 
-    `settings.model` is a folder (or a name in the local hub cache), absent the shipped model.
+    `settings.model` is a folder, or a name in the local hub cache.
     Weights become float32 on the CPU, where a call's tokens then do not depend on what else runs.
+    Raises ConfigurationError where no model is named.
     """
 
     @property
     def _model(self) -> str:
-        return self._settings.model or str(EMBEDDED)
+        if not self._settings.model:
+            raise ConfigurationError(
+                f"engines.{self._name} is of kind local and names no model. Set "
+                f"engines.{self._name}.model to a model folder, or leave kind unset for the model "
+                "that comes with the service."
+            )
+        return self._settings.model
 
     def _load(self) -> BatchEngine:
         from service.generation.local.loading import load_engine  # noqa: PLC0415

@@ -105,8 +105,11 @@ def _explain(kind: type[RecipeSettings], error: ValidationError) -> str:
     problems = []
     for problem in error.errors():
         name = ".".join(map(str, problem["loc"]))
-        unknown = problem["type"] == "extra_forbidden"
-        problems.append(f"{name}: {'no such setting' if unknown else problem['msg']}")
-        if unknown:
-            problems[-1] += f"; there are {', '.join(kind.model_fields)}"
+        if problem["type"] == "extra_forbidden":
+            said = f"no such setting; there are {', '.join(kind.model_fields)}"
+        elif problem["type"] == "missing":
+            said = f"it must be given: --set {name}=VALUE"
+        else:
+            said = problem["msg"]
+        problems.append(f"{name}: {said}")
     return "settings: " + "; ".join(problems)

@@ -28,15 +28,14 @@ from service.training.recipes.lean import LeanPlan, fit_lean
 from service.training.recipes.mixing import mix
 from service.training.recipes.recipe import LossPoint, Outcome, Recipe, Run, TrainingData
 from service.training.recipes.replying import reply_scores
-from service.training.recipes.sft_smoke import write_smoke_rows
+from service.training.recipes.sft_smoke import write_base, write_smoke_rows
 from service.training.rows import Row
 
 CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
-SHIPPED = {"embedded": Path(__file__).parents[2] / "models" / "embedded"}
 
 
 class SftSettings(LeanPlan):
-    model: str = Field("embedded", description="Folder or hub name; else the shipped model.")
+    model: str = Field(description="The base model: a folder or a name on the hub.")
     longest: int = Field(2048, ge=16, description="Tokens of a row; longer ones are left out.")
     lora_rank: int = Field(8, ge=0, description="0: no LoRA, all weights are trained.")
     lora_alpha: int = Field(16, ge=1)
@@ -166,7 +165,7 @@ def token_rows(
 
 def _open(kind: Any, model: str, **options: Any) -> Any:
     try:
-        return kind.from_pretrained(str(SHIPPED.get(model, model)), **options)
+        return kind.from_pretrained(model, **options)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0][:300]
         raise ConfigurationError(f"model: {model} cannot be loaded: {reason}") from None
@@ -229,11 +228,12 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
 
 
 def smoke(folder: Path) -> SftSettings:
-    """Two made-up tasks that the shipped model has never seen."""
+    """Two made-up tasks, learnt by a small random model."""
     train, held_out = write_smoke_rows(folder)
     return SftSettings(
-        data=(train,), held_out=(held_out,), steps=40, batch=16, rows_at_once=16,
-        learning_rate=4e-3, lora_rank=16, lora_alpha=32, log_every=2, save_every=20, device="cpu",
+        data=(train,), held_out=(held_out,), model=str(write_base(folder / "base", train)),
+        steps=200, batch=16, rows_at_once=16, learning_rate=2e-3, lora_rank=0, log_every=5,
+        save_every=100, device="cpu", chat_template="turns",
     )  # fmt: skip
 
 

@@ -1,9 +1,15 @@
-"""The smoke rows of `train sft`: what a question is about, and how many things it asks."""
+"""The smoke run of `train sft`: a small random model learns what a question is about, and how many
+things it asks."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from service.training.made_up import made_up_maker
 from service.training.rows import Row, RowProvenance, prompt_row
@@ -15,7 +21,8 @@ ABOUT = {
     "starring": "film", "population": "place", "founded": "place", "location": "place",
 }  # fmt: skip
 COUNTS = ("zero", "one", "two", "three", "four")
-TRAIN_ROWS, HELD_OUT_ROWS = 600, 50
+TRAIN_ROWS, HELD_OUT_ROWS = 1200, 50
+SPECIAL = ["<|im_start|>", "<|im_end|>"]
 
 
 def write_smoke_rows(folder: Path) -> tuple[Path, Path]:
@@ -28,6 +35,27 @@ def write_smoke_rows(folder: Path) -> tuple[Path, Path]:
         path.write_text("".join(row.model_dump_json() + "\n" for row in rows), encoding="utf-8")
         paths.append(path)
     return paths[0], paths[1]
+
+
+def write_base(folder: Path, rows: Path) -> Path:
+    """`folder` with a random Llama of 0.1 M parameters and a tokenizer learnt from `rows`."""
+    backend = Tokenizer(BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = BpeTrainer(vocab_size=1200, special_tokens=SPECIAL, initial_alphabet=alphabet)
+    backend.train([str(rows)], trainer)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, bos_token=SPECIAL[0], eos_token=SPECIAL[1]
+    )
+    tokenizer.save_pretrained(folder)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    LlamaForCausalLM(shape).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    return folder
 
 
 def _row(maker: Maker, number: int) -> Row:

@@ -185,11 +185,6 @@ async def test_a_card_of_a_later_format_is_refused(
         await engine.check()
 
 
-def test_no_model_is_told(open_embedded: OpenEmbedded) -> None:
-    with pytest.raises(ConfigurationError, match=r"engines\.embedded\.model"):
-        open_embedded(None)
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -19,6 +19,8 @@ def test_each_kind_opens_its_engine() -> None:
     url = "http://127.0.0.1:9/v1"
 
     assert isinstance(open_generator("mine", tiny_settings()), LocalGenerator)
+    with pytest.raises(ConfigurationError, match=r"engines\.mine\.model"):
+        open_generator("mine", EngineSettings(kind="local"))
     compiled = EngineSettings(kind="embedded", model="folder")
     assert isinstance(open_generator("compiled", compiled), EmbeddedGenerator)
     one = EngineSettings(kind="openai", urls=[url])

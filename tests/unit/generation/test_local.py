@@ -311,7 +311,7 @@ async def test_a_long_prompt_loses_its_oldest_tokens(open_local: OpenLocal) -> N
 async def test_a_missing_model_is_told_and_tried_again(tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    engine = LocalGenerator("local", EngineSettings(model=str(folder)))
+    engine = LocalGenerator("local", EngineSettings(kind="local", model=str(folder)))
 
     with pytest.raises(EngineFailure, match=r"no model at .*engines\.local\.model"):
         await engine.check()

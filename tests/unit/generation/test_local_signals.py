@@ -241,7 +241,7 @@ async def test_leaving_a_call_ends_it(open_local: OpenLocal) -> None:
                     await call.rows([199])
         await settled(engine)
     async with engine.signals(SignalRequest(PROMPTS[0], 5)) as call:
-        with pytest.raises(ValueError, match="no attention"):
+        with pytest.raises(ValueError, match="did not ask for attention"):
             await call.rows([0])
     await settled(engine)
 

@@ -18,8 +18,14 @@ CLOSED = ScriptStep(match="Task: closed", reply="in a bank")
 QUESTION = "Where do you keep money?"
 
 
-def settings(confidence: float, **sections: object) -> Settings:
-    return Settings.model_validate({"router": {"confidence": confidence}, **sections})
+def settings(
+    confidence: float,
+    kind: str | None = "classifier",
+    direct_confidence: float = 0.5,
+    **sections: object,
+) -> Settings:
+    router = {"kind": kind, "confidence": confidence, "direct_confidence": direct_confidence}
+    return Settings.model_validate({"router": router, **sections})
 
 
 async def test_a_sure_classifier_saves_the_call() -> None:
@@ -40,6 +46,24 @@ async def test_below_its_confidence_it_abstains_and_the_model_is_asked() -> None
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("direct", "model")
     assert chosen.confidence != 0.79
+
+
+async def test_direct_takes_more_confidence_than_other_routes() -> None:
+    classifier = FakeClassifier("direct", 0.97, second="single")
+    said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
+    unsure = settings(0.8, direct_confidence=0.98)
+    events = await events_of(said, {}, QUESTION, settings=unsure, classifier=classifier)
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert (chosen.route, chosen.by) == ("single", "classifier")
+
+
+async def test_by_default_the_small_model_is_not_asked() -> None:
+    classifier = FakeClassifier("single", 0.4)
+    said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
+    unsure = settings(0.8, kind=None)
+    events = await events_of(said, {}, QUESTION, settings=unsure, classifier=classifier)
+    (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
+    assert (chosen.route, chosen.by, chosen.confidence) == ("single", "classifier", 0.4)
 
 
 async def test_a_route_that_is_named_or_alone_allowed_asks_nobody() -> None:

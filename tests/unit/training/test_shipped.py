@@ -1,4 +1,4 @@
-"""What the wheel carries: the embedded model's files and the sample corpus."""
+"""What the wheel carries: the models' files, their sizes, and the sample corpus."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from service.generation.compiled.card import EmbeddedCard, check_files
+from service.generation.embedded.generator import READER
 from service.training.splits import is_held_out
 from tests.conftest import need
+from tests.support.tiny import TINY
 
 MODELS = Path(__file__).parents[3] / "service" / "models"
 
@@ -36,9 +39,9 @@ def test_sample_questions_are_answered_by_the_sample_corpus() -> None:
             assert named or part in {"yes", "no"}, row["question"]
 
 
-def test_shipped_tokenizer_follows_the_chat_format() -> None:
+def test_tiny_tokenizer_follows_the_chat_format() -> None:
     transformers = need("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS / "embedded")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
     messages = [{"role": "user", "content": "Task: route\nQuery: who?\nAnswer:"}]
     ids = tokenizer.apply_chat_template(messages, tokenize=True)["input_ids"]
     plain = tokenizer(messages[0]["content"] + "\n", add_special_tokens=False)["input_ids"]
@@ -46,3 +49,15 @@ def test_shipped_tokenizer_follows_the_chat_format() -> None:
     assert ids[-1] == 13
     data = tokenizer("a </s> b", add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert 2 not in data
+
+
+def test_no_file_is_too_large_for_a_repository_or_a_wheel() -> None:
+    sizes = {path: path.stat().st_size for path in MODELS.rglob("*") if path.is_file()}
+    assert [path for path, size in sizes.items() if size >= 95_000_000] == []
+    assert sum(sizes.values()) < 175_000_000  # a wheel of 160 MB, deflated
+
+
+def test_the_shipped_reader_is_what_its_card_says() -> None:
+    card = EmbeddedCard.model_validate_json((READER / "embedded.json").read_bytes())
+    assert card.base_model == "SmolLM2-135M-Instruct"
+    check_files("default", READER, card)

@@ -129,7 +129,7 @@ async def test_each_refusal_is_an_error_of_ours(
 )  # fmt: skip
 async def test_an_answer_without_all_scores_is_a_failure(stub: Stub, answer: bytes) -> None:
     stub.wrong = answer
-    with pytest.raises(RetrievalFailure, match=r"no 3 scores.*kind"):
+    with pytest.raises(RetrievalFailure, match=r"did not return 3 scores.*kind"):
         await scores(stub, "tei")
 
 

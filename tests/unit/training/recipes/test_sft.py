@@ -156,12 +156,21 @@ def test_presets_are_the_papers() -> None:
     from service.training.recipes.sft import PRESETS, SftSettings
 
     hanrag, autorag, small = (
-        read_settings(SftSettings, PRESETS, preset=name) for name in ("hanrag", "autorag", "small")
+        read_settings(SftSettings, PRESETS, preset=name, flags={"model": "base"})
+        for name in ("hanrag", "autorag", "small")
     )
     assert (hanrag.learning_rate, hanrag.epochs, hanrag.warm_up) == (1e-4, 1, 0.1)
     assert hanrag.lora_rank > 0 == autorag.lora_rank
     assert (autorag.learning_rate, autorag.epochs, autorag.longest) == (1e-5, 5, 8192)
     assert small.device == "cpu"
+
+
+def test_a_base_must_be_named() -> None:
+    from service.training.recipes.settings import read_settings
+    from service.training.recipes.sft import PRESETS, SftSettings
+
+    with pytest.raises(ConfigurationError, match="model: it must be given: --set model=VALUE"):
+        read_settings(SftSettings, PRESETS, preset="embedded")
 
 
 def test_an_encoder_decoder_is_refused_before_anything_is_loaded(
