@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
@@ -54,6 +55,7 @@ def write_base(folder: Path, rows: Path) -> Path:
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
         tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
+    torch.manual_seed(0)  # a run that is resumed makes it again
     LlamaForCausalLM(shape).save_pretrained(folder)  # type: ignore[no-untyped-call]
     return folder
 
