@@ -166,7 +166,7 @@ async def test_another_data_directory(tmp_path: Path, backends: Backends) -> Non
                 assert await found(second, "Norma") == await found(first, "Norma")
             elif backends.names[1] == "qdrant":
                 assert NAME not in await second.names()
-                with pytest.raises(StoreError, match=r"holds 5 .* another gateway"):
+                with pytest.raises(StoreError, match=r"has 5 .* another gateway"):
                     await second.create(NAME)
             else:
                 assert (await second.create(NAME)).documents == 0
