@@ -13,11 +13,12 @@ from tests.stubs.tiny_compiled import COMPILED
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("model", [[], [str(COMPILED)]], ids=["shipped", "random"])
 def test_every_loop_runs_where_torch_transformers_and_onnx_are_not_installed(
-    tmp_path: Path,
+    model: list[str], tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.stubs.default_path", str(tmp_path), str(COMPILED)],
+        [sys.executable, "-m", "tests.stubs.default_path", str(tmp_path), *model],
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
