@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,7 +21,10 @@ from service.domain import (
 )
 from service.events import RetrievedPassage, StepEnd
 from service.grounding import is_yes_no, support
+from service.prompting.templates import NO_ANSWER
 
+# A merged answer may say of a part that nothing was found; that needs no support.
+_DECLINED_PART: Final = re.compile(rf"(,| and|;)?\s*\b{NO_ANSWER}\b", re.IGNORECASE)
 UNFOUNDED: Final[frozenset[Flag]] = frozenset(["unsupported", "closed_book"])
 
 
@@ -109,7 +113,8 @@ class Steps:
             return None if len(sound) == len(parts) else "unsupported"
         texts = [_text(passage) for passage in passages]
         texts += [part.answer for part in sound if part.answer]
-        borne = support(end.answer, step.question or "", texts)
+        answer = _DECLINED_PART.sub("", end.answer) if step.kind == "merge" else end.answer
+        borne = support(answer, step.question or "", texts)
         return None if borne else "unsupported"
 
     @property

@@ -118,6 +118,20 @@ async def test_a_merged_answer_cites_by_its_parts() -> None:
     assert cited(body) == ["norma"]
 
 
+async def test_a_merged_answer_may_say_that_a_part_was_not_found() -> None:
+    script = [
+        decomposed("Who composed Norma?", "Who sang Norma?"),
+        *relevant("Norma"),
+        say(["Task: answer", "Who composed"], "Vincenzo Bellini"),
+        say(["Task: answer", "Who sang"], "no answer found"),
+        say("Task: merge", "Vincenzo Bellini and no answer found"),
+    ]
+    asked = "Who composed Norma and who sang it?"
+    body = await body_of(script, {"Norma": [NORMA]}, asked, route="compound")
+    assert "unsupported" not in flags(body)
+    assert cited(body) == ["norma"]
+
+
 @pytest.mark.parametrize("unsupported", ["flag", "abstain"])
 async def test_an_answer_without_any_retrieval_is_from_memory(unsupported: str) -> None:
     script = [say("Task: ending", "yes"), say("Task: final", "Catania")]
