@@ -61,7 +61,7 @@ async def test_what_the_server_has_not_is_said(server_url: str) -> None:
     other = open_embedder(settings(server_url, dimension=768))
     unknown = open_embedder(settings(server_url, location="another"))
     try:
-        with pytest.raises(ConfigurationError, match=r"vectors of 384 numbers, .* has 768"):
+        with pytest.raises(ConfigurationError, match=r"vectors of size 384, .* has size 768"):
             await other.embed_queries(["Who?"])
         if not os.environ.get("EMBEDDINGS_URL"):
             with pytest.raises(RetrievalFailure, match="404"):
