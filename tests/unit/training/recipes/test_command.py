@@ -102,6 +102,7 @@ def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from service.errors import ConfigurationError
 
+    monkeypatch.setattr(registry, "find_spec", lambda name: True)
     monkeypatch.setitem(registry.MODULES, "sft", "trl_that_is_not_here")
     with pytest.raises(ConfigurationError, match=r"trl_that.*: pip install 'revelator\[train\]'"):
         registry.load_recipe("sft")
