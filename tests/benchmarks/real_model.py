@@ -30,7 +30,8 @@ WANTED = 15
 
 
 def make_settings(given: argparse.Namespace, data: Path) -> Settings:
-    engine = {"kind": "openai", "urls": [given.url]} if given.url else {"model": given.model}
+    folder = {"kind": "local", "model": given.model}
+    engine = {"kind": "openai", "urls": [given.url]} if given.url else folder
     role = {"templates": given.templates}
     values: dict[str, Any] = {
         "data_dir": data,
