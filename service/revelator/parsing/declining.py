@@ -154,6 +154,8 @@ _FORMS = [
         r"(?: still| currently| also| \w+ly)? (?:unknown|unclear|uncertain|unspecified|undetermined"
         r"|unavailable|undisclosed|unanswerable|ambiguous|inconclusive|impossible to \w+)"
         rf"(?:{_END}|,|\s+(?:based|from|in|to|at|due|because|as|{_WH})\b)",
+        # a prompt's own words on what a reply may be
+        rf"[^.;:!?]{{1,110}}\bor no answer found{_END}",
         rf"(?:nobody|no one|none of (?:us|them)) knows?(?:$|[\s,.]+(?:$|the answer|{_WH}\b))",
     )
 ]
