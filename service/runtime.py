@@ -265,13 +265,12 @@ async def open_engines(
 def _roles(settings: Settings, engines: Mapping[str, Generator], pooled: Set[str]) -> Roles:
     named = settings.roles
     revelator = _role("revelator", named.revelator, engines, pooled)
-    small = revelator.generator.capabilities.passages is not None
     return Roles(
         revelator=revelator,
         reader=_role("reader", named.reader, engines, pooled),
         judge=_role("judge", named.judge or named.revelator, engines, pooled),
         labelling=open_labelling(settings.efficientrag),
-        classifier=open_classifier(settings.router, small=small),
+        classifier=open_classifier(settings.router, small=revelator.generator.capabilities.small),
     )
 
 

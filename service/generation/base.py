@@ -93,6 +93,11 @@ class Capabilities:
     templates: str | None = None
     autorag: AutoragMode | None = None
 
+    @property
+    def small(self) -> bool:
+        """Whether the model is known to read few passages: encoders route and judge for it."""
+        return self.passages is not None
+
 
 class Generator(Protocol):
     """An engine.

@@ -52,7 +52,7 @@ def _labeler(inquiry: Inquiry) -> Labeler | None:
         return None
     if named == "labeler":
         return opened.labeler
-    small = inquiry.roles.judge.generator.capabilities.passages is not None
+    small = inquiry.roles.judge.generator.capabilities.small
     return opened.labeler if small and opened.labeler.problem() is None else None
 
 

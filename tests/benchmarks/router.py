@@ -47,7 +47,8 @@ from service.training.recipes.router import (
     vectors_of,
 )
 from service.training.routes import ASKED, REAL, RoutedQuestion, routed_questions
-from tests.benchmarks.surface import macro_f1, surface_baseline
+from tests.benchmarks.default_model import macro_f1
+from tests.benchmarks.surface import surface_baseline
 
 # The aim's table: people's questions of three routes, and compound ones made from passages.
 COUNTED = (*REAL, "made compound")
@@ -90,7 +91,8 @@ def shipped(head: Head, data: Path, train: Sequence[RoutedQuestion], most: int) 
     given, plain = routes_of(head, vectors), baseline(train, held)
     places = balanced(held, most)
     pairs, beside = ([(own[n], held[n].route) for n in places] for own in (given, plain))
-    yield f"macro-F1 {macro_f1(pairs):.3f}, surface {macro_f1(beside):.3f} ({len(pairs)} questions)"
+    scores = [macro_f1(*zip(*each, strict=True)) for each in (pairs, beside)]
+    yield f"macro-F1 {scores[0]:.3f}, surface {scores[1]:.3f} ({len(pairs)} questions)"
     yield confusion_table(pairs, ROUTES)
     yield "| source | route | recall | surface | n |\n|---|---|---|---|---|"
     for source in sorted({row.source for row in held}):

@@ -45,13 +45,3 @@ def surface_baseline(
     with torch.inference_mode():
         given = layer(torch.tensor([surface(question) for question, _ in test])).argmax(-1)
     return [(names[int(g)], gold) for g, (_, gold) in zip(given, test, strict=True)]
-
-
-def macro_f1(pairs: Sequence[tuple[str, str]]) -> float:
-    """Mean F1 over the gold classes; a pair is (given, gold)."""
-    scores = []
-    for name in sorted({gold for _, gold in pairs}):
-        hits = sum(given == gold == name for given, gold in pairs)
-        total = sum(given == name for given, _ in pairs) + sum(gold == name for _, gold in pairs)
-        scores.append(2 * hits / total)
-    return sum(scores) / len(scores)
