@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from service.answering import answer_stream, resolve_loop
-from service.budget import Budget, Limits
-from service.calling import Role, Roles
-from service.concurrency import closing, gather
-from service.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
-from service.errors import ConfigurationError, InvalidRequest, RevelatorError
-from service.events import BaseEvent
-from service.generation.base import Generator
-from service.generation.factory import open_generator
-from service.generation.pool.report import UNOBSERVED, Pool, PoolObserver
-from service.inquiry import Inquiry, QuestionRequest
-from service.labelling.opening import open_labelling
-from service.loops import check_loop
-from service.loops.autorag import autorag_mode
-from service.prompting.templates import TemplateSet
+from service.answer.budget import Budget, Limits
+from service.answer.calls import Role, Roles
+from service.answer.events import BaseEvent
+from service.answer.inquiry import Inquiry, QuestionRequest
+from service.core.concurrency import closing, gather
+from service.core.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
+from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
+from service.core.settings import RoleSettings, Settings
+from service.encoders.factory import open_labelling
+from service.encoders.router.factory import open_classifier
+from service.engines.base import Generator
+from service.engines.factory import open_generator
+from service.engines.pool.report import UNOBSERVED, Pool, PoolObserver
+from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
-from service.retrieval.holding import HeldRetriever
-from service.routing.opening import open_classifier
-from service.settings import RoleSettings, Settings
+from service.retrieval.search.held import HeldRetriever
+from service.strategies.autorag import autorag_mode
+from service.strategies.pipeline import answer_stream, resolve_loop
+from service.strategies.registry import check_loop
 from service.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from service.retrieval.embedded import EmbeddedStores
+    from service.retrieval.opened import EmbeddedStores
 
 MAX_STEPS: Final = 20
 MAX_TOP_K: Final = 100
@@ -237,7 +237,7 @@ async def open_runtime(
         metrics = Metrics()
         stores = None
         if retriever is None:
-            from service.retrieval.embedded import open_embedded  # noqa: PLC0415
+            from service.retrieval.opened import open_embedded  # noqa: PLC0415
 
             stores = await stack.enter_async_context(open_embedded(settings, metrics))
             retriever = stores.retriever

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from service.api.app import create_app
-from service.settings import Settings
+from service.core.settings import Settings
 
 
 def render() -> str:

@@ -14,7 +14,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
-from service.answering import collect
+from service.answer.events import BaseEvent, Judgement
+from service.answer.inquiry import QuestionRequest
 from service.api.asking import Answering, open_answering
 from service.api.bodies import JSON, read_json
 from service.api.problems import (
@@ -25,11 +26,10 @@ from service.api.problems import (
 )
 from service.api.schemas import AnswerQuery, AnswerRequest, parse_request
 from service.api.security import require_key
-from service.domain import Answer, Problem
-from service.events import BaseEvent, Judgement
-from service.inquiry import QuestionRequest
+from service.core.domain import Answer, Problem
+from service.core.settings import Settings
 from service.runtime import Runtime
-from service.settings import Settings
+from service.strategies.pipeline import collect
 
 TAG: Final = frozenset({"event"})
 TAG_AND_STEP: Final = frozenset({"event", "step"})

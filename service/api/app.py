@@ -19,11 +19,11 @@ from service.api.openapi import build_schema
 from service.api.problems import add_handlers
 from service.api.request_ids import RequestIds
 from service.api.security import check_exposure
+from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.generation.base import Generator
+    from service.engines.base import Generator
     from service.retrieval.base import Retriever
 
 DESCRIPTION = (

@@ -15,16 +15,16 @@ import anyio
 import anyio.lowlevel
 from fastapi import Request
 
-from service.answering import problem_of
+from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
+from service.answer.inquiry import QuestionRequest
 from service.api.channel import Channel
 from service.api.draining import DETAIL, Drain
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
-from service.concurrency import closing, first_of
-from service.errors import Draining, RevelatorError
-from service.events import AnswerReady, BaseEvent, Done, Failed, Start
-from service.inquiry import QuestionRequest
+from service.core.concurrency import closing, first_of
+from service.core.errors import Draining, RevelatorError
 from service.runtime import Runtime, new_id
+from service.strategies.pipeline import problem_of
 from service.telemetry.logs import QuestionLog
 
 BUFFERED_EVENTS: Final = 64

@@ -18,15 +18,15 @@ from service.api.draining import DETAIL, Drain
 from service.api.problems import RequestTimeout, documented
 from service.api.schemas import parse
 from service.api.security import require_key
-from service.errors import Draining, NotFound
-from service.retrieval.documents import BadDocument, Document, parse_document
+from service.core.errors import Draining, NotFound
+from service.core.settings import Settings
+from service.retrieval.ingest.documents import BadDocument, Document, parse_document
 from service.runtime import Runtime
-from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.retrieval.catalog.collections import Collections
-    from service.retrieval.catalog.writer import CollectionWriter
-    from service.retrieval.manifest import Manifest
+    from service.retrieval.collections.manifest import Manifest
+    from service.retrieval.collections.registry import Collections
+    from service.retrieval.collections.writer import CollectionWriter
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once

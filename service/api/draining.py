@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from service.errors import Draining
+from service.core.errors import Draining
 
 DETAIL: Final = "The server is shutting down. Ask again in a moment."
 

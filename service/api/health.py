@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from service.api.draining import Drain
 from service.api.problems import NotReady, documented
-from service.concurrency import retrieve
+from service.core.concurrency import retrieve
 from service.runtime import Check, Runtime
 from service.telemetry.metrics import CONTENT_TYPE
 

@@ -11,8 +11,8 @@ import anyio
 
 from service.api.draining import Drain
 from service.api.problems import ClientGone
-from service.errors import Overloaded
-from service.settings import ServerSettings
+from service.core.errors import Overloaded
+from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
 
 Gone = Callable[[], Awaitable[None]]

@@ -13,11 +13,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.answer.events import BaseEvent, Event, Judgement
 from service.api.bodies import JSON
 from service.api.documents import CollectionRequest, DocumentBatch
 from service.api.schemas import AnswerRequest
-from service.domain import Problem
-from service.events import BaseEvent, Event, Judgement
+from service.core.domain import Problem
 
 REF: Final = "#/components/schemas/{model}"
 STREAM: Final = "text/event-stream"

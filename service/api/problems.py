@@ -1,6 +1,6 @@
 """The error body of every response: RFC 9457 problems with the request's id.
 
-The HTTP edge adds these errors to the tree of `service.errors`:
+The HTTP edge adds these errors to the tree of `service.core.errors`:
 
 RevelatorError
 ├── MalformedRequest      400 malformed-request       not valid JSON, or not UTF-8
@@ -27,9 +27,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from service.answering import problem_of
-from service.domain import Problem
-from service.errors import InvalidRequest, NotFound, RevelatorError
+from service.core.domain import Problem
+from service.core.errors import InvalidRequest, NotFound, RevelatorError
+from service.strategies.pipeline import problem_of
 
 log = structlog.get_logger(__name__)
 

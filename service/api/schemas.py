@@ -8,8 +8,8 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from service.api.problems import explain_model
-from service.domain import RequestLoop, RequestRoute, RetrieverName
-from service.errors import InvalidRequest
+from service.core.domain import RequestLoop, RequestRoute, RetrieverName
+from service.core.errors import InvalidRequest
 from service.runtime import MAX_STEPS, MAX_TOP_K
 
 M = TypeVar("M", bound=BaseModel)

@@ -8,8 +8,8 @@ import ipaddress
 from fastapi import Request
 
 from service.api.problems import KeyMissing, KeyRefused
-from service.errors import ConfigurationError
-from service.settings import ServerSettings, Settings
+from service.core.errors import ConfigurationError
+from service.core.settings import ServerSettings, Settings
 
 
 def check_exposure(settings: ServerSettings) -> None:

@@ -23,7 +23,7 @@ from service.api.documents import (
 from service.api.draining import DETAIL, Drain
 from service.api.problems import RequestTimeout, documented
 from service.api.security import require_key
-from service.errors import Draining, InvalidRequest
+from service.core.errors import Draining, InvalidRequest
 
 REFUSALS: Final = (401, 403, 404, 422, 500, 503)
 REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)

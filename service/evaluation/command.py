@@ -14,12 +14,12 @@ import anyio.to_thread
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from service.concurrency import closing
+from service.core.concurrency import closing
+from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
 from service.evaluation.report import summarise, table, versions
 from service.evaluation.runner import Ask, Plan, Row, evaluate
 from service.runtime import open_runtime
-from service.settings import Settings
 
 DONE: Final = 0
 SOME_FAILED: Final = 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from service.domain import RouteName
+from service.core.domain import RouteName
 
 JOINT: Final = " && "
 MOST_CHARACTERS: Final = 4_000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from service.domain import Citation, RouteName
+from service.core.domain import Citation, RouteName
 from service.evaluation.datasets import GoldQuestion
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -8,7 +8,7 @@ from typing import get_args
 
 from rich.table import Table
 
-from service.domain import RouteName
+from service.core.domain import RouteName
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.runner import Row
 

@@ -6,12 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from service.concurrency import closing, merge
-from service.domain import Answer, CallUsage, LoopName, RouteName, StoppedBy
-from service.errors import RevelatorError
-from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import VERSIONS, Outcome, Scoring, count_parts, score
-from service.events import (
+from service.answer.events import (
     AnswerReady,
     BaseEvent,
     Failed,
@@ -19,7 +14,12 @@ from service.events import (
     RouteChosen,
     StepEnd,
 )
-from service.inquiry import QuestionRequest
+from service.answer.inquiry import QuestionRequest
+from service.core.concurrency import closing, merge
+from service.core.domain import Answer, CallUsage, LoopName, RouteName, StoppedBy
+from service.core.errors import RevelatorError
+from service.evaluation.datasets import GoldQuestion
+from service.evaluation.metrics import VERSIONS, Outcome, Scoring, count_parts, score
 
 Ask = Callable[[QuestionRequest], AsyncIterator[BaseEvent]]
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from service.concurrency import closing
+from service.core.concurrency import closing
+from service.core.settings import Settings
 from service.evaluation.command import BAD_INPUT, DONE, SOME_FAILED, read_questions
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import mean
 from service.evaluation.runner import Plan, Row, evaluate
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
 
 THRESHOLDS: Final = (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 

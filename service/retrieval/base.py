@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from service.domain import RetrieverName, ScoredPassage
+from service.core.domain import RetrieverName, ScoredPassage
 from service.retrieval.embedding.contract import EmbeddingContract
 
 FilterValue = str | int | float | bool

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from service.errors import ConfigurationError, InvalidRequest, StoreError
-from service.settings import Settings
-from service.settings.urls import address_of, authorization, shown
+from service.core.errors import ConfigurationError, InvalidRequest, StoreError
+from service.core.settings import Settings
+from service.core.settings.urls import address_of, authorization, shown
 
 if TYPE_CHECKING:
     import aiohttp
@@ -27,7 +27,7 @@ async def session_with(
     `again` is its advice."""
     import aiohttp  # noqa: PLC0415
 
-    from service.connections import KEPT_S  # noqa: PLC0415
+    from service.core.connections import KEPT_S  # noqa: PLC0415
 
     keys = settings.server.keys
     headers = authorization(url, keys[0] if keys else None)

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, TextIO
 import orjson
 import structlog
 
-from service.domain import LoopName, RouteName
-from service.errors import ConfigurationError
-from service.events import AnswerReady, BaseEvent, Failed, QueryIssued, RouteChosen
+from service.answer.events import AnswerReady, BaseEvent, Failed, QueryIssued, RouteChosen
+from service.core.domain import LoopName, RouteName
+from service.core.errors import ConfigurationError
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 SHARED: Final[tuple[structlog.typing.Processor, ...]] = (

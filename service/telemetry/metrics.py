@@ -14,13 +14,13 @@ from typing import Final, Literal, NamedTuple, get_args
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from service.domain import LoopName, RoleName, RouteName, Usage
-from service.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteChosen, Token
-from service.folding import Fold
-from service.generation.base import TokenUsage
-from service.generation.pool.health import Phase
-from service.retrieval.breaker import BreakerState
-from service.retrieval.observing import CacheName
+from service.answer.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteChosen, Token
+from service.answer.fold import Fold
+from service.core.domain import LoopName, RoleName, RouteName, Usage
+from service.engines.base import TokenUsage
+from service.engines.pool.health import Phase
+from service.retrieval.search.breaker import BreakerState
+from service.retrieval.search.observer import CacheName
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]

@@ -1,6 +1,6 @@
 """Sentences and content words of English text; small, own, without dependencies."""
 
-from service.text.sentence import sentences
+from service.text.sentences import sentences
 from service.text.words import STOP_WORDS, content_words, shared_words
 
 __all__ = ["STOP_WORDS", "content_words", "sentences", "shared_words"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.settings import Settings
+from service.core.settings import Settings
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, Raw, config, eventually, live
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from service.domain import Answer, Timing
-from service.errors import EngineFailure, RetrievalFailure
-from service.events import AnswerReady
-from service.folding import Fold
-from service.generation.scripted import ScriptStep
+from service.answer.events import AnswerReady
+from service.answer.fold import Fold
+from service.core.domain import Answer, Timing
+from service.core.errors import EngineFailure, RetrievalFailure
+from service.engines.scripted import ScriptStep
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config, live, parse_sse, typed
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.generation.scripted import ScriptedGenerator
+from service.engines.scripted import ScriptedGenerator
 from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, answering, config, live
 

@@ -14,7 +14,7 @@ import pytest
 
 from service import runtime
 from service.api import health
-from service.retrieval.catalog import watching
+from service.retrieval.collections import watch as watching
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NDJSON, NORMA, TEXT, add, put, stored
 from tests.api.test_upkeep import collections_of, command

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.domain import Answer, Timing
-from service.events import AnswerReady, Token, Trigger, Withdraw
-from service.folding import Fold
+from service.answer.events import AnswerReady, Token, Trigger, Withdraw
+from service.answer.fold import Fold
+from service.core.domain import Answer, Timing
 from tests.conformance.dragin_parity import WordRetriever, load_passages
 from tests.support.live import answering, config, live, typed
 from tests.support.tiny import open_tiny

@@ -8,12 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from service.domain import Answer, Timing
-from service.events import AnswerReady, Judgement, QueryIssued, StepStart, ThoughtWritten
-from service.folding import Fold
-from service.generation.scripted import ScriptStep
-from service.labelling.base import Tag
-from service.settings import Settings
+from service.answer.events import AnswerReady, Judgement, QueryIssued, StepStart, ThoughtWritten
+from service.answer.fold import Fold
+from service.core.domain import Answer, Timing
+from service.core.settings import Settings
+from service.encoders.base import Tag
+from service.engines.scripted import ScriptStep
 from tests.stubs.word_labelling import write_checkpoint
 from tests.support.live import config, live, typed
 

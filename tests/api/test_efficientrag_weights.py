@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.domain import Answer
+from service.core.domain import Answer
 from tests.support.live import config, live
 from tests.support.tiny import open_tiny
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from service.banner import sample_questions
-from service.concurrency import closing
-from service.events import AnswerReady, BaseEvent, RouteChosen, StepEnd
+from service.answer.events import AnswerReady, BaseEvent, RouteChosen, StepEnd
+from service.cli.banner import sample_questions
+from service.core.concurrency import closing
+from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
 from tests.conftest import need
 
 pytestmark = pytest.mark.anyio

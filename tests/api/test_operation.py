@@ -12,9 +12,9 @@ import yaml
 
 from service.api.app import create_app
 from service.api.openapi import event_models
-from service.errors import ConfigurationError, EngineFailure
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.settings import Settings
+from service.core.errors import ConfigurationError, EngineFailure
+from service.core.settings import Settings
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.api.test_bad_input import check_problem
 from tests.support.live import answering, config, live
 
@@ -159,7 +159,7 @@ def test_loopback_needs_no_keys(host: str) -> None:
 def test_the_app_imports_nothing_heavy() -> None:
     heavy = "torch transformers elasticsearch qdrant_client tantivy qdrant_edge numpy aiohttp yaml"
     program = (
-        "import sys, service.serving; "
+        "import sys, service.cli.serve; "
         f"print([name for name in '{heavy}'.split() if name in sys.modules])"
     )
     shown = subprocess.run(

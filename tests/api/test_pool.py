@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.generation.factory import open_generator
-from service.settings import EngineSettings
+from service.core.settings import EngineSettings
+from service.engines.factory import open_generator
 from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, live
 

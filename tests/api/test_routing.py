@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from service.errors import ConfigurationError
-from service.events import AnswerReady
-from service.folding import Fold
-from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.answer.events import AnswerReady
+from service.answer.fold import Fold
+from service.core.errors import ConfigurationError
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.runtime import open_runtime
 from tests.api.test_answer import check_grammar
 from tests.conftest import need

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from service.api.app import create_app
-from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config
 

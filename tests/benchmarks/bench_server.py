@@ -15,13 +15,13 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from service.api.app import create_app
-from service.domain import Passage, ScoredPassage
-from service.generation.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
-from service.generation.factory import open_generator
-from service.generation.scripted import ScriptedGenerator, ScriptStep, render
+from service.cli.serve import base_url, bind, make_server
+from service.core.domain import Passage, ScoredPassage
+from service.core.settings import EngineSettings, Settings
+from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
+from service.engines.factory import open_generator
+from service.engines.scripted import ScriptedGenerator, ScriptStep, render
 from service.retrieval.base import Filter, SearchRequest, SearchResult
-from service.serving import base_url, bind, make_server
-from service.settings import EngineSettings, Settings
 from service.telemetry.logs import configure_logging
 
 PACE_S = 0.05

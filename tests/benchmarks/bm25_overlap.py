@@ -35,10 +35,10 @@ import anyio
 import anyio.to_thread
 import orjson
 
-from service.domain import ScoredPassage
+from service.core.domain import ScoredPassage
 from service.retrieval.base import QueryShape, StoreQuery
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Record, parse_document
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Record, parse_document
 from service.retrieval.stores import elastic_index
 from service.retrieval.stores.elastic_index import alias_of
 from service.retrieval.stores.elastic_query import search_body

@@ -19,9 +19,9 @@ from typing import Any
 
 import aiohttp
 
-from service.generation.base import GenerationRequest, Message, complete
-from service.generation.openai import OpenAIGenerator
-from service.settings import EngineSettings
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest, Message, complete
+from service.engines.openai import OpenAIGenerator
 
 ROUNDS = 7
 Call = Callable[[], Awaitable[Any]]

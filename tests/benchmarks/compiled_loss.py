@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from service.generation.embedded import EmbeddedGenerator
-from service.generation.signals import ScoreRequest, Scoring
-from service.settings import EngineSettings
+from service.core.settings import EngineSettings
+from service.engines.embedded import EmbeddedGenerator
+from service.engines.signals import ScoreRequest, Scoring
 from tests.stubs.tiny_compiled import save_dequantised
 
 CHARACTERS = 2000

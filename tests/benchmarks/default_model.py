@@ -30,23 +30,23 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from service.calling import Role
+from service.answer.calls import Role
+from service.core.settings import EngineSettings, load_settings
+from service.engines.base import GenerationRequest, Generator, Message, complete
+from service.engines.factory import open_generator
 from service.evaluation.metrics import exact_match, f1
-from service.generation.base import GenerationRequest, Generator, Message, complete
-from service.generation.factory import open_generator
-from service.prompting.templates import NO_ANSWER, Pair, PassageText, TemplateSet
-from service.revelator.parsing import parse_route, read_answer
-from service.revelator.reading import ANSWER_TOKENS
-from service.revelator.roles import ROUTE_LABELS, label_request
-from service.settings import EngineSettings, load_settings
-from service.synthesis.embedded.owners import Owners
-from service.training.corpora import Passage, load_passages, read_lines
-from service.training.facts import Fact, all_facts
-from service.training.nearest import Nearest
-from service.training.questions import join_questions
-from service.training.splits import is_held_out, normalise
-from service.training.substitution import Names
-from service.training.synthesis import Maker
+from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
+from service.strategies.revelator.parsing import parse_route, read_answer
+from service.strategies.revelator.reading import ANSWER_TOKENS
+from service.strategies.revelator.roles import ROUTE_LABELS, label_request
+from service.workshop.facts.corpora import Passage, load_passages, read_lines
+from service.workshop.facts.facts import Fact, all_facts
+from service.workshop.facts.nearest import Nearest
+from service.workshop.facts.questions import join_questions
+from service.workshop.facts.splits import is_held_out, normalise
+from service.workshop.facts.substitution import Names
+from service.workshop.facts.synthesis import Maker
+from service.workshop.synthesis.embedded.owners import Owners
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 600.0

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.concurrency import gather
-from service.domain import RoleName
-from service.generation.base import TokenUsage
-from service.generation.factory import open_generator
-from service.prompting.templates import SHIPPED, TemplateSet
-from service.settings import EngineSettings
+from service.core.concurrency import gather
+from service.core.domain import RoleName
+from service.core.settings import EngineSettings
+from service.engines.base import TokenUsage
+from service.engines.factory import open_generator
+from service.prompts.templates import SHIPPED, TemplateSet
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.signals_cost import rate, without
 from tests.conformance import dragin_official, dragin_parity

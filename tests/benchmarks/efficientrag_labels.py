@@ -1,6 +1,6 @@
 """Labeler and filter on held-out rows, as they are served (int8) and as they were trained (float).
 
-    python -m service.training.labelling.making --data DATA --out ROWS --items 300 --held-out
+    python -m service.workshop.encoders.making --data DATA --out ROWS --items 300 --held-out
     python -m tests.benchmarks.efficientrag_labels --rows ROWS [--labeler RUN] [--filter RUN]
 
 RUN is the folder that `revelator train` wrote; absent: the shipped checkpoint, int8 alone. Tags:
@@ -20,21 +20,21 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from service.labelling.checkpoint import Kind, read_card
-from service.labelling.opening import SHIPPED
-from service.labelling.session import INPUTS, Session, load_session
-from service.training.labelling.dataset import Labelled, Rows, collate, filter_input, labeler_input
-from service.training.labelling.fitting import (
+from service.encoders.checkpoint import Kind, read_card
+from service.encoders.factory import SHIPPED
+from service.encoders.session import INPUTS, Session, load_session
+from service.workshop.encoders.dataset import Labelled, Rows, collate, filter_input, labeler_input
+from service.workshop.encoders.fitting import (
     SERVED,
     LabelerSettings,
     LabelSettings,
     open_network,
     outputs_of,
 )
-from service.training.labelling.scores import Batch, filter_scores, labeler_scores
-from service.training.labels import FilterRow, LabelerRow
-from service.training.recipes.checkpoint import FINISHED
-from service.training.rows import read_rows_of
+from service.workshop.encoders.scores import Batch, filter_scores, labeler_scores
+from service.workshop.facts.labels import FilterRow, LabelerRow
+from service.workshop.facts.rows import read_rows_of
+from service.workshop.recipes.checkpoint import FINISHED
 
 AT_ONCE = 16
 

@@ -3,11 +3,11 @@
     python -m tests.benchmarks.efficientrag_recall --data DATA [--n 200] [--work FOLDER]
         [--labeler FOLDER --filter FOLDER]
 
-Bridges and comparisons synthesised from held-out passages (`service.training.heldout`: real names,
-wordings that never train) over all passages of the 2Wiki corpus, and MuSiQue's 100 questions over
-its own, those that are held out apart. The loop runs as it is served, but the reader: one scripted
-call. The search's first 10 passages are compared with the first 10 of the pool, in its own order:
-by hop, then by rank, none twice. The aim is 1.25 on bridges. FOLDER keeps the collections.
+Bridges and comparisons synthesised from held-out passages (`service.workshop.facts.heldout`: real
+names, wordings that never train) over all passages of the 2Wiki corpus, and MuSiQue's 100 questions
+over its own, those that are held out apart. The loop runs as it is served, but the reader: one
+scripted call. The search's first 10 passages are compared with the first 10 of the pool, in its own
+order: by hop, then by rank, none twice. The aim is 1.25 on bridges. FOLDER keeps the collections.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import Any
 import anyio
 import orjson
 
-from service.domain import Answer
-from service.events import AnswerReady
-from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.answer.events import AnswerReady
+from service.core.domain import Answer
+from service.core.settings import Settings
+from service.core.settings.loops import EfficientragSettings
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
-from service.retrieval.ingesting.ingest import ingest
+from service.retrieval.ingest.run import ingest
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
-from service.settings.loops import EfficientragSettings
-from service.training.heldout import CORPUS, heldout_questions
-from service.training.splits import is_held_out
+from service.workshop.facts.heldout import CORPUS, heldout_questions
+from service.workshop.facts.splits import is_held_out
 
 CUT = 10
 AIM = 1.25

@@ -30,17 +30,17 @@ import anyio
 import anyio.to_thread
 import orjson
 
-from service.concurrency import gather
-from service.domain import ScoredPassage
+from service.core.concurrency import gather
+from service.core.domain import ScoredPassage
 from service.retrieval.base import StoreQuery
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.documents import Record
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.ingesting.ingest import ingest
-from service.retrieval.manifest import Manifest
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.run import ingest
 from service.retrieval.stores import elastic_index
 from service.retrieval.stores.base import LexicalStore, VectorStore
 from service.retrieval.stores.elastic_query import SEARCH_TYPE, search_body

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from service.concurrency import closing
-from service.generation.base import GenerationRequest
-from service.generation.embedded import EmbeddedGenerator
-from service.settings import EngineSettings
+from service.core.concurrency import closing
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest
+from service.engines.embedded import EmbeddedGenerator
 
 CALLS = 8
 PROMPTS = (100, 400)  # tokens

@@ -31,10 +31,10 @@ import orjson
 import qdrant_edge as edge
 from tantivy import Occur, Query
 
-from service.domain import Passage
+from service.core.domain import Passage
 from service.retrieval.base import StoreQuery
-from service.retrieval.documents import Record
 from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.ingest.documents import Record
 from service.retrieval.stores.points import PASSAGE_FIELDS
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.query_words import query_words

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.domain import Passage
+from service.core.domain import Passage
 from service.retrieval.embedding import MINILM, passage_input
 from service.retrieval.embedding.minilm import load_encoder
-from service.training.minilm import minilm_folder
+from service.workshop.compiling.minilm import minilm_folder
 
 BATCH = 32
 TOP_K = 10

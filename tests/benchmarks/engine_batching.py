@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from service.generation.base import GenerationRequest, Message, complete
-from service.generation.local import LocalGenerator
-from service.settings import EngineSettings
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest, Message, complete
+from service.engines.transformers import LocalGenerator
 from tests.stubs.tiny_model import save_tiny_model
 from tests.support.tiny import TINY
 

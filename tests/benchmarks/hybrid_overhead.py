@@ -30,16 +30,16 @@ from pathlib import Path
 
 import orjson
 
-from service.domain import Passage, ScoredPassage
+from service.core.domain import Passage, ScoredPassage
+from service.core.settings import RetrievalSettings
 from service.retrieval.base import OpenCollection, SearchRequest, StoreQuery
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.hybrid import LEAST_DEPTH, HybridRetriever
-from service.retrieval.ingesting.ingest import ingest
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.run import ingest
+from service.retrieval.search.hybrid import LEAST_DEPTH, HybridRetriever
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.settings import RetrievalSettings
 from tests.benchmarks.bm25_overlap import node
 
 TARGET = 1.15

@@ -16,8 +16,8 @@ import sys
 
 ROUNDS = 9
 YARDSTICK = "import fastapi, uvicorn, pydantic_settings, prometheus_client"
-CLI = "import service, service.cli"
-APP = "import service.cli, service.api.app, service.serving"
+CLI = "import service, service.cli.main"
+APP = "import service.cli.main, service.api.app, service.cli.serve"
 HEAVY = ("elasticsearch", "qdrant_client", "torch", "transformers")
 
 

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import anyio
 
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingesting.ahead import size_of, take
-from service.retrieval.ingesting.ingest import ingest
-from service.retrieval.ingesting.sources import read_files
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.ahead import size_of, take
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.run import ingest
+from service.retrieval.ingest.sources import read_files
 
 WORDS = [f"w{number}" for number in range(5_000)]
 NEW = 2_000  # documents of the second part

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.concurrency import gather
-from service.labelling.checkpoint import read_card
-from service.labelling.encoders import EncoderLabeler
-from service.labelling.encoding import encode_passages, passage_text
-from service.labelling.opening import SHIPPED
-from service.labelling.session import INPUTS, load_session
-from service.retrieval.sample import Sample
+from service.core.concurrency import gather
+from service.encoders.checkpoint import read_card
+from service.encoders.efficientrag import EncoderLabeler
+from service.encoders.factory import SHIPPED
+from service.encoders.inputs import encode_passages, passage_text
+from service.encoders.session import INPUTS, load_session
+from service.retrieval.collections.sample import Sample
 
 MOST = 1.3
 PASSAGES = 10

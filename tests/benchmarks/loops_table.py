@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.loops_table --data DATA [--n 25] [--work FOLDER] [--config FILE]
 
-Questions of four kinds (`service.training.heldout`) over all passages of the 2Wiki corpus, by the
-shipped model, each asked by the route of its kind with every loop, without retrieval (`direct`),
-and once as `auto`, where the model routes. FOLDER keeps the ingested collection and the rows.
+Questions of four kinds (`service.workshop.facts.heldout`) over all passages of the 2Wiki corpus, by
+the shipped model, each asked by the route of its kind with every loop, without retrieval
+(`direct`), and once as `auto`, where the model routes. FOLDER keeps the ingested collection and the
+rows.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from pathlib import Path
 import anyio
 import orjson
 
-from service.concurrency import closing
-from service.domain import RequestLoop
-from service.errors import LoopUnavailable
+from service.core.concurrency import closing
+from service.core.domain import RequestLoop
+from service.core.errors import LoopUnavailable
+from service.core.settings import load_settings
 from service.evaluation.datasets import GoldQuestion, load_dataset
 from service.evaluation.report import summary
 from service.evaluation.runner import Plan, Row, evaluate
-from service.retrieval.ingesting.ingest import ingest
+from service.retrieval.ingest.run import ingest
 from service.runtime import Runtime, open_runtime
-from service.settings import load_settings
-from service.training.heldout import CORPUS, KINDS, heldout_questions
+from service.workshop.facts.heldout import CORPUS, KINDS, heldout_questions
 
 NAME = "wiki"
 LOOPS: tuple[RequestLoop, ...] = ("anrag", "autorag", "dragin", "efficientrag")

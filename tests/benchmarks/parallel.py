@@ -14,13 +14,13 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from service.answering import answer_stream
-from service.concurrency import closing
-from service.domain import Passage
-from service.generation.base import Capabilities, Delta, GenerationRequest, TokenUsage
-from service.inquiry import Scope
-from service.loops.anrag import Anrag
-from service.revelator.relevance import judge_relevance
+from service.answer.inquiry import Scope
+from service.core.concurrency import closing
+from service.core.domain import Passage
+from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
+from service.strategies.anrag import Anrag
+from service.strategies.pipeline import answer_stream
+from service.strategies.revelator.relevance import judge_relevance
 from tests.support.asking import ScriptedRetriever, inquiry
 
 CALL_S = 0.05

@@ -19,10 +19,10 @@ from contextlib import suppress
 
 import aiohttp
 
-from service.concurrency import closing
-from service.generation.base import GenerationRequest, Generator, complete
-from service.generation.factory import open_generator
-from service.settings import EngineSettings
+from service.core.concurrency import closing
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest, Generator, complete
+from service.engines.factory import open_generator
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.client_cpu import cpu_per_call
 from tests.benchmarks.http_support import in_ms, quantile

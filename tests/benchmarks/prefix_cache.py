@@ -18,11 +18,11 @@ from pathlib import Path
 
 import orjson
 
-from service.answering import collect
-from service.concurrency import gather
-from service.domain import Answer
+from service.core.concurrency import gather
+from service.core.domain import Answer
+from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
+from service.strategies.pipeline import collect
 from service.telemetry.logs import configure_logging
 from tests.support.tiny import as_trained
 from tests.support.vllm import Vllm, metric, vllm_server

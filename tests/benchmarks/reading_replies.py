@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 
-from service.revelator.parsing import read_answer
-from tests.unit.revelator.test_readings import LONG, ROWS, read
+from service.strategies.revelator.parsing import read_answer
+from tests.unit.strategies.revelator.test_readings import LONG, ROWS, read
 
 QUESTION = "Where was he born?"
 SMALL, LARGE = 10_000, 100_000

@@ -18,10 +18,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.banner import SAMPLE_QUESTIONS
-from service.prompting.templates import TemplateSet
+from service.cli.banner import SAMPLE_QUESTIONS
+from service.core.settings import Settings
+from service.prompts.templates import TemplateSet
 from service.runtime import open_runtime
-from service.settings import Settings
 from service.telemetry.logs import configure_logging
 from tests.support.claims import Told, flags_of, holds, problems
 from tests.support.real_cases import Case, ask

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.recall --data DATA [--work FOLDER] [--tune]
 
 DATA holds musique/corpus.jsonl and questions.jsonl. FOLDER keeps the ingested collection for the
-next run. The questions that `service.training.splits` holds out are printed apart; `--tune` prints
-what settings of the fusion give on the others, and nothing else is ever tuned on.
+next run. The questions that `service.workshop.facts.splits` holds out are printed apart; `--tune`
+prints what settings of the fusion give on the others, and nothing else is ever tuned on.
 
 The recall of one question is the share of its gold passages among the first k. Elsewhere BM25S,
 MiniLM and RRF gave 0.56, 0.70 and 0.70 at 10 on these 100 questions.
@@ -24,14 +24,14 @@ from typing import Any, Literal
 import anyio
 import orjson
 
-from service.domain import ScoredPassage
+from service.core.domain import ScoredPassage
+from service.core.settings import RetrievalSettings, Settings
 from service.retrieval.base import SearchRequest
-from service.retrieval.embedded import EmbeddedStores, open_embedded
-from service.retrieval.fusion import fuse
-from service.retrieval.hybrid import LEAST_DEPTH
-from service.retrieval.ingesting.ingest import ingest
-from service.settings import RetrievalSettings, Settings
-from service.training.splits import is_held_out
+from service.retrieval.ingest.run import ingest
+from service.retrieval.opened import EmbeddedStores, open_embedded
+from service.retrieval.search.fusion import fuse
+from service.retrieval.search.hybrid import LEAST_DEPTH
+from service.workshop.facts.splits import is_held_out
 
 Ranking = Sequence[ScoredPassage]
 Name = Literal["bm25", "dense", "hybrid"]

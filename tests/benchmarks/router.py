@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from service.encoders.router.factory import SHIPPED
+from service.encoders.router.head import ROUTES, Head, load_head
 from service.retrieval.embedding.minilm import (
     FOLDER,
     LAYERS,
@@ -29,24 +31,22 @@ from service.retrieval.embedding.minilm import (
     open_session,
 )
 from service.retrieval.embedding.presets import MINILM
-from service.routing.head import ROUTES, Head, load_head
-from service.routing.opening import SHIPPED
-from service.training.calibration import (
+from service.workshop.calibration import (
     confusion_table,
     expected_calibration_error,
     negative_log_likelihood,
     reliability,
     reliability_plot,
 )
-from service.training.recipes.recipe import Run
-from service.training.recipes.router import (
+from service.workshop.facts.routes import ASKED, REAL, RoutedQuestion, routed_questions
+from service.workshop.recipes.recipe import Run
+from service.workshop.recipes.router import (
     PRESETS,
     RouterTraining,
     card_of,
     train_network,
     vectors_of,
 )
-from service.training.routes import ASKED, REAL, RoutedQuestion, routed_questions
 from tests.benchmarks.default_model import macro_f1
 from tests.benchmarks.surface import surface_baseline
 

@@ -30,20 +30,20 @@ import anyio
 import numpy as np
 import orjson
 
-from service.domain import Passage
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Record, parse_document
+from service.core.domain import Passage
+from service.core.settings import RetrievalSettings
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import BATCH, Embedder, Vector, open_embedder, passage_input
 from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.ingesting.ingest import ingest
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Record, parse_document
+from service.retrieval.ingest.run import ingest
 from service.retrieval.stores import qdrant_store
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.points import payload_of, point_id
 from service.retrieval.stores.qdrant_server import QdrantServer
-from service.settings import RetrievalSettings
 from tests.benchmarks.elastic_paths import bulked, ingested
 
 NAME, BARE = "server-ingest", "server-ingest-bare"

@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.concurrency import gather
-from service.generation.signals import ScoreRequest, SignalRequest
-from service.generation.vllm import VllmGenerator
-from service.generation.vllm_wire import PluginInfo
-from service.settings import EngineSettings
+from service.core.concurrency import gather
+from service.core.settings import EngineSettings
+from service.engines.signals import ScoreRequest, SignalRequest
+from service.engines.vllm import VllmGenerator
+from service.engines.vllm_wire import PluginInfo
 from tests.support.vllm import Vllm, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 

@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from service.concurrency import gather
-from service.generation.base import GenerationRequest, Generator, complete
-from service.generation.signals import SignalRequest
-from service.generation.vllm import VllmGenerator
-from service.settings import EngineSettings
+from service.core.concurrency import gather
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest, Generator, complete
+from service.engines.signals import SignalRequest
+from service.engines.vllm import VllmGenerator
 from tests.stubs.wide_model import save_wide_model
 from tests.support.tiny import TINY
 from tests.support.vllm import vllm_server

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from service.budget import Limits
-from service.calling import Roles
-from service.events import BaseEvent, StepEnd, Stop, Token, Withdraw
-from service.generation.base import GenerationRequest
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.inquiry import Inquiry, Scope
-from service.loops.autorag import Autorag
-from service.prompting.templates import TemplateSet
-from service.settings import AutoragSettings, Settings
+from service.answer.budget import Limits
+from service.answer.calls import Roles
+from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
+from service.answer.inquiry import Inquiry, Scope
+from service.core.settings import AutoragSettings, Settings
+from service.engines.base import GenerationRequest
+from service.engines.scripted import ScriptedGenerator, ScriptStep
+from service.prompts.templates import TemplateSet
+from service.strategies.autorag import Autorag
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 
 GOLDEN = Path(__file__).parent / "autorag"

@@ -22,9 +22,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from service.loops.dragin.queries import QUERY_TOKENS
-from service.prompting.templates import TemplateSet
-from service.tagging.opening import open_splitter, open_tagger
+from service.prompts.templates import TemplateSet
+from service.strategies.dragin.queries import QUERY_TOKENS
+from service.text.tagging.factory import open_splitter, open_tagger
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY
 

@@ -14,18 +14,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from service.budget import Budget, Limits
-from service.calling import Role, Roles
-from service.domain import Passage, ScoredPassage
-from service.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
-from service.generation.base import Generator
-from service.inquiry import Inquiry, Observer, QuestionRequest, Scope
-from service.loops.dragin import Dragin
-from service.loops.dragin.prompts import opening_layout, shown
-from service.loops.dragin.words import join
-from service.prompting.templates import TemplateSet
+from service.answer.budget import Budget, Limits
+from service.answer.calls import Role, Roles
+from service.answer.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
+from service.answer.inquiry import Inquiry, Observer, QuestionRequest, Scope
+from service.core.domain import Passage, ScoredPassage
+from service.core.settings import Settings
+from service.engines.base import Generator
+from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
-from service.settings import Settings
+from service.strategies.dragin import Dragin
+from service.strategies.dragin.prompts import opening_layout, shown
+from service.strategies.dragin.words import join
 
 RECORD = Path(__file__).parent / "dragin_official.json"
 SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"

@@ -10,12 +10,12 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.answering import answer_stream, collect
-from service.domain import Answer, Passage
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.labelling.base import Labelling, PassageLabel, Tag
+from service.core.domain import Answer, Passage
+from service.core.settings import Settings
+from service.encoders.base import Labelling, PassageLabel, Tag
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest, SearchResult
-from service.settings import Settings
+from service.strategies.pipeline import answer_stream, collect
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 
 HOPS = 4

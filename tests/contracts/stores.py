@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.retrieval.catalog.backends import Backends
+from service.retrieval.collections.backends import Backends
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.qdrant_server import QdrantServer
 

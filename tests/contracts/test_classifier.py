@@ -9,9 +9,9 @@ from typing import get_args
 import anyio
 import pytest
 
-from service.domain import RouteName
-from service.routing.base import Classifier
-from service.routing.opening import SHIPPED
+from service.core.domain import RouteName
+from service.encoders.router.base import Classifier
+from service.encoders.router.factory import SHIPPED
 from tests.conftest import need
 from tests.stubs.fake_classifier import FakeClassifier
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 def shipped() -> Classifier:
     need("onnxruntime")
-    from service.routing.minilm import MinilmClassifier
+    from service.encoders.router.minilm import MinilmClassifier
 
     return MinilmClassifier(SHIPPED, threads=1)
 

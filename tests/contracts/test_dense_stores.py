@@ -11,17 +11,17 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from service.errors import RevelatorError
+from service.core.errors import RevelatorError
+from service.core.settings.retrieval import Distance
+from service.core.settings.vectors import VectorSettings
 from service.retrieval.base import StoreQuery
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document, Record
 from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document, Record
 from service.retrieval.stores import qdrant_store
 from service.retrieval.stores.base import VectorStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_store import QdrantStore
-from service.settings.retrieval import Distance
-from service.settings.vectors import VectorSettings
 from tests.contracts.stores import QUIET, qdrant_server
 
 # qdrant-client's engine in this process compares with every vector, and says so.

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import pytest
 
-from service.concurrency import closing
-from service.errors import EngineFailure
-from service.generation.base import Delta, GenerationRequest, Generator, Message, complete
-from service.generation.factory import open_generator
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.settings import EngineSettings
+from service.core.concurrency import closing
+from service.core.errors import EngineFailure
+from service.core.settings import EngineSettings
+from service.engines.base import Delta, GenerationRequest, Generator, Message, complete
+from service.engines.factory import open_generator
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.stubs.openai_server import StubServer
 from tests.stubs.tiny_compiled import COMPILED
 from tests.stubs.tiny_model import save_tiny_model

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from service.errors import EngineFailure
-from service.labelling.base import Labeler, PassageLabel, QueryFilter, Tag
-from service.labelling.encoders import EncoderFilter, EncoderLabeler
+from service.core.errors import EngineFailure
+from service.encoders.base import Labeler, PassageLabel, QueryFilter, Tag
+from service.encoders.efficientrag import EncoderFilter, EncoderLabeler
 from tests.stubs.word_labelling import WordFilter, WordLabeler, write_checkpoint
 
 pytestmark = pytest.mark.anyio

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from service.errors import InvalidRequest, RevelatorError
+from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest
-from service.retrieval.catalog import restoring
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.documents import Record, parse_document
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
+from service.retrieval.collections import restore as restoring
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.ingest.documents import Record, parse_document
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import elastic_index, qdrant_store
 from service.retrieval.stores.points import record_of
 from tests.contracts.stores import QUIET, WORLDS

@@ -11,15 +11,15 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from service.errors import InvalidRequest, RevelatorError
+from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.documents import parse_document
-from service.retrieval.holding import HeldRetriever
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
-from service.retrieval.sample import Sample
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
+from service.retrieval.ingest.documents import parse_document
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.held import HeldRetriever
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writing import contents
 from tests.unit.retrieval.worlds import SETTINGS, CountingEmbedder

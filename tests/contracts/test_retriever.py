@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain import ScoredPassage
-from service.errors import InvalidRequest, NotFound
+from service.core.domain import ScoredPassage
+from service.core.errors import InvalidRequest, NotFound
 from service.retrieval.base import Retriever, SearchRequest
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.worlds import world

@@ -9,16 +9,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from service.errors import NotFound, StoreError
+from service.core.errors import NotFound, StoreError
 from service.retrieval.base import SearchRequest
-from service.retrieval.catalog import manifest_elastic, shelf
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.documents import Document
-from service.retrieval.holding import HeldRetriever
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
-from service.retrieval.sample import Sample
+from service.retrieval.collections import manifest_elastic, shelf
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
+from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.held import HeldRetriever
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, elastic_server, qdrant_server
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 

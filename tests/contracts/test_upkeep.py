@@ -8,16 +8,16 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from service.errors import ConfigurationError, StoreError
+from service.core.errors import ConfigurationError, StoreError
 from service.retrieval.base import SearchRequest
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.catalog.upkeep import Finding
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document, Record
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.upkeep import Finding
 from service.retrieval.embedding import Vector
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writing import LONG, contents, opened
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder

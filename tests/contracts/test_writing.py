@@ -10,16 +10,16 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from service.errors import NotFound, RevelatorError, StoreError
+from service.core.errors import NotFound, RevelatorError, StoreError
 from service.retrieval.base import SearchRequest
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collection import Collection
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
-from service.retrieval.sample import Sample
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 

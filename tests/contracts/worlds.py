@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from service.retrieval.base import Retriever
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import SETTINGS
 
 

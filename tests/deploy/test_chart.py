@@ -10,7 +10,7 @@ import yaml
 from kubernetes_validate import validate
 
 import service
-from service.serving import FLUSH_S
+from service.cli.serve import FLUSH_S
 from tests.deploy.helm import (
     CHART,
     EXAMPLES,

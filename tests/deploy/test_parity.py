@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from service.generation.pool import probing
-from service.serving import FLUSH_S
-from service.settings import Settings, load_settings
-from service.settings.loading import PREFIX
+from service.cli.serve import FLUSH_S
+from service.core.settings import Settings, load_settings
+from service.core.settings.loading import PREFIX
+from service.engines.pool import probing
 from tests.deploy.compose import services
 from tests.deploy.helm import CHART, EXAMPLES, ROOT, Object, named, objects, pods
 from tests.deploy.images import image

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings.loading import PREFIX
+from service.core.settings.loading import PREFIX
 from tests.deploy.helm import ROOT, Object, named, objects, pods, template
 
 START_S = 200  # on a machine that is busy with other things

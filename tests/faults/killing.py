@@ -22,13 +22,13 @@ from typing import Any, Literal, get_args
 
 import anyio
 
-from service.retrieval.catalog import manifest_store, shelf
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.catalog.upkeep import Report
+from service.retrieval.collections import manifest_store, shelf
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
+from service.retrieval.collections.upkeep import Report
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingesting.ingest import IngestReport, ingest
-from service.retrieval.manifest import Manifest
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.run import IngestReport, ingest
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.unit.retrieval.worlds import dense_hashes

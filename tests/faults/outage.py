@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from service.errors import RevelatorError
-from service.generation.scripted import ScriptedGenerator
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.ingesting.ingest import ingest_documents
+from service.core.errors import RevelatorError
+from service.engines.scripted import ScriptedGenerator
+from service.retrieval.collections.registry import Collections
+from service.retrieval.ingest.run import ingest_documents
 from tests.support.live import Live, answering, config, live
 from tests.unit.retrieval.worlds import CORPUS
 

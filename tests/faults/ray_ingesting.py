@@ -16,11 +16,11 @@ from pathlib import Path
 
 import anyio
 
-from service.retrieval.catalog.collections import Collections
+from service.core.settings import RetrievalSettings
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingesting.on_ray import LOCAL, ingest_on_ray
-from service.retrieval.sample import Sample
-from service.settings import RetrievalSettings
+from service.retrieval.ingest.on_ray import LOCAL, ingest_on_ray
 from tests.faults.killing import NAME
 
 SETTINGS = RetrievalSettings(embedding_model="hashing")

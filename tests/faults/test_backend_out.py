@@ -14,14 +14,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from service.answering import collect
-from service.domain import Answer
-from service.errors import RetrievalFailure
-from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.core.domain import Answer
+from service.core.errors import RetrievalFailure
+from service.core.settings import Settings
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
-from service.retrieval.ingesting.ingest import ingest_documents
+from service.retrieval.ingest.run import ingest_documents
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
+from service.strategies.pipeline import collect
 from tests.elasticsearch_node import running_elasticsearch
 from tests.faults.proxy import Proxy, proxied
 from tests.unit.retrieval.worlds import CORPUS

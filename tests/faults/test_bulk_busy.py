@@ -13,9 +13,9 @@ import orjson
 import pytest
 from aiohttp import ClientSession, web
 
-from service.errors import RetrievalFailure
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document, Record
+from service.core.errors import RetrievalFailure
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document, Record
 from service.retrieval.stores import elastic_index, elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore

@@ -16,17 +16,17 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from service.errors import RetrievalFailure
+from service.core.errors import RetrievalFailure
+from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest, SearchResult
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest, ingest_documents
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.run import ingest, ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
-from service.settings import RetrievalSettings
 from tests.elasticsearch_node import Node, running_elasticsearch
 from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents

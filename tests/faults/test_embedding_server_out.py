@@ -12,12 +12,12 @@ import orjson
 import pytest
 from aiohttp import web
 
+from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import EmbeddingContract, HashingEmbedder
 from service.retrieval.embedding.http import HttpEmbedder
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
-from service.settings import EmbeddingSettings, RetrievalSettings
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 
 pytestmark = pytest.mark.anyio

@@ -18,18 +18,18 @@ import pytest
 import structlog
 from aiohttp import web
 
-from service.errors import RevelatorError
-from service.generation.factory import open_generator
+from service.core.errors import RevelatorError
+from service.core.settings import RetrievalSettings
+from service.engines.factory import open_generator
 from service.retrieval.base import SearchRequest
-from service.retrieval.catalog.backends import open_backends
-from service.retrieval.catalog.collections import Collections
+from service.retrieval.collections.backends import open_backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, open_embedder
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
-from service.retrieval.reranking.opening import open_reranker
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.reranking.factory import open_reranker
 from service.retrieval.reranking.server import RerankServer
-from service.retrieval.sample import Sample
-from service.settings import RetrievalSettings
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.conftest import unavailable
 from tests.qdrant_node import QdrantNode, running_qdrant
 from tests.support.live import config, live

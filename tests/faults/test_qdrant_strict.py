@@ -9,14 +9,14 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from service.errors import StoreError
+from service.core.errors import StoreError
 from service.retrieval.base import SearchRequest
-from service.retrieval.catalog.backends import Backends
-from service.retrieval.catalog.collections import Collections
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.qdrant_node import QdrantNode, running_qdrant
 from tests.unit.retrieval.worlds import SETTINGS

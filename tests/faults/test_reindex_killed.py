@@ -7,11 +7,11 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from service.retrieval.catalog.collections import Collections
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import BATCH, HashingEmbedder
-from service.retrieval.sample import Sample
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document
 from tests.faults.killing import (
     NAME,
     NotingEmbedder,

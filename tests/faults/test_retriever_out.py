@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import RetrievalFailure
+from service.core.errors import RetrievalFailure
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.hybrid import HybridRetriever
-from service.retrieval.ingesting.ingest import ingest_documents
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, opened
 
 pytestmark = pytest.mark.anyio

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from service.concurrency import closing
-from service.events import AnswerReady, Failed, Token, Withdraw
-from service.generation.pool.report import Pool
+from service.answer.events import AnswerReady, Failed, Token, Withdraw
+from service.core.concurrency import closing
+from service.core.settings import Settings
+from service.engines.pool.report import Pool
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.workers import StubWorker, stub_worker, stub_workers
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.generation.encoding import PromptEncoder
-from service.generation.signals import ContextRows, DraftToken, Scoring
+from service.engines.encoding import PromptEncoder
+from service.engines.signals import ContextRows, DraftToken, Scoring
 
 TOLERANCE = 1e-5  # of attention
 OF_ENTROPY = 3e-5  # vLLM's own float32 logits: at worst 1.2e-5 with AVX-512, 1.6e-5 with AVX2

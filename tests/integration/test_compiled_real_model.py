@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from service.generation.embedded import EmbeddedGenerator
-from service.settings import EngineSettings
-from service.training.compiling.folder import compile_folder
-from service.training.compiling.graph import FLOAT_PRODUCTS
+from service.core.settings import EngineSettings
+from service.engines.embedded import EmbeddedGenerator
+from service.workshop.compiling.folder import compile_folder
+from service.workshop.compiling.graph import FLOAT_PRODUCTS
 from tests.stubs.tiny_compiled import save_dequantised
 from tests.support.smollm2 import smollm2_folder
-from tests.unit.generation.test_embedded_signals import Reference, check_draft
+from tests.unit.engines.test_embedded_signals import Reference, check_draft
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 PROMPT = (

@@ -10,12 +10,12 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from service.concurrency import gather
-from service.errors import StoreError
-from service.generation.scripted import ScriptedGenerator
+from service.core.concurrency import gather
+from service.core.errors import StoreError
+from service.engines.scripted import ScriptedGenerator
 from service.retrieval.base import StoreQuery
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document, Record
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document, Record
 from service.retrieval.stores import elastic_index, elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore

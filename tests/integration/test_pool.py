@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from service.answering import collect
-from service.concurrency import closing, gather
-from service.domain import Answer, Passage
-from service.events import Token
-from service.generation.base import GenerationRequest, complete
-from service.generation.factory import open_generator
+from service.answer.events import Token
+from service.core.concurrency import closing, gather
+from service.core.domain import Answer, Passage
+from service.core.settings import Settings
+from service.engines.base import GenerationRequest, complete
+from service.engines.factory import open_generator
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
+from service.strategies.pipeline import collect
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.tiny import as_trained
 from tests.support.vllm import Vllm, metric, vllm_server

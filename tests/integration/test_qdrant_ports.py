@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from service.checking import check_in_terminal
+from service.cli.check import check_in_terminal
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores import qdrant_server
 from service.retrieval.stores.qdrant_server import QdrantServer

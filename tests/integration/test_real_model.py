@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from service.domain import Problem
-from service.errors import EngineRefusal, LoopUnavailable, RevelatorError
-from service.events import StepEnd
-from service.generation.base import GenerationRequest, Message, complete
-from service.generation.openai import OpenAIGenerator
-from service.prompting.templates import TemplateSet
+from service.answer.events import StepEnd
+from service.core.domain import Problem
+from service.core.errors import EngineRefusal, LoopUnavailable, RevelatorError
+from service.core.settings import EngineSettings, Settings
+from service.engines.base import GenerationRequest, Message, complete
+from service.engines.openai import OpenAIGenerator
+from service.prompts.templates import TemplateSet
 from service.runtime import open_runtime
-from service.settings import EngineSettings, Settings
 from tests.support.claims import Told, flags_of, problems
 from tests.support.llama_cpp import llama_server
 from tests.support.real_cases import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from service.training.recipes.registry import MODULES
+from service.workshop.recipes.registry import MODULES
 from tests.conftest import unavailable
 
 pytestmark = pytest.mark.timeout(600)
@@ -90,7 +90,7 @@ def test_smoke_and_the_same_weights_after_a_kill(recipe: str, tmp_path: Path) ->
 
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
     """What many GPUs do, on two processes of a CPU: rows shared, weights and losses as of one."""
-    from service.training.recipes import router
+    from service.workshop.recipes import router
 
     smoke = router.smoke(tmp_path)
     rows = ["--data", str(smoke.data[0]), "--held-out", str(smoke.held_out[0])]
@@ -116,7 +116,7 @@ def losses_of(folder: Path) -> list[float]:
 def test_a_smoke_run_that_learns_nothing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.training.recipes import sft, starting
+    from service.workshop.recipes import sft, starting
 
     lazy = sft.smoke(tmp_path).model_copy(update={"steps": 2, "learning_rate": 1e-9})
     recipe = replace(sft.RECIPE, smoke=lambda folder: lazy)

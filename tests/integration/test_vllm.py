@@ -19,21 +19,21 @@ from urllib.request import urlopen
 import pytest
 from rich.console import Console
 
-from service.concurrency import closing
-from service.errors import EngineFailure
-from service.generation.base import GenerationRequest, Message, complete
-from service.generation.openai import OpenAIGenerator
-from service.generation.signals import ScoreRequest
-from service.generation.vllm import VllmGenerator
-from service.settings import EngineSettings
-from service.synthesis.command import Options, run_all
-from service.synthesis.driver import Run
-from service.synthesis.pipelines import pipeline_of
-from service.synthesis.teacher import Teacher
+from service.core.concurrency import closing
+from service.core.errors import EngineFailure
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest, Message, complete
+from service.engines.openai import OpenAIGenerator
+from service.engines.signals import ScoreRequest
+from service.engines.vllm import VllmGenerator
+from service.workshop.synthesis.command import Options, run_all
+from service.workshop.synthesis.driver import Run
+from service.workshop.synthesis.pipelines import pipeline_of
+from service.workshop.synthesis.teacher import Teacher
 from tests.conftest import unavailable
 from tests.support.tiny import TINY, open_tiny
 from tests.support.vllm import metric, vllm_server
-from tests.unit.synthesis.worlds import compound_lines, nothing
+from tests.unit.workshop.synthesis.worlds import compound_lines, nothing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 

@@ -14,11 +14,11 @@ from tests.conftest import need
 
 need("torch")
 
-from service.errors import EngineFailure
-from service.generation.base import GenerationRequest, complete
-from service.generation.signals import ScoreRequest
-from service.generation.vllm import VllmGenerator
-from service.settings import EngineSettings
+from service.core.errors import EngineFailure
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest, complete
+from service.engines.signals import ScoreRequest
+from service.engines.vllm import VllmGenerator
 from tests.stubs.tiny_model import TINY_SHAPE, save_tiny_model
 from tests.support.vllm import vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment

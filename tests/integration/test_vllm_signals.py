@@ -20,11 +20,11 @@ from tests.support.tiny import TINY
 
 torch = need("torch")
 
-from service.errors import EngineFailure, EngineRefusal  # noqa: E402
-from service.generation.base import GenerationRequest, complete  # noqa: E402
-from service.generation.signals import ContextRows, DraftToken, ScoreRequest, SignalRequest  # noqa: E402
-from service.generation.vllm import VllmGenerator  # noqa: E402
-from service.settings import EngineSettings  # noqa: E402
+from service.core.errors import EngineFailure, EngineRefusal  # noqa: E402
+from service.core.settings import EngineSettings  # noqa: E402
+from service.engines.base import GenerationRequest, complete  # noqa: E402
+from service.engines.signals import ContextRows, DraftToken, ScoreRequest, SignalRequest  # noqa: E402
+from service.engines.vllm import VllmGenerator  # noqa: E402
 from tests.integration.eager import Eager  # noqa: E402
 from tests.stubs.tiny_model import save_tiny_model  # noqa: E402
 from tests.support.vllm import metric, vllm_server  # noqa: E402

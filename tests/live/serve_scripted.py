@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.serving import run_server
-from service.settings import Settings
+from service.cli.serve import run_server
+from service.core.settings import Settings
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.telemetry.logs import configure_logging
 from tests.stubs.fake_retriever import FakeRetriever
 

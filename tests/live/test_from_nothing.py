@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from service.banner import sample_questions
+from service.cli.banner import sample_questions
 
 START_S = 90
 ASK_S = 60

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.domain import Passage
-from service.generation.factory import open_generator
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.settings import EngineSettings
+from service.core.domain import Passage
+from service.core.settings import EngineSettings
+from service.engines.factory import open_generator
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, Raw, answering, eventually, live

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.support.live import Raw, live
 
 pytestmark = pytest.mark.anyio

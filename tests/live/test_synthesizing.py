@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from service.retrieval.ingesting.ingest import ingest_documents
+from service.core.settings import EngineSettings, RetrievalSettings, Settings
+from service.retrieval.ingest.run import ingest_documents
 from service.runtime import open_runtime
-from service.settings import EngineSettings, RetrievalSettings, Settings
-from service.synthesis.command import Options, synthesize_file
-from service.training.labels import FilterRow, LabelerRow
-from service.training.rows import read_rows_of
+from service.workshop.facts.labels import FilterRow, LabelerRow
+from service.workshop.facts.rows import read_rows_of
+from service.workshop.synthesis.command import Options, synthesize_file
 from tests.stubs.openai_server import StubServer
-from tests.unit.synthesis.worlds import (
+from tests.unit.workshop.synthesis.worlds import (
     TOWNS,
     composer_of,
     compound_lines,

@@ -25,10 +25,10 @@ ASKED: tuple[dict[str, Any], ...] = (
 
 
 async def ask_all(data_dir: str, model: str | None) -> dict[str, Any]:
-    from service.concurrency import closing
-    from service.events import AnswerReady
+    from service.answer.events import AnswerReady
+    from service.core.concurrency import closing
+    from service.core.settings import Settings
     from service.runtime import open_runtime
-    from service.settings import Settings
 
     engine = {"kind": "embedded", "model": model, "timeout_s": 200} if model else {}
     settings = Settings.model_validate(

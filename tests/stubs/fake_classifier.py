@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.domain import RouteName
-from service.routing.base import ROUTES, Routed
+from service.core.domain import RouteName
+from service.encoders.router.base import ROUTES, Routed
 
 
 class FakeClassifier:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from service.domain import Passage, ScoredPassage
-from service.errors import InvalidRequest, NotFound
+from service.core.domain import Passage, ScoredPassage
+from service.core.errors import InvalidRequest, NotFound
 from service.retrieval.base import Filter, SearchRequest, SearchResult
 
 NORMA = "Norma is an opera. It was composed by Vincenzo Bellini."

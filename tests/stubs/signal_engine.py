@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.generation.base import Capabilities, TokenUsage
-from service.generation.scripted import ScriptedGenerator, ScriptError, ScriptStep
-from service.generation.signals import (
+from service.engines.base import Capabilities, TokenUsage
+from service.engines.scripted import ScriptedGenerator, ScriptError, ScriptStep
+from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
     ContextRows,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.labelling.base import PassageLabel, Tag
-from service.labelling.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard, Kind
-from service.labelling.encoding import markable_words
-from service.labelling.tokenizing import shipped_tokenizer
-from service.labelling.words import words
+from service.encoders.base import PassageLabel, Tag
+from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard, Kind
+from service.encoders.inputs import markable_words
+from service.encoders.tokenizer import shipped_tokenizer
+from service.encoders.words import words
 
 
 @dataclass

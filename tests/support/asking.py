@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.answering import answer_stream
-from service.budget import Budget, Limits
-from service.calling import Role, Roles
-from service.domain import Answer, Passage, ScoredPassage
-from service.events import AnswerReady, BaseEvent, Failed
-from service.generation.base import Generator
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.inquiry import Inquiry, QuestionRequest
-from service.labelling.base import Labelling
-from service.prompting.templates import TemplateSet
+from service.answer.budget import Budget, Limits
+from service.answer.calls import Role, Roles
+from service.answer.events import AnswerReady, BaseEvent, Failed
+from service.answer.inquiry import Inquiry, QuestionRequest
+from service.core.domain import Answer, Passage, ScoredPassage
+from service.core.settings import Settings
+from service.encoders.base import Labelling
+from service.encoders.router.base import Classifier
+from service.engines.base import Generator
+from service.engines.scripted import ScriptedGenerator, ScriptStep
+from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
-from service.routing.base import Classifier
-from service.settings import Settings
+from service.strategies.pipeline import answer_stream
 
 
 def passage(passage_id: str, text: str, title: str = "") -> Passage:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from service.domain import Answer, Step
-from service.events import (
+from service.answer.events import (
     BaseEvent,
     Decomposition,
     Event,
@@ -27,8 +26,9 @@ from service.events import (
     StepStart,
     Withdraw,
 )
-from service.folding import Fold
-from service.prompting.templates import NO_ANSWER, TemplateSet
+from service.answer.fold import Fold
+from service.core.domain import Answer, Step
+from service.prompts.templates import NO_ANSWER, TemplateSet
 
 SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
 _EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)

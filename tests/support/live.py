@@ -16,13 +16,13 @@ from blockbuster import blockbuster_ctx
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
+from service.answer.events import BaseEvent, Event
 from service.api.app import create_app
-from service.events import BaseEvent, Event
-from service.generation.base import Generator
-from service.generation.scripted import ScriptedGenerator, ScriptStep
+from service.cli.serve import Server, base_url, bind, make_server
+from service.core.settings import Settings
+from service.engines.base import Generator
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import Retriever
-from service.serving import Server, base_url, bind, make_server
-from service.settings import Settings
 from service.telemetry.logs import configure_logging
 from tests.stubs.fake_retriever import FakeRetriever
 

@@ -9,12 +9,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from service.concurrency import closing, gather
-from service.domain import LoopName, Problem, RouteName
-from service.errors import RevelatorError
-from service.events import AnswerReady, Failed
+from service.answer.events import AnswerReady, Failed
+from service.core.concurrency import closing, gather
+from service.core.domain import LoopName, Problem, RouteName
+from service.core.errors import RevelatorError
+from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
-from service.settings import Settings
 from tests.support.claims import SAMPLE, Told
 
 AT_ONCE: Final = 6

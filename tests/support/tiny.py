@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from service.generation.local import LocalGenerator
-from service.generation.training_notes import read_training_notes
-from service.settings import EngineSettings
+from service.core.settings import EngineSettings
+from service.engines.training_notes import read_training_notes
+from service.engines.transformers import LocalGenerator
 from tests.conftest import need
 
 TINY: Final = Path(__file__).parents[1] / "fixtures" / "tiny"

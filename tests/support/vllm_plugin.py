@@ -6,7 +6,7 @@ import os
 import tomllib
 from pathlib import Path
 
-from service.generation.vllm_plugin import EXTENSION, NAME
+from service.vllm_plugin import EXTENSION, NAME
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ("--worker-extension-cls", EXTENSION)

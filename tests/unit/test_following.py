@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from service.errors import ConfigurationError
-from service.generation.base import Capabilities, Generator
-from service.generation.factory import open_generator
-from service.generation.scripted import ScriptedGenerator
-from service.generation.training_notes import UNKNOWN, TrainingNotes, read_training_notes
-from service.loops.autorag import autorag_mode
-from service.prompting.templates import SHIPPED
+from service.core.errors import ConfigurationError
+from service.core.settings import EngineSettings, Settings
+from service.engines.base import Capabilities, Generator
+from service.engines.factory import open_generator
+from service.engines.scripted import ScriptedGenerator
+from service.engines.training_notes import UNKNOWN, TrainingNotes, read_training_notes
+from service.prompts.templates import SHIPPED
 from service.runtime import describe_roles, open_runtime
-from service.settings import EngineSettings, Settings
+from service.strategies.autorag import autorag_mode
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.tiny import TINY
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from service.concurrency import closing
-from service.errors import EngineInterrupted
-from service.events import Token, Withdraw
-from service.folding import Fold
-from service.generation.base import (
+from service.answer.events import Token, Withdraw
+from service.answer.fold import Fold
+from service.answer.inquiry import RESTARTS, OpenStep, Scope
+from service.core.concurrency import closing
+from service.core.errors import EngineInterrupted
+from service.engines.base import (
     Capabilities,
     Delta,
     GenerationRequest,
     Message,
     TokenUsage,
 )
-from service.inquiry import RESTARTS, OpenStep, Scope
-from service.prompting.templates import PromptTemplate
-from service.revelator.reading import write_answer
+from service.prompts.templates import PromptTemplate
+from service.strategies.revelator.reading import write_answer
 from tests.support.asking import ScriptedRetriever, inquiry
 
 pytestmark = pytest.mark.anyio

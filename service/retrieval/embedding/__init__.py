@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from service.retrieval.embedding.base import BATCH, Embedder, Vector, passage_input
 from service.retrieval.embedding.contract import EmbeddingContract, differences
+from service.retrieval.embedding.factory import open_embedder
 from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.embedding.opening import open_embedder
 from service.retrieval.embedding.presets import HASHING, MINILM, PRESETS
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from service.domain import Passage
+from service.core.domain import Passage
 from service.retrieval.embedding.contract import EmbeddingContract
 
 Vector = list[float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.settings.retrieval import Distance, Pooling
+from service.core.settings.retrieval import Distance, Pooling
 
 
 class EmbeddingContract(BaseModel):

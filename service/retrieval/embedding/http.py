@@ -9,15 +9,15 @@ from functools import partial
 import aiohttp
 import orjson
 
-from service.concurrency import gather
-from service.connections import Connections
-from service.errors import BackendUnavailable, RetrievalFailure, RevelatorError
+from service.core.concurrency import gather
+from service.core.connections import Connections
+from service.core.errors import BackendUnavailable, RetrievalFailure, RevelatorError
+from service.core.settings import EmbeddingSettings
+from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
+from service.core.tls import tls_context
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.http_wire import read_vectors, refusal, shortened
-from service.settings import EmbeddingSettings
-from service.settings.urls import address_of, authorization, secrets_of, shown, without
-from service.tls import tls_context
 
 CONNECT_S = 5.0
 AT_ONCE = 4  # requests of one call

@@ -11,10 +11,15 @@ from typing import Any
 
 import orjson
 
-from service.errors import BackendUnavailable, ConfigurationError, RetrievalFailure, RevelatorError
+from service.core.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    RetrievalFailure,
+    RevelatorError,
+)
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.wordpiece import count_pieces
+from service.text.wordpiece import count_pieces
 
 MARKS = 2  # tokens that frame a text
 PASSING = {429, 502, 503, 504}  # statuses that another try may not meet

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import anyio.to_thread
 
-from service.errors import ConfigurationError, RevelatorError
+from service.core.errors import ConfigurationError, RevelatorError
 from service.retrieval.embedding.base import BATCH, Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 

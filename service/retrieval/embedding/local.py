@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.errors import ConfigurationError
-from service.offline import prepare_torch
+from service.core.errors import ConfigurationError
+from service.core.offline import prepare_torch
+from service.core.settings.retrieval import Pooling
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.in_process import Encode, InProcessEmbedder
-from service.settings.retrieval import Pooling
 
 
 def local_embedder(contract: EmbeddingContract, location: str, threads: int) -> InProcessEmbedder:

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 on ONNX Runtime, from the files that `service.training.minilm` made."""
+"""all-MiniLM-L6-v2 on ONNX Runtime, from the files of `service.workshop.compiling.minilm`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from service.errors import ConfigurationError
+from service.core.errors import ConfigurationError
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.in_process import Encode, InProcessEmbedder

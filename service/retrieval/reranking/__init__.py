@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.retrieval.reranking.base import Reranker
-from service.retrieval.reranking.opening import open_reranker
+from service.retrieval.reranking.factory import open_reranker
 from service.retrieval.reranking.ordering import Reranking
 
 __all__ = ["Reranker", "Reranking", "open_reranker"]

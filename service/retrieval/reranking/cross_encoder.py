@@ -13,8 +13,8 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
-from service.errors import ConfigurationError, RetrievalFailure, RevelatorError
-from service.offline import prepare_torch
+from service.core.errors import ConfigurationError, RetrievalFailure, RevelatorError
+from service.core.offline import prepare_torch
 
 BATCH: Final = 16  # pairs of one forward pass, similar in length
 LONGEST: Final = 512  # tokens of a pair; what is longer loses the end of its passage

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from service.domain import ScoredPassage
-from service.errors import RevelatorError
+from service.core.domain import ScoredPassage
+from service.core.errors import RevelatorError
+from service.core.settings import RerankerSettings, RetrievalSettings
 from service.retrieval.embedding import passage_input
-from service.retrieval.guard import Guard
-from service.retrieval.observing import Observer
 from service.retrieval.reranking.base import Reranker
-from service.settings import RerankerSettings, RetrievalSettings
+from service.retrieval.search.guard import Guard
+from service.retrieval.search.observer import Observer
 
 BACKEND = "reranker"  # its name in the metrics
 

@@ -15,10 +15,10 @@ import aiohttp
 import orjson
 from pydantic import SecretStr
 
-from service.connections import Connections
-from service.errors import BackendUnavailable, ConfigurationError, RetrievalFailure
-from service.settings.urls import address_of, authorization, secrets_of, shown, without
-from service.tls import tls_context
+from service.core.connections import Connections
+from service.core.errors import BackendUnavailable, ConfigurationError, RetrievalFailure
+from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
+from service.core.tls import tls_context
 
 CONNECT_S: Final = 5.0
 PASSING: Final = {429, 502, 503, 504}  # statuses that another try may not meet

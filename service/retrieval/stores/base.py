@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from service.retrieval.base import SearchStore
-from service.retrieval.documents import Record
+from service.retrieval.ingest.documents import Record
 
 
 class LexicalStore(SearchStore, Protocol):

@@ -15,8 +15,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from service.errors import StoreError
-from service.retrieval.manifest import Analysis
+from service.core.errors import StoreError
+from service.retrieval.collections.manifest import Analysis
 from service.retrieval.stores.elastic_server import ElasticServer
 
 TEMPLATE = "revelator"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.retrieval.base import TIE_BREAKER, StoreQuery
-from service.retrieval.filters import filter_tokens
+from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores.query_words import query_words
 
 SEARCH_TYPE = "dfs_query_then_fetch"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from service.errors import (
+from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,
@@ -21,8 +21,8 @@ from service.errors import (
     StoreError,
     StoreLost,
 )
-from service.settings.urls import Address, address_of, basic, shown, without
-from service.tls import tls_context
+from service.core.settings.urls import Address, address_of, basic, shown, without
+from service.core.tls import tls_context
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch

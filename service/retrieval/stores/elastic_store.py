@@ -25,18 +25,18 @@ from typing import Any, Self
 
 import orjson
 
-from service.domain import Passage, ScoredPassage
+from service.core.domain import Passage, ScoredPassage
 from service.retrieval.base import StoreQuery
-from service.retrieval.documents import Record
-from service.retrieval.filters import metadata_tokens
-from service.retrieval.manifest import Analysis
+from service.retrieval.collections.manifest import Analysis
+from service.retrieval.ingest.documents import Record
+from service.retrieval.search.filters import metadata_tokens
 from service.retrieval.stores.batching import Batcher
 from service.retrieval.stores.elastic_index import alias_of, create
 from service.retrieval.stores.elastic_query import SEARCH_TYPE, SOURCE, search_body
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
 from service.retrieval.stores.folding import fold
 from service.retrieval.stores.name_ids import name_id
-from service.retrieval.threads import on_loop
+from service.retrieval.stores.threads import on_loop
 
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
 _RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.domain import Passage, ScoredPassage
-from service.retrieval.documents import Record
-from service.retrieval.filters import metadata_tokens
+from service.core.domain import Passage, ScoredPassage
+from service.retrieval.ingest.documents import Record
+from service.retrieval.search.filters import metadata_tokens
 from service.retrieval.stores.name_ids import name_id
 
 # Point ids are UUIDs made of passage ids, so that a repeated upsert hits the same point.

@@ -21,9 +21,9 @@ import anyio
 import anyio.to_thread
 import qdrant_edge as edge
 
-from service.errors import StoreError
+from service.core.errors import StoreError
+from service.core.settings.vectors import VectorSettings
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.settings.vectors import VectorSettings
 
 LEAST = 20_000  # vectors outside the graph; so many are compared one by one in 1 to 2 ms
 SHARE = 0.2  # of all vectors, so that a growing collection is not built anew too often

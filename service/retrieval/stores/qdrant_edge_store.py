@@ -18,12 +18,13 @@ import anyio.to_thread
 import qdrant_edge as edge
 import structlog
 
-from service.domain import ScoredPassage
-from service.errors import RetrievalFailure, RevelatorError, StoreError
+from service.core.domain import ScoredPassage
+from service.core.errors import RetrievalFailure, RevelatorError, StoreError
+from service.core.settings.vectors import VectorSettings
 from service.retrieval.base import StoreQuery
-from service.retrieval.documents import Record
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.filters import filter_tokens
+from service.retrieval.ingest.documents import Record
+from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores.batching import Batcher
 from service.retrieval.stores.points import (
     HASH_FIELDS,
@@ -40,7 +41,6 @@ from service.retrieval.stores.qdrant_edge_graph import (
     put_in_place,
     recover,
 )
-from service.settings.vectors import VectorSettings
 
 SCROLL = 2_000  # points read at once when everything is listed
 DELETE = 1_000  # points deleted at once

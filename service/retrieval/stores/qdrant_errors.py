@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.errors import (
+from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from service.errors import ConfigurationError
+from service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient

@@ -15,12 +15,12 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from service.concurrency import retrieve
-from service.errors import ConfigurationError, RevelatorError
+from service.core.concurrency import retrieve
+from service.core.errors import ConfigurationError, RevelatorError
+from service.core.settings.urls import shown
 from service.retrieval.stores import qdrant_errors, qdrant_handshake
 from service.retrieval.stores.qdrant_access import Access
 from service.retrieval.stores.qdrant_handshake import Grpc
-from service.settings.urls import shown
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from service.domain import ScoredPassage
-from service.errors import StoreError, StoreLost
+from service.core.domain import ScoredPassage
+from service.core.errors import StoreError, StoreLost
+from service.core.settings.vectors import VectorSettings
 from service.retrieval.base import StoreQuery
-from service.retrieval.documents import Record
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.filters import filter_tokens
+from service.retrieval.ingest.documents import Record
+from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores.batching import Batcher
 from service.retrieval.stores.points import (
     HASH_FIELDS,
@@ -24,8 +25,7 @@ from service.retrieval.stores.points import (
     ranked,
 )
 from service.retrieval.stores.qdrant_server import QdrantServer
-from service.retrieval.threads import on_loop
-from service.settings.vectors import VectorSettings
+from service.retrieval.stores.threads import on_loop
 
 VECTOR = "dense"
 SCROLL = 1_000  # points read at once when many are listed

@@ -15,14 +15,14 @@ import orjson
 import tantivy
 from tantivy import Occur, Query
 
-from service.domain import Passage, ScoredPassage
-from service.errors import StoreError
+from service.core.domain import Passage, ScoredPassage
+from service.core.errors import StoreError
 from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
-from service.retrieval.documents import Record
-from service.retrieval.filters import filter_tokens, metadata_tokens
-from service.retrieval.manifest import Analysis
+from service.retrieval.collections.manifest import Analysis
+from service.retrieval.ingest.documents import Record
+from service.retrieval.search.filters import filter_tokens, metadata_tokens
 from service.retrieval.stores.query_words import query_words
-from service.retrieval.threads import Threads
+from service.retrieval.stores.threads import Threads
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000

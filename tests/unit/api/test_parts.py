@@ -11,14 +11,14 @@ import anyio.lowlevel
 import pytest
 from fastapi import Request
 
+from service.answer.events import Done, Judgement, StepEnd, Token
 from service.api.answer import encode
 from service.api.bodies import read_lines
 from service.api.channel import Channel
 from service.api.draining import Drain
 from service.api.limits import Admission, Place
-from service.errors import Draining, Overloaded
-from service.events import Done, Judgement, StepEnd, Token
-from service.settings import ServerSettings
+from service.core.errors import Draining, Overloaded
+from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.anyio

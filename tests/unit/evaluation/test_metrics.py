@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain import Citation
+from service.core.domain import Citation
 from service.evaluation.datasets import GoldQuestion, read_question
 from service.evaluation.metrics import (
     EVALUATORS,

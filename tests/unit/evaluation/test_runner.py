@@ -14,17 +14,25 @@ import anyio.lowlevel
 import pytest
 from rich.console import Console
 
-from service.answering import answer_stream
-from service.errors import EngineFailure
+from service.answer.events import (
+    BaseEvent,
+    Done,
+    QueryIssued,
+    RouteChosen,
+    Start,
+    StepEnd,
+    StepStart,
+)
+from service.answer.inquiry import QuestionRequest
+from service.core.errors import EngineFailure
+from service.core.settings import Settings
+from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.evaluation.command import EvaluateOptions, evaluate_file, run_evaluate
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import mean, summarise
 from service.evaluation.runner import Ask, Plan, Row, evaluate
-from service.events import BaseEvent, Done, QueryIssued, RouteChosen, Start, StepEnd, StepStart
-from service.generation.scripted import ScriptedGenerator, ScriptStep
-from service.inquiry import QuestionRequest
 from service.runtime import open_runtime
-from service.settings import Settings
+from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 
 ROME = passage("rome", "Rome is the capital of Italy.")

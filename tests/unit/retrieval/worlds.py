@@ -11,14 +11,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from service.domain import Passage, ScoredPassage
-from service.errors import NotFound, RetrievalFailure, RevelatorError
+from service.core.domain import Passage, ScoredPassage
+from service.core.errors import NotFound, RetrievalFailure, RevelatorError
+from service.core.settings import RetrievalSettings
 from service.retrieval.base import OpenCollection, StoreQuery
-from service.retrieval.catalog.collections import Collections
+from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.sample import Sample
 from service.retrieval.stores.base import VectorStore
-from service.settings import RetrievalSettings
 
 CORPUS: list[dict[str, Any]] = [
     {"id": "norma", "title": "Norma", "text": "Norma is an opera by Vincenzo Bellini.",

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from service.domain import Answer
-from service.events import AnswerReady, RetrievedPassage
-from service.generation.scripted import ScriptStep
-from service.prompting.templates import TemplateSet
-from service.settings import AnswerSettings
+from service.answer.events import AnswerReady, RetrievedPassage
+from service.core.domain import Answer
+from service.core.settings import AnswerSettings
+from service.engines.scripted import ScriptStep
+from service.prompts.templates import TemplateSet
 from tests.support.asking import events_of, passage
 from tests.support.claims import Told, bears, examples, holds, problems
 

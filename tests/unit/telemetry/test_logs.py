@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from service.errors import ConfigurationError
-from service.events import BaseEvent, QueryIssued, RouteChosen, Start, Token
+from service.answer.events import BaseEvent, QueryIssued, RouteChosen, Start, Token
+from service.core.errors import ConfigurationError
 from service.telemetry.logs import QuestionLog, configure_logging
 
 

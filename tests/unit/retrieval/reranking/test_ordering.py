@@ -6,13 +6,13 @@ from typing import Any
 import anyio
 import pytest
 
-from service.domain import Passage, ScoredPassage
-from service.errors import BackendUnavailable
+from service.core.domain import Passage, ScoredPassage
+from service.core.errors import BackendUnavailable
+from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
-from service.retrieval.hybrid import HybridRetriever
 from service.retrieval.reranking import Reranking
 from service.retrieval.reranking.ordering import by_score
-from service.settings import RetrievalSettings
+from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
 pytestmark = pytest.mark.anyio

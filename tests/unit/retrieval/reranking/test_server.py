@@ -10,14 +10,14 @@ import orjson
 import pytest
 from aiohttp import web
 
-from service.errors import (
+from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,
     RevelatorError,
 )
+from service.core.settings import RerankerSettings
 from service.retrieval.reranking import open_reranker
-from service.settings import RerankerSettings
 from tests.stubs.closing_server import ClosingServer
 
 pytestmark = pytest.mark.anyio

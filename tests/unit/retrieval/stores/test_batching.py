@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from service.concurrency import gather
+from service.core.concurrency import gather
 from service.retrieval.stores.batching import Batcher
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.errors import (
+from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,

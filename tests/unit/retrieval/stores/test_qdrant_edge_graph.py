@@ -12,14 +12,14 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
+from service.core.settings.vectors import VectorSettings
 from service.retrieval.base import StoreQuery
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document, Record
 from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document, Record
 from service.retrieval.stores import qdrant_edge_graph
 from service.retrieval.stores.qdrant_edge_graph import is_due, recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
-from service.settings.vectors import VectorSettings
 
 pytestmark = pytest.mark.anyio
 

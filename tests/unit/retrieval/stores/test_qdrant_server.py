@@ -16,7 +16,7 @@ from aiohttp import web
 from qdrant_client.grpc import CollectionClusterInfoResponse
 from structlog.testing import capture_logs
 
-from service.errors import (
+from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
     RetrievalFailure,

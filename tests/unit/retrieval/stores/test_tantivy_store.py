@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from service.retrieval.base import StoreQuery
-from service.retrieval.chunking import passages_of
-from service.retrieval.documents import Document, Record
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document, Record
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.support.bm25 import bm25

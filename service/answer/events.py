@@ -1,0 +1,229 @@
+"""The events of a question: a closed, tagged union. Handlers and loops yield nothing else.
+
+Producers set `step`; `service.strategies.pipeline` sets `seq` and `ms`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from service.core.domain import (
+    Answer,
+    CallUsage,
+    Citation,
+    Flag,
+    LoopName,
+    Model,
+    Problem,
+    RetrieverName,
+    RouteName,
+    StepKind,
+    StoppedBy,
+    TriggerDetail,
+)
+
+TokenRole = Literal["draft", "answer"]
+
+
+class BaseEvent(Model):
+    """An entry of the stream.
+
+    `seq` counts from 0; `ms` is the time since admission in milliseconds; `step` is the id of the
+    step that the event belongs to.
+    """
+
+    model_config = ConfigDict(frozen=False, extra="forbid")
+
+    seq: int = 0
+    ms: float = 0.0
+    step: str | None = None
+
+
+class Start(BaseEvent):
+    """The question was admitted. Always the first event."""
+
+    event: Literal["start"] = "start"
+    id: str
+    question: str
+
+
+class RouteChosen(BaseEvent):
+    """The route and loop of the question. A later event of this kind replaces an earlier one."""
+
+    event: Literal["route"] = "route"
+    route: RouteName
+    loop: LoopName
+    by: Literal["request", "model", "classifier", "settings", "escalation"]
+    confidence: float | None = Field(
+        None,
+        description="Probability of the chosen route among the allowed routes. Null if it is "
+        "unknown or if there was no choice.",
+    )
+
+
+class Decomposition(BaseEvent):
+    """The parts of a compound question."""
+
+    event: Literal["decomposition"] = "decomposition"
+    questions: list[str]
+
+
+class StepStart(BaseEvent):
+    """The beginning of a step."""
+
+    event: Literal["step"] = "step"
+    kind: StepKind
+    question: str | None = None
+
+
+class StepEnd(BaseEvent):
+    """The end of a step. Its duration is the difference between this `ms` and that of its `step`
+    event.
+
+    The flag `declined` means that the model stated that it found no answer, `prompt_example` that
+    its reply was an example of the prompt. Such a reply is not an `answer`, and its tokens are
+    withdrawn. (Examples are kept on the route `direct` and under the papers' own profiles.)
+    """
+
+    event: Literal["step_end"] = "step_end"
+    answer: str | None = None
+    flags: list[Flag] = []
+    usage: CallUsage = CallUsage()
+
+
+class QueryIssued(BaseEvent):
+    """The query of one retrieval."""
+
+    event: Literal["query"] = "query"
+    query: str
+    retriever: RetrieverName
+
+
+class RetrievedPassage(Model):
+    """A retrieved passage, with its text."""
+
+    passage_id: str
+    title: str
+    text: str
+    rank: int
+    score: float
+    kept: bool | None = None
+    reason: str | None = None
+
+
+class PassagesFound(BaseEvent):
+    """The passages found by the step's query, in rank order.
+
+    `missing` names retrievers that were unavailable. `kept` is null until the passage is judged.
+    """
+
+    event: Literal["passages"] = "passages"
+    passages: list[RetrievedPassage]
+    missing: list[str] = []
+
+
+class Judgement(BaseEvent):
+    """A judgement of one passage (`passage_id`, `relevant`, `kept`), or of whether the loop may end
+    (`ending`)."""
+
+    event: Literal["judgement"] = "judgement"
+    passage_id: str | None = None
+    relevant: bool | None = None
+    kept: bool | None = None
+    reason: str | None = None
+    ending: bool | None = None
+
+
+class ThoughtWritten(BaseEvent):
+    """The reasoning that the model wrote in a step."""
+
+    event: Literal["thought"] = "thought"
+    text: str
+
+
+class Trigger(BaseEvent):
+    """A word of a draft triggered a retrieval (loop `dragin`)."""
+
+    event: Literal["trigger"] = "trigger"
+    token: str
+    entropy: float
+    attention: float
+    score: float
+    threshold: float
+    query: str
+
+    @property
+    def detail(self) -> TriggerDetail:
+        return TriggerDetail(**self.model_dump(include=set(TriggerDetail.model_fields)))
+
+
+class Token(BaseEvent):
+    """A piece of generated text. It is final unless a later `withdraw` makes it void."""
+
+    event: Literal["token"] = "token"
+    role: TokenRole
+    text: str
+
+
+class Withdraw(BaseEvent):
+    """Makes all tokens of `role` in this step so far void.
+
+    The reason `unsupported` means that no evidence supports them and that the settings require
+    abstaining in this case.
+    """
+
+    event: Literal["withdraw"] = "withdraw"
+    role: TokenRole
+    reason: Literal["trigger", "restart", "repair", "unsupported"]
+
+
+class Stop(BaseEvent):
+    """Why the question ended, whether it was answered, and the citations of the answer."""
+
+    event: Literal["stop"] = "stop"
+    stopped_by: StoppedBy
+    answered: bool
+    citations: list[Citation] = []
+
+
+class AnswerReady(BaseEvent):
+    """The complete answer, as the body of `POST /answer`."""
+
+    event: Literal["answer"] = "answer"
+    body: Answer
+
+
+class Failed(BaseEvent):
+    """The question failed; there is no `answer`."""
+
+    event: Literal["error"] = "error"
+    problem: Problem
+
+
+class Done(BaseEvent):
+    """The end of the stream."""
+
+    event: Literal["done"] = "done"
+
+
+Event = Annotated[
+    Start
+    | RouteChosen
+    | Decomposition
+    | StepStart
+    | StepEnd
+    | QueryIssued
+    | PassagesFound
+    | Judgement
+    | ThoughtWritten
+    | Trigger
+    | Token
+    | Withdraw
+    | Stop
+    | AnswerReady
+    | Failed
+    | Done,
+    Field(discriminator="event"),
+]

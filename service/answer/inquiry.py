@@ -1,0 +1,387 @@
+"""One object per question: its resources, its limits, and the steps that it opens.
+
+A loop opens a step for each unit of work, calls engines and stores through it, and yields the
+events that it returns. Therefore usage, time and limits are counted in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from service.answer.budget import Budget, Stopwatch
+from service.answer.calls import EngineCall, Role, Roles
+from service.answer.events import (
+    PassagesFound,
+    QueryIssued,
+    RetrievedPassage,
+    StepEnd,
+    StepStart,
+    Token,
+    TokenRole,
+    Withdraw,
+)
+from service.core.concurrency import closing, deadline
+from service.core.domain import (
+    CallUsage,
+    Flag,
+    RequestLoop,
+    RequestRoute,
+    RetrieverName,
+    RoleName,
+    StepKind,
+    StoppedBy,
+)
+from service.core.errors import EngineInterrupted
+from service.core.settings import Settings
+from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
+from service.engines.signals import ScoreRequest, SignalRequest
+from service.engines.thinking import ThinkFilter, strip_thinking
+from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
+
+Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
+
+RESTARTS = 2  # of a call whose worker was lost in mid-output
+SEARCH_SHARE = 0.8  # of the step's time: a backend that hangs is out while there is time to answer
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRequest:
+    """A validated request. Absent values are resolved where they are used."""
+
+    question: str
+    route: RequestRoute = "auto"
+    loop: RequestLoop = "default"
+    retriever: RetrieverName = "hybrid"
+    collection: str = "sample"
+    filter: Filter = field(default_factory=dict)
+    top_k: int | None = None
+    max_steps: int | None = None
+    timeout_s: float = 60.0
+
+
+class Observer(Protocol):
+    """Receives the measurements of each call for the metrics (seconds)."""
+
+    def generation(
+        self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
+    ) -> None: ...
+
+    def wasted(self, tokens: int) -> None: ...
+
+    def saved(self, tokens: int) -> None: ...
+
+    def unread_judgements(self, count: int) -> None: ...
+
+    def worker_in_flight(self, worker: str, change: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Inquiry:
+    """A question in progress."""
+
+    id: str
+    request: QuestionRequest
+    budget: Budget
+    roles: Roles
+    retriever: Retriever
+    settings: Settings
+    observer: Observer | None = None
+    retrieval_time: Stopwatch = field(default_factory=Stopwatch)
+    generation_time: Stopwatch = field(default_factory=Stopwatch)
+    routing_time: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def question(self) -> str:
+        return self.request.question
+
+
+class Scope:
+    """Numbers steps. The root yields "1", "2", …; a part "3.1" is one step or the parent of
+    several."""
+
+    def __init__(self, inquiry: Inquiry, fixed: str = "") -> None:
+        self.inquiry = inquiry
+        self._fixed = fixed
+        self._count = 0
+
+    def _next(self) -> str:
+        self._count += 1
+        return f"{self._fixed}.{self._count}" if self._fixed else str(self._count)
+
+    def step(self, kind: StepKind, question: str | None = None) -> OpenStep:
+        """Open a step below this scope: "2" at the root, "3.1.2" in part "3.1"."""
+        return OpenStep(self.inquiry, self._next(), kind, question)
+
+    def only_step(self, kind: StepKind, question: str | None = None) -> OpenStep:
+        """Open the scope's only step: the part itself ("3.1"); at the root, the same as `step`."""
+        return OpenStep(self.inquiry, self._fixed or self._next(), kind, question)
+
+    def parts(self, count: int) -> list[Scope]:
+        """Return scopes for parallel parts: "3.1" … "3.n"."""
+        group = self._next()
+        return [Scope(self.inquiry, f"{group}.{n}") for n in range(1, count + 1)]
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """A step in progress. Calls made through it are counted to it.
+
+    If `weighed`, calls report `probability`: the geometric mean over the tokens of the latest call,
+    or None if the engine does not report it. `left_unread`: passages were kept, but a limit of the
+    question was reached before they were used for an answer. `cut`: the latest call was ended
+    early, by its token limit or by a limit of the question.
+    """
+
+    inquiry: Inquiry
+    id: str
+    kind: StepKind
+    question: str | None = None
+    flags: list[Flag] = field(default_factory=list)
+    answer: str | None = None
+    stopped_by: StoppedBy = "answer"
+    left_unread: bool = False
+    cut: bool = False
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    generations: int | None = None
+    sentences: int | None = None
+    hallucinated: int | None = None
+    weighed: bool = False
+    probability: float | None = None
+
+    @property
+    def usage(self) -> CallUsage:
+        return CallUsage(
+            llm_calls=self.llm_calls,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            generations=self.generations,
+            sentences=self.sentences,
+            hallucinated=self.hallucinated,
+        )
+
+    def generated(self, sentences: int) -> None:
+        """Count a draft, or a rewritten sentence, with this number of sentences."""
+        self.generations = (self.generations or 0) + 1
+        self.sentences = (self.sentences or 0) + sentences
+        self.hallucinated = self.hallucinated or 0
+
+    def charge(self, usage: CallUsage) -> None:
+        """Add the cost of calls outside this step."""
+        self.llm_calls += usage.llm_calls
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+
+    def start(self) -> StepStart:
+        return StepStart(step=self.id, kind=self.kind, question=self.question)
+
+    def flag(self, flag: Flag) -> None:
+        if flag not in self.flags:
+            self.flags.append(flag)
+
+    def unread(self, judgements: int) -> None:
+        """Count replies of the judge that could not be parsed."""
+        self.flag("unread_judgement")
+        if self.inquiry.observer:
+            self.inquiry.observer.unread_judgements(judgements)
+
+    def end(self) -> StepEnd:
+        return StepEnd(step=self.id, answer=self.answer, flags=list(self.flags), usage=self.usage)
+
+    async def ask(
+        self, role_name: RoleName, request: GenerationRequest, *, final: bool = False
+    ) -> Completion:
+        """Make one engine call and return its output without thinking. `final` may use the reserve
+        kept for the answer.
+
+        The call is restarted if a pool's worker is lost. Raises DeadlineExceeded when the time is
+        up, BudgetExceeded if no call is left, and EngineFailure.
+        """
+        for _ in range(RESTARTS):
+            with suppress(EngineInterrupted):
+                return await self._complete(role_name, request, final)
+        return await self._complete(role_name, request, final)
+
+    async def _complete(
+        self, role_name: RoleName, request: GenerationRequest, final: bool
+    ) -> Completion:
+        role, budget = self.inquiry.roles[role_name], self.inquiry.budget
+        call = self.begin(role, request, final=final)
+        pieces: list[str] = []
+        end = Delta("", finish="stop", usage=TokenUsage(0, 0))
+        left = budget.remaining_s if final else budget.step_remaining_s
+        try:
+            with self.inquiry.generation_time, deadline(left):
+                async with closing(role.generator.stream(self.addressed(role, request))) as deltas:
+                    async for delta in deltas:
+                        call.see(delta)
+                        pieces.append(delta.text)
+                        if delta.finish and delta.usage:
+                            end = delta
+        finally:
+            self.count(call)
+        text = strip_thinking("".join(pieces))
+        return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), call.logprob)
+
+    async def write(
+        self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False
+    ) -> AsyncIterator[Token | Withdraw]:
+        """Make one engine call and yield its output as `token` events; thinking is never shown.
+
+        White space before the first and after the last word is held back, so that the joined tokens
+        are the exact answer. A `withdraw` means that the tokens so far were thinking (a closing tag
+        appeared that nothing had opened), or that a pool's worker was lost and another one starts
+        again.
+        """
+        for restarts in range(RESTARTS, -1, -1):
+            shown = False
+            try:
+                async with closing(self._write(role, request, as_role, final)) as events:
+                    async for event in events:
+                        shown = isinstance(event, Token)
+                        yield event
+                return
+            except EngineInterrupted:
+                if not restarts:
+                    raise
+            if shown:
+                yield Withdraw(step=self.id, role=as_role, reason="restart")
+
+    async def _write(
+        self, role: RoleName, request: GenerationRequest, as_role: TokenRole, final: bool
+    ) -> AsyncIterator[Token | Withdraw]:
+        thinking = ThinkFilter()
+        written, held = False, ""
+        async with closing(self._deltas(role, request, final)) as deltas:
+            async for delta in deltas:
+                text = thinking.feed(delta.text) + (thinking.flush() if delta.finish else "")
+                if thinking.take_unopened():
+                    if written:
+                        yield Withdraw(step=self.id, role=as_role, reason="repair")
+                    written, held = False, ""
+                held = held + text if written else (held + text).lstrip()
+                ready = held.rstrip()
+                if ready:
+                    yield Token(step=self.id, role=as_role, text=ready)
+                    written, held = True, held[len(ready) :]
+
+    async def _deltas(
+        self, role_name: RoleName, request: GenerationRequest, final: bool
+    ) -> AsyncIterator[Delta]:
+        """Stream one call under the question's clock; count it whatever its end."""
+        role, budget = self.inquiry.roles[role_name], self.inquiry.budget
+        call = self.begin(role, request, final=final)
+        request = self.addressed(role, request)
+        if request.logprobs != self.weighed:
+            request = replace(request, logprobs=self.weighed)
+        try:
+            async with closing(role.generator.stream(request)) as deltas:
+                while True:
+                    left = budget.remaining_s if final else budget.step_remaining_s
+                    with self.inquiry.generation_time, deadline(left):
+                        delta = await anext(deltas, None)
+                    if delta is None:
+                        break
+                    call.see(delta)
+                    yield delta
+        finally:
+            self.count(call)
+
+    def addressed(self, role: Role, request: Request) -> Request:
+        """Return the request with the role's model and the id of the question."""
+        inquiry = self.inquiry
+        return replace(
+            request,
+            model=role.model or request.model,
+            question=inquiry.id,
+            turn=inquiry.budget.llm_calls - 1,
+        )
+
+    def begin(
+        self,
+        role: Role,
+        request: GenerationRequest | SignalRequest | ScoreRequest,
+        *,
+        final: bool = False,
+    ) -> EngineCall:
+        """Count a call that is about to start. Raises BudgetExceeded if none is left."""
+        estimated = expected_tokens(request)
+        self.inquiry.budget.start_call(estimated, final=final)
+        if self.inquiry.observer and not role.pooled:
+            self.inquiry.observer.worker_in_flight(role.generator.name, 1)
+        return EngineCall(role, estimated)
+
+    def count(self, call: EngineCall) -> None:
+        role, usage, seconds = call.role, call.usage, call.seconds
+        spent = usage or TokenUsage(0, call.pieces)
+        if call.logprob is not None:
+            self.probability = math.exp(call.logprob / max(1, spent.completion_tokens))
+        self.cut = call.finish != "stop"
+        self.llm_calls += 1
+        self.prompt_tokens += spent.prompt_tokens
+        self.completion_tokens += spent.completion_tokens
+        tokens = spent.prompt_tokens + spent.completion_tokens
+        reader = role.name == "reader"
+        self.inquiry.budget.end_call(call.estimated, tokens, seconds, reader=reader)
+        observer = self.inquiry.observer
+        if observer:
+            worker = call.worker or role.generator.name
+            observer.generation(role.name, worker, seconds, call.first or seconds, spent)
+            if not role.pooled:
+                observer.worker_in_flight(worker, -1)
+            if usage is None:
+                observer.wasted(call.pieces)
+
+    def begin_search(self, query: str) -> QueryIssued:
+        """Count a retrieval that is about to start. Raises BudgetExceeded if none is left."""
+        self.inquiry.budget.start_retrieval()
+        return QueryIssued(step=self.id, query=query, retriever=self.inquiry.request.retriever)
+
+    async def search(
+        self,
+        query: str,
+        top_k: int,
+        exclude: frozenset[str] = frozenset(),
+        shape: QueryShape = "should",
+    ) -> SearchResult:
+        """Search the question's collection with its retriever and filter."""
+        request, budget = self.inquiry.request, self.inquiry.budget
+        search = SearchRequest(
+            query, top_k, request.collection, request.retriever, request.filter, exclude, shape,
+            within_s=SEARCH_SHARE * budget.step_remaining_s,
+        )  # fmt: skip
+        with self.inquiry.retrieval_time, deadline(budget.step_remaining_s):
+            return await self.inquiry.retriever.search(search)
+
+    def passages_event(
+        self, result: SearchResult, kept: Sequence[bool | None], reasons: Sequence[str | None]
+    ) -> PassagesFound:
+        """Return the `passages` event of a search; `kept` and `reasons` are in rank order."""
+        found = [
+            RetrievedPassage(
+                passage_id=hit.passage.passage_id,
+                title=hit.passage.title,
+                text=hit.passage.text,
+                rank=hit.rank,
+                score=hit.score,
+                kept=keep,
+                reason=reason,
+            )
+            for hit, keep, reason in zip(result.passages, kept, reasons, strict=True)
+        ]
+        return PassagesFound(step=self.id, passages=found, missing=list(result.missing))
+
+
+def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
+    """Estimate the tokens of a call at most, assuming four letters per token of the prompt."""
+    if isinstance(request, ScoreRequest):
+        return len(request.token_ids) + len(request.text or "") // 4
+    letters = len(request.prompt or "")
+    if isinstance(request, GenerationRequest):
+        letters += sum(len(message.content) for message in request.messages)
+    return request.max_tokens + letters // 4

@@ -1,0 +1,37 @@
+"""What `revelator serve` prints once it answers: where, and what to try."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+SAMPLE_QUESTIONS = Path(__file__).parents[1] / "models" / "sample" / "questions.jsonl"
+
+
+def sample_questions() -> Iterator[dict[str, object]]:
+    """The shipped sample questions: `question`, `route`, `answer`, supporting passages."""
+    with SAMPLE_QUESTIONS.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def print_banner(url: str) -> None:
+    """Print the URL and one sample question of each type as a curl line."""
+    console = Console()
+    console.print(f"revelator answers at {url} (Ctrl-C stops it), API: {url}/docs", soft_wrap=True)
+    shown: set[object] = set()
+    for sample in sample_questions():
+        if sample["route"] not in shown:
+            shown.add(sample["route"])
+            body = shlex.quote(json.dumps({"question": sample["question"]}, ensure_ascii=False))
+            console.print(
+                f"\n# {sample['route']}\ncurl -N {url}/answer/stream "
+                f"-H 'Content-Type: application/json' -d {body}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )

@@ -1,0 +1,122 @@
+"""`revelator check`: shows what is configured, what is reachable and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import anyio
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from service.core.errors import EngineFailure, RevelatorError
+from service.core.locks import find_owner
+from service.core.settings import Settings
+from service.engines.factory import open_generator
+from service.engines.pool.report import Pool, WorkerState
+from service.retrieval.collections.backends import open_backends
+from service.runtime import Check, describe_roles, open_engines, open_runtime
+
+TRANSPORT_S: Final = 5.0  # that a look at how Qdrant is spoken to may take
+
+
+async def check_in_terminal(settings: Settings) -> int:
+    """Print the checks as a table. Returns the exit code: 0 if all are ok, 1 otherwise."""
+    owner = find_owner(settings.data_dir)
+    checks = [Check("data directory", True, str(settings.data_dir))]
+    if owner is not None:
+        checks.append(
+            Check("server", True, f"in use by process {owner.pid}, which serves {owner.url or '?'}")
+        )
+        checks += await _ask_server(owner.url)
+        async with open_engines(settings) as engines:
+            checks += describe_roles(settings, engines)
+    else:
+        async with open_runtime(settings) as runtime:
+            checks += await runtime.checks()
+            checks += describe_roles(settings, runtime.engines)
+    checks += await _transport(settings)
+    if settings.router.kind == "classifier":
+        sure = f"the classifier, if its confidence is at least {settings.router.confidence:.0%}"
+        checks.append(Check("router", True, sure))
+    table = Table("", "what", "state", box=None)
+    for check in checks:
+        mark = "[green]ok[/]" if check.ok else "[red]no[/]"
+        table.add_row(mark, check.name, escape(check.detail))
+    console = Console()
+    console.print(table)
+    for name, workers in (await _pools(settings)).items():
+        console.print()
+        console.print(_pool_table(name, workers))
+    return 0 if all(check.ok for check in checks) else 1
+
+
+async def _transport(settings: Settings) -> list[Check]:
+    """How Qdrant is spoken to, looked at from here."""
+    backends = open_backends(settings.retrieval)
+    try:
+        with anyio.fail_after(TRANSPORT_S):
+            told = await backends.transport()
+    except TimeoutError:
+        return [Check("qdrant", False, f"no response within {TRANSPORT_S:.0f} s")]
+    except RevelatorError as error:
+        return [Check("qdrant", False, error.detail)]
+    finally:
+        await backends.aclose()
+    return [Check("qdrant", True, f"{told[0]}: {told[1]}")] if told else []
+
+
+async def _pools(settings: Settings) -> dict[str, list[WorkerState]]:
+    """The workers of every pool, each asked once from here."""
+    pools: dict[str, list[WorkerState]] = {}
+    for name, engine in settings.engines.items():
+        if engine.kind == "vllm":
+            pool = open_generator(name, engine)
+            try:
+                with suppress(EngineFailure):  # a row of the first table says it
+                    await pool.check()
+                pools[name] = pool.workers() if isinstance(pool, Pool) else []
+            finally:
+                await pool.aclose()
+    return pools
+
+
+def _pool_table(name: str, workers: Sequence[WorkerState]) -> Table:
+    table = Table(f"engine {name}", "state", "vLLM", "signals", "models", "", box=None)
+    for worker in workers:
+        colour = "green" if worker.phase == "up" else "red"
+        table.add_row(
+            worker.name,
+            f"[{colour}]{worker.phase}[/]",
+            worker.version or "?",
+            "yes" if worker.signals else "no",
+            escape(", ".join(worker.models)),
+            escape(worker.problem or ""),
+        )
+    versions = {worker.version for worker in workers if worker.version}
+    if len(versions) > 1:
+        table.caption = f"versions differ: {', '.join(sorted(versions))}"
+    return table
+
+
+async def _ask_server(url: str | None) -> list[Check]:
+    import aiohttp  # noqa: PLC0415
+
+    if url is None:
+        return [Check("readiness", False, "the server has not published its URL yet")]
+    try:
+        timeout = aiohttp.ClientTimeout(total=10)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{url}/readyz") as response,
+        ):
+            text = await response.text()
+            checks = [Check("readiness", response.status == 200, text[:500])]
+            if response.status == 200:
+                told = (await response.json()).get("degraded", [])
+                checks += [Check("readiness", False, each) for each in told]
+            return checks
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return [Check("readiness", False, f"{url} does not respond: {error}")]

@@ -1,0 +1,59 @@
+"""The subcommands of `revelator collections`. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.options import Config, Data, Url, run, settings_from
+
+Name = Annotated[str, typer.Argument(help="Name of the collection.")]
+
+collections = typer.Typer(
+    help="List, show and delete collections. Uses the running server, if there is one.",
+    no_args_is_help=True,
+)
+
+
+@collections.command("list")
+def list_all(config: Config = None, data: Data = None, url: Url = None) -> None:
+    """List all collections with their counts and embedding models."""
+    from service.retrieval.collections.collections_command import list_collections  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("error")
+    settings = settings_from(config, data_dir=data)
+    run(lambda: list_collections(settings, url=url))
+
+
+@collections.command()
+def show(name: Name, config: Config = None, data: Data = None, url: Url = None) -> None:
+    """Show a collection's counts, metadata fields, text analysis and embedding model."""
+    from service.retrieval.collections.collections_command import show_collection  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("error")
+    settings = settings_from(config, data_dir=data)
+    run(lambda: show_collection(settings, name, url=url))
+
+
+@collections.command()
+def delete(
+    name: Name,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete without asking for confirmation.")
+    ] = False,
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Delete a collection with all its documents, including those in Elasticsearch and Qdrant."""
+    from service.retrieval.collections.collections_command import delete_collection  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("error")
+    settings = settings_from(config, data_dir=data)
+    if not yes:
+        typer.confirm(f"Delete collection {name} and all its documents?", abort=True)
+    run(lambda: delete_collection(settings, name, url=url))

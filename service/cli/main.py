@@ -1,0 +1,334 @@
+"""The `revelator` command. Subcommands import what they need when they run: `--help` is fast."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from service import __version__
+from service.cli.collections import collections
+from service.cli.options import Config, Data, Url, fail, run, settings_from
+from service.cli.synthesis import synthesize
+from service.core.errors import RevelatorError
+from service.workshop.command import train
+from service.workshop.compiling.command import compile_model
+
+app = typer.Typer(
+    name="revelator",
+    help="Answer questions over your own passages, including questions that need several searches.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+QuestionFile = Annotated[
+    Path,
+    typer.Argument(
+        exists=True,
+        dir_okay=False,
+        readable=True,
+        help="JSONL file with `question`, and `answer` or `answers`, in each row.",
+    ),
+]
+Collection = Annotated[
+    str | None,
+    typer.Option(help="Collection to search. Default: `default` if it exists, else `sample`."),
+]
+RouteOption = Annotated[str, typer.Option(help="Route: auto, direct, single, compound or complex.")]
+LoopOption = Annotated[
+    str, typer.Option(help="Loop for complex questions: default, or the name of a loop.")
+]
+RetrieverOption = Annotated[str, typer.Option(help="Retriever: hybrid, bm25 or dense.")]
+TopK = Annotated[
+    int | None, typer.Option(help="Number of passages that the reader sees per retrieval.")
+]
+MaxSteps = Annotated[int | None, typer.Option(help="Maximum number of steps of a loop.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Answer questions over your own passages, including questions that need several searches."""
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    data: Data = None,
+    host: Annotated[str | None, typer.Option(help="Host to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on. Default: 8000. 0 selects a free port.")
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Allow hosts other than loopback without API keys."),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(help="Log level: debug, info, warning or error.")
+    ] = "warning",
+) -> None:
+    """Start the HTTP server. Without settings, it runs embedded, over a sample corpus."""
+    from service.cli.banner import print_banner  # noqa: PLC0415
+    from service.cli.serve import run_server  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging(log_level)
+    settings = settings_from(
+        config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure
+    )
+    try:
+        run_server(settings, on_started=print_banner)
+    except RevelatorError as error:
+        fail(error.detail)
+
+
+@app.command()
+def ask(
+    question: str,
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+    collection: Collection = None,
+    route: RouteOption = "auto",
+    loop: LoopOption = "default",
+    retriever: RetrieverOption = "hybrid",
+    top_k: TopK = None,
+    max_steps: MaxSteps = None,
+    timeout_s: Annotated[
+        float | None, typer.Option(help="Time limit for the answer, in seconds.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print only the answer's JSON body.")
+    ] = False,
+) -> None:
+    """Ask a question and show each step. Uses the running server, if there is one."""
+    from service.cli.ask import ask_in_terminal  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = {
+        "question": question,
+        "collection": collection,
+        "route": route,
+        "loop": loop,
+        "retriever": retriever,
+        "top_k": top_k,
+        "max_steps": max_steps,
+        "timeout_s": timeout_s,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    code = run(lambda: ask_in_terminal(settings, given, url=url, as_json=as_json))
+    raise typer.Exit(code)
+
+
+@app.command()
+def ingest(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files or folders; `-` reads standard input. Formats: JSONL, Parquet, DPR's "
+            "Wikipedia (psgs_w100.tsv), BEIR folders, HippoRAG's JSON, text and Markdown; also "
+            "compressed (.gz, .zst).",
+        ),
+    ],
+    collection: Annotated[
+        str, typer.Option(help="Collection to fill. It is created if it does not exist.")
+    ],
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace the collection's contents atomically."),
+    ] = False,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of the files: jsonl, parquet, dpr, beir, hipporag or text. Default: "
+            "detected per file."
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Read, chunk and embed on this Ray cluster (host:port, or auto); `local` starts "
+            "one on this machine.",
+        ),
+    ] = None,
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Add files to a collection. Running the command again adds only what is missing.
+
+    Invalid rows are reported with file and line, and skipped.
+
+    If an id occurs twice, the later row replaces the earlier one.
+    """
+    from service.retrieval.ingest.command import run_ingest  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    code = run(
+        lambda: run_ingest(
+            files, collection, settings, url=url, format=format, ray=ray, replace=replace
+        )
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def evaluate(
+    file: QuestionFile,
+    config: Config = None,
+    data: Data = None,
+    collection: Collection = None,
+    route: RouteOption = "auto",
+    loop: LoopOption = "default",
+    retriever: RetrieverOption = "hybrid",
+    top_k: TopK = None,
+    max_steps: MaxSteps = None,
+    limit: Annotated[int | None, typer.Option(help="Use only the first N questions.")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Number of questions answered at the same time.")
+    ] = 4,
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL file to write, with one row per question.")
+    ] = None,
+) -> None:
+    """Answer every question of a file and score the answers."""
+    from service.evaluation.command import evaluate_file  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = {
+        "collection": collection,
+        "route": route,
+        "loop": loop,
+        "retriever": retriever,
+        "top_k": top_k,
+        "max_steps": max_steps,
+    }
+    code = run(
+        lambda: evaluate_file(settings, file, fields, limit=limit, concurrency=concurrency, out=out)
+    )
+    raise typer.Exit(code)
+
+
+app.command()(synthesize)
+
+
+@app.command()
+def tune(
+    loop: Annotated[Literal["dragin"], typer.Argument(help="Loop whose threshold is tuned.")],
+    file: QuestionFile,
+    config: Config = None,
+    data: Data = None,
+    collection: Collection = None,
+    retriever: RetrieverOption = "bm25",
+    top_k: TopK = None,
+    threshold: Annotated[
+        list[float] | None,
+        typer.Option(help="Threshold to try; may be repeated. Default: 0.4 to 1.6."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only the first N questions.")] = 200,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Number of questions answered at the same time.")
+    ] = 4,
+) -> None:
+    """Evaluate a question file at several thresholds, and name the best one."""
+    from service.evaluation.tuning import THRESHOLDS, tune_dragin  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = {"collection": collection, "route": "single", "retriever": retriever, "top_k": top_k}
+    tried = threshold or THRESHOLDS
+    work = partial(tune_dragin, settings, file, fields, thresholds=tried, limit=limit)
+    raise typer.Exit(run(lambda: work(concurrency=concurrency)))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def worker(
+    context: typer.Context,
+    model: str,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated GPU ids. Each gets a worker; ports count up from --port."
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the first worker.")] = 8000,
+    lora: Annotated[
+        list[str] | None, typer.Option(help="LoRA adapter as NAME=PATH; may be repeated.")
+    ] = None,
+) -> None:
+    """Serve MODEL with vLLM and Revelator's plugin. Other options are passed to `vllm serve`.
+
+    Needs an environment with vLLM: pip install 'revelator[vllm]'.
+    """
+    from service.engines import vllm_command  # noqa: PLC0415
+
+    try:
+        options = [*vllm_command.lora_options(lora or []), *context.args]
+        one = vllm_command.worker_command(model, options, os.environ)
+        if gpus:
+            workers = vllm_command.one_per_gpu(one, gpus.split(","), port)
+            raise typer.Exit(vllm_command.run_workers(workers, typer.echo))
+        vllm_command.run_worker(one.with_options("--port", str(port)), typer.echo)
+    except RevelatorError as error:
+        fail(error.detail)
+
+
+@app.command()
+def check(
+    config: Config = None,
+    data: Data = None,
+    collection: Annotated[
+        str | None,
+        typer.Option(help="Compare the manifest and the stores of this collection instead."),
+    ] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair differences.")] = False,
+) -> None:
+    """Show what is configured, what is reachable and what is missing.
+
+    With --collection: show where manifest, BM25 store and dense store differ.
+    """
+    from service.cli.check import check_in_terminal  # noqa: PLC0415
+    from service.retrieval.collections.upkeep_command import run_check  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("error")
+    if repair and collection is None:
+        fail("--repair needs a collection. Add --collection NAME.")
+    settings = settings_from(config, data_dir=data)
+    if collection is None:
+        raise typer.Exit(run(lambda: check_in_terminal(settings)))
+    raise typer.Exit(run(lambda: run_check(settings, collection, repair=repair)))
+
+
+app.command()(train)
+app.add_typer(collections, name="collections")
+app.command("compile")(compile_model)
+
+
+def main() -> None:
+    """Entry point of the `revelator` command."""
+    app()

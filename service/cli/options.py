@@ -1,0 +1,52 @@
+"""Options, settings and exit codes that all `revelator` commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from service.core.errors import RevelatorError
+from service.core.settings import Settings, load_settings
+
+T = TypeVar("T")
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="REVELATOR_CONFIG", help="Settings file. Default: ./revelator.toml, if it exists."
+    ),
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Data directory. Also set by REVELATOR_DATA_DIR.")
+]
+Url = Annotated[str | None, typer.Option(help="Use the server at this URL.")]
+
+
+def fail(detail: str) -> NoReturn:
+    """Print the error on standard error and exit with code 2."""
+    typer.secho(f"revelator: {detail}", err=True, fg="red")
+    raise typer.Exit(2)
+
+
+def settings_from(config: Path | None, **flags: Any) -> Settings:
+    """Load the settings from file, environment and flags, with `__` for a dot in a flag's name."""
+    named = {name.replace("__", "."): value for name, value in flags.items()}
+    try:
+        return load_settings(config, named)
+    except RevelatorError as error:
+        fail(error.detail)
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run async work. Expected errors print one line and exit with code 2, Ctrl-C with 130."""
+    import anyio  # noqa: PLC0415
+
+    try:
+        return anyio.run(work)
+    except RevelatorError as error:
+        fail(error.detail)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -1,0 +1,207 @@
+"""The HTTP server: bind first, open everything, serve, and stop in an orderly way in bounded time.
+
+The first SIGTERM or SIGINT starts draining: new questions get 503, running ones have
+`server.drain_s` seconds, then their streams end by `error` and `done`. A second signal exits at
+once. Connections are accepted until the last question has ended, so that clients read the 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import socket
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import structlog
+import uvicorn
+
+from service.api.app import create_app
+from service.api.security import check_exposure
+from service.core.errors import ConfigurationError
+from service.core.settings import ServerSettings, Settings
+from service.prompts.templates import NO_ANSWER
+from service.runtime import Runtime, describe_roles, open_runtime
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from service.api.draining import Drain
+    from service.engines.base import Generator
+    from service.retrieval.base import Retriever
+
+log = structlog.get_logger(__name__)
+
+KEEP_ALIVE_S: Final = 5
+FLUSH_S: Final = 5  # for last bytes to clients, once every question has ended
+BACKLOG: Final = 2048
+
+OnStarted = Callable[[str], None]
+
+
+class Server(uvicorn.Server):
+    """uvicorn with a draining phase between the first signal and the end of listening."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
+        super().__init__(config)
+        self.on_started: Callable[[], None] = lambda: None
+        self._app = app
+        self._drain_s = drain_s
+
+    @property
+    def _drain(self) -> Drain:
+        drain: Drain = self._app.state.drain
+        return drain
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.on_started()
+
+    async def main_loop(self) -> None:
+        await super().main_loop()
+        self._drain.begin()
+        await self._drain.finished(0 if self.force_exit else self._drain_s)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal without passing it on, so that the process can clean up and exit
+        with 0."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        if self.started:
+            self._drain.begin()
+            if self.force_exit:
+                self._drain.expire()
+
+
+def run_server(
+    settings: Settings,
+    *,
+    on_started: OnStarted | None = None,
+    engines: Mapping[str, Generator] | None = None,
+    retriever: Retriever | None = None,
+) -> None:
+    """Serve until a signal. `on_started` gets the base URL once questions are accepted.
+
+    Raises ConfigurationError (for example if the port is in use, or if the server would be exposed
+    without keys) and StoreError before anything is served. Port 0 lets the system choose a port.
+    """
+    check_exposure(settings.server)
+    listener = bind(settings.server)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, listener, on_started, engines, retriever))
+    finally:
+        listener.close()
+
+
+async def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    on_started: OnStarted | None,
+    engines: Mapping[str, Generator] | None,
+    retriever: Retriever | None,
+) -> None:
+    url = base_url(listener)
+    async with open_runtime(settings, engines=engines, retriever=retriever) as runtime:
+        for line in describe_roles(settings, runtime.engines):
+            log.info("configured", what=line.name, detail=line.detail)
+        for path in runtime.roles.reader.templates.without_declining():
+            log.warning(
+                "template offers no way to decline",
+                file=str(path),
+                detail=f"add to it that the reply must be {NO_ANSWER!r} if no answer is found",
+            )
+        app = create_app(settings, runtime=runtime)
+        server = make_server(app, settings.server)
+
+        def started() -> None:
+            _announce(runtime, url)
+            if on_started is not None:
+                on_started(url)
+
+        server.on_started = started
+        async with anyio.create_task_group() as group:
+            group.start_soon(_warm, runtime)
+            await server.serve([listener])
+            group.cancel_scope.cancel()
+        _announce(runtime, None)
+
+
+def make_server(app: FastAPI, settings: ServerSettings) -> Server:
+    """Return a server of `app` that drains as configured."""
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=FLUSH_S,
+    )
+    return Server(config, app, settings.drain_s)
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Return a bound socket, which does not accept connections before the server listens on it.
+
+    Raises ConfigurationError with host, port and reason.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(settings, error) from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(settings, error) from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def base_url(listener: socket.socket) -> str:
+    """Return the URL of the listener for this machine. Wildcard hosts become loopback."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _cannot_listen(settings: ServerSettings, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose "
+        "another host or port with --host or --port"
+    )
+
+
+def _announce(runtime: Runtime, url: str | None) -> None:
+    """Tell other processes, by the data directory's lock, that this one serves it."""
+    if runtime.stores is not None:
+        runtime.stores.directory.set_url(url)
+
+
+async def _warm(runtime: Runtime) -> None:
+    """Load what the first question would wait for. What cannot be had, `/readyz` names."""
+    for check in await runtime.warm():
+        if not check.ok:
+            log.warning("not ready", what=check.name, reason=check.detail)
+    _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """What loading models has freed; glibc would keep it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    return uvicorn.Config("unused", log_config=None).get_loop_factory()

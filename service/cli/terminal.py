@@ -1,0 +1,143 @@
+"""Print events as lines of text in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from service.answer.events import (
+    AnswerReady,
+    BaseEvent,
+    Decomposition,
+    Failed,
+    Judgement,
+    PassagesFound,
+    QueryIssued,
+    RouteChosen,
+    StepEnd,
+    StepStart,
+    ThoughtWritten,
+    Token,
+    Trigger,
+    Withdraw,
+)
+from service.core.domain import Answer
+
+
+class EventPrinter:
+    """Prints each event as it arrives: the answer's tokens continuously, other events as a line
+    each.
+
+    Drafts are not printed token by token, because parallel parts write theirs at the same time. The
+    last line of a step shows its result.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._titles: dict[str, str] = {}
+        self._writing: str | None = None
+        self._written: set[str | None] = set()
+
+    def show(self, event: BaseEvent) -> None:
+        if isinstance(event, Token):
+            if event.role == "answer":
+                self._token(event)
+            return
+        if isinstance(event, AnswerReady):
+            self._answer(event.body)
+        elif line := self._line(event):
+            self._break()
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _token(self, event: Token) -> None:
+        if self._writing != event.step:
+            self._break()
+            self._console.print(f"  [dim]{event.step}[/] answer: ", end="")
+            self._writing = event.step
+            self._written.add(event.step)
+        self._console.print(
+            event.text, style="bold", end="", markup=False, highlight=False, soft_wrap=True
+        )
+
+    def _break(self) -> None:
+        if self._writing:
+            self._console.print()
+            self._writing = None
+
+    def _line(self, event: BaseEvent) -> str | None:  # noqa: C901, PLR0911 (a line per kind)
+        match event:
+            case RouteChosen():
+                return f"[cyan]route[/] {event.route}, loop {event.loop}, by {_chooser(event)}"
+            case StepStart():
+                asked = f": {escape(event.question)}" if event.question else ""
+                return f"[green]step {event.step}[/] {event.kind}{asked}"
+            case Decomposition():
+                parts = "\n".join(f"      • {escape(part)}" for part in event.questions)
+                return f"  [dim]{event.step}[/] parts:\n{parts}"
+            case QueryIssued():
+                return f"  [dim]{event.step}[/] search ({event.retriever}): {escape(event.query)}"
+            case PassagesFound():
+                return self._passages(event)
+            case Judgement():
+                return self._judgement(event)
+            case ThoughtWritten():
+                return f"  [dim]{event.step}[/] thought: [italic]{escape(event.text)}[/]"
+            case Trigger():
+                return f"  [dim]{event.step}[/] trigger at {escape(event.token)!r}"
+            case Withdraw(role="answer"):
+                return f"  [dim]{event.step}[/] [dim]withdrawn ({event.reason})[/]"
+            case StepEnd():
+                return self._step_end(event)
+            case Failed():
+                problem = event.problem
+                return f"[red]{problem.title}[/]: {escape(problem.detail)} ({problem.status})"
+        return None
+
+    def _passages(self, event: PassagesFound) -> str:
+        self._titles |= {p.passage_id: p.title or p.passage_id for p in event.passages}
+        missing = f" [yellow](without {', '.join(event.missing)})[/]" if event.missing else ""
+        return f"  [dim]{event.step}[/] {len(event.passages)} passages{missing}"
+
+    def _judgement(self, event: Judgement) -> str | None:
+        if event.ending is not None:
+            return f"  [dim]{event.step}[/] enough to answer: {'yes' if event.ending else 'no'}"
+        if event.kept and event.passage_id:
+            title = escape(self._titles.get(event.passage_id, event.passage_id))
+            return f"  [dim]{event.step}[/] keeps {title}"
+        return None
+
+    def _step_end(self, event: StepEnd) -> str | None:
+        said = []
+        if event.answer and event.step not in self._written:
+            said.append(f"[italic]{escape(event.answer)}[/]")
+        if event.flags:
+            said.append(f"[yellow]{', '.join(event.flags)}[/]")
+        return f"  [dim]{event.step}[/] ends: {'  '.join(said)}" if said else None
+
+    def _answer(self, body: Answer) -> None:
+        self._break()
+        self._console.print()
+        self._console.print(
+            body.answer, style="bold", markup=False, highlight=False, soft_wrap=True
+        )
+        for number, citation in enumerate(body.citations, 1):
+            self._console.print(
+                f"  \\[{number}] [dim]{escape(citation.title)}:[/] {escape(citation.text)}",
+                highlight=False,
+                soft_wrap=True,
+            )
+        usage = body.usage
+        self._console.print(
+            f"[dim]{usage.retrievals} retrievals, {usage.llm_calls} engine calls, "
+            f"{body.timing_ms.total / 1000:.1f} s, stopped by {body.stopped_by}"
+            f"{', degraded: ' + ', '.join(body.degraded) if body.degraded else ''}[/]",
+            highlight=False,
+        )
+
+
+def _chooser(chosen: RouteChosen) -> str:
+    """Who chose the route, and how sure they were where they could be."""
+    if chosen.by not in ("model", "classifier"):
+        return chosen.by
+    sure = "unknown" if chosen.confidence is None else f"{chosen.confidence:.0%}"
+    return f"{chosen.by} (confidence {sure})"

@@ -1,0 +1,175 @@
+"""Structured concurrency: all work of a group ends before the group does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+
+from service.core.errors import DeadlineExceeded
+
+T = TypeVar("T")
+BUFFERED_EVENTS = 64
+
+
+class closing(Generic[T]):
+    """`contextlib.aclosing` for values typed as iterators."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: AsyncIterator[T]) -> None:
+        self._stream = stream
+
+    async def __aenter__(self) -> AsyncIterator[T]:
+        return self._stream
+
+    async def __aexit__(self, *_: object) -> None:
+        if isinstance(self._stream, AsyncGenerator):
+            await self._stream.aclose()
+
+
+async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Run all calls concurrently and return the results in order. The first failure cancels the
+    others."""
+    if len(calls) == 1:
+        return [await calls[0]()]
+    results: dict[int, T] = {}
+
+    async def run(index: int) -> None:
+        results[index] = await calls[index]()
+
+    try:
+        # anyio's group does the same at twice the cost; every judgement of a question comes here
+        async with asyncio.TaskGroup() as group:
+            for index in range(len(calls)):
+                group.create_task(run(index))
+    except BaseExceptionGroup as failures:
+        raise first_of(failures) from None
+    return [results[index] for index in range(len(calls))]
+
+
+async def merge(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
+    """Yield (index, item) of several streams as items arrive. A failure cancels the other streams.
+
+    Close the result in the task that iterates it, because it holds a task group.
+    """
+    send, receive = anyio.create_memory_object_stream[tuple[int, T]](BUFFERED_EVENTS)
+
+    async def pump(
+        index: int, stream: AsyncIterator[T], out: MemoryObjectSendStream[tuple[int, T]]
+    ) -> None:
+        async with out, closing(stream) as items:
+            async for item in items:
+                await out.send((index, item))
+
+    try:
+        async with anyio.create_task_group() as group, receive:
+            for index, stream in enumerate(streams):
+                group.start_soon(pump, index, stream, send.clone())
+            send.close()
+            async for pair in receive:
+                yield pair
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        raise first_of(failures) from None
+
+
+def first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure that is no group itself."""
+    failure: BaseException = failures
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+class _Cut:
+    """Cancels the task that stands inside it, and tells its own cancellation from another's.
+
+    Works as `asyncio.timeout` does. A cancel scope of anyio costs six times as much, and this runs
+    around every token.
+    """
+
+    __slots__ = ("_cancelling", "_done", "_task")
+
+    def _enter(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("there is no task here that could be cancelled")
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._done = False
+
+    def _cut(self) -> None:
+        self._done = True
+        self._task.cancel()
+
+    def _ended_by_it(self, kind: type[BaseException] | None) -> bool:
+        """To be asked once, on leaving: it takes its cancellation back."""
+        if not self._done:
+            return False
+        others = self._task.uncancel() > self._cancelling
+        return kind is asyncio.CancelledError and not others
+
+
+class deadline(_Cut):
+    """Raise DeadlineExceeded if the body takes longer than `seconds`."""
+
+    __slots__ = ("_handle", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._enter()
+        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._cut)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._handle.cancel()
+        if self._ended_by_it(kind):
+            raise DeadlineExceeded("the question's time limit was reached") from None
+
+
+class Interrupted(Exception):
+    """What ran inside `interruptible` was ended by `fire`."""
+
+
+class interruptible(_Cut):
+    """Whatever awaits inside stands in `waiting`, and ends by Interrupted when it is fired."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self, waiting: set[interruptible]) -> None:
+        self._waiting = waiting
+
+    def __enter__(self) -> None:
+        self._enter()
+        self._waiting.add(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._waiting.discard(self)
+        if self._ended_by_it(kind):
+            raise Interrupted from None
+
+    def fire(self) -> None:
+        self._cut()
+
+
+def retrieve(task: asyncio.Task[Any]) -> None:
+    """A task's done callback: whoever waits for it is told why it failed; where everybody left,
+    asyncio need not complain."""
+    if not task.cancelled():
+        task.exception()

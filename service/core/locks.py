@@ -1,0 +1,153 @@
+"""A data directory belongs to one process, because tantivy and qdrant-edge allow only one.
+
+The owner holds an `flock` on `<data directory>/lock` and writes its pid and, if it serves HTTP, its
+URL to that file, so that `ingest` and `ask` can use its server. The kernel releases the lock with
+the process, so the directory is free even after kill -9.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+from service.core.errors import StoreError
+
+FILE = "lock"
+LOOK_S = 0.2  # someone who only looks holds the lock for far less
+PATIENCE_S = 1.0  # within which a new owner has written its note
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that holds a data directory. `url` is set only if it serves HTTP."""
+
+    pid: int
+    url: str | None = None
+
+
+class DirectoryOwned(StoreError):
+    """Another process holds the data directory."""
+
+    def __init__(self, folder: Path, owner: Owner | None) -> None:
+        self.owner = owner
+        who = f"process {owner.pid}" if owner else "another process"
+        where = f" (it serves {owner.url})" if owner and owner.url else ""
+        super().__init__(
+            f"the data directory {folder} is in use by {who}{where}; use that process, stop it, "
+            "or choose another directory with --data"
+        )
+
+
+class DataDirectory:
+    """Holds a data directory from `acquire` until `release` or the end of the `with` block."""
+
+    def __init__(self, folder: Path, handle: int) -> None:
+        self.folder = folder
+        self._handle: int | None = handle
+
+    def set_url(self, url: str | None) -> None:
+        """Publish the URL at which this process serves HTTP."""
+        if self._handle is None:
+            raise StoreError(f"the data directory {self.folder} was released")
+        note = orjson.dumps({"pid": os.getpid(), "url": url})
+        os.pwrite(self._handle, note.ljust(_size(self._handle)), 0)
+        os.ftruncate(self._handle, len(note))
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.ftruncate(self._handle, 0)
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
+    """Lock `data_dir`, and create it if necessary. Blocks for at most one second.
+
+    Raises DirectoryOwned (with the owner), or StoreError if the directory cannot be written.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        handle = os.open(data_dir / FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(f"the data directory {data_dir} cannot be used: {error}") from error
+    started = time.monotonic()
+    while not _lock(handle, fcntl.LOCK_EX):
+        waited = time.monotonic() - started
+        owner = _note(handle)
+        if waited > PATIENCE_S or (waited > LOOK_S and _lives(owner)):
+            os.close(handle)
+            raise DirectoryOwned(data_dir, owner)
+        time.sleep(0.01)
+    directory = DataDirectory(data_dir, handle)
+    directory.set_url(url)
+    return directory
+
+
+def find_owner(data_dir: Path) -> Owner | None:
+    """Return the process that holds `data_dir`, or None if it is free. Blocks for at most one
+    second."""
+    try:
+        handle = os.open(data_dir / FILE, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not _lock(handle, fcntl.LOCK_SH):
+            owner = _note(handle)
+            if _lives(owner) or time.monotonic() > deadline:
+                return owner or Owner(pid=0)
+            time.sleep(0.01)
+        return None
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _note(handle: int) -> Owner | None:
+    try:
+        note = orjson.loads(os.pread(handle, 4_096, 0))
+        return Owner(int(note["pid"]), note["url"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None  # the owner is just writing it
+
+
+def _lives(owner: Owner | None) -> bool:
+    """False for the note of an owner before the present one, which was killed."""
+    if owner is None:
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _size(handle: int) -> int:
+    return os.fstat(handle).st_size

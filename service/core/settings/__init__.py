@@ -1,0 +1,38 @@
+"""Typed settings from `revelator.toml`, `REVELATOR_…` variables (`__` for a dot) and flags."""
+
+from __future__ import annotations
+
+from service.core.settings.engines import EngineSettings, PoolSettings, RoleSettings, RolesSettings
+from service.core.settings.loading import Settings, load_settings
+from service.core.settings.loops import (
+    AutoragSettings,
+    DraginSettings,
+    EfficientragSettings,
+    HanragSettings,
+    RoutesSettings,
+)
+from service.core.settings.retrieval import EmbeddingSettings, RerankerSettings, RetrievalSettings
+from service.core.settings.routing import EscalationSettings, RouterSettings
+from service.core.settings.server import AnswerSettings, LimitSettings, ServerSettings
+
+__all__ = [
+    "AnswerSettings",
+    "AutoragSettings",
+    "DraginSettings",
+    "EfficientragSettings",
+    "EmbeddingSettings",
+    "EngineSettings",
+    "EscalationSettings",
+    "HanragSettings",
+    "LimitSettings",
+    "PoolSettings",
+    "RerankerSettings",
+    "RetrievalSettings",
+    "RoleSettings",
+    "RolesSettings",
+    "RouterSettings",
+    "RoutesSettings",
+    "ServerSettings",
+    "Settings",
+    "load_settings",
+]

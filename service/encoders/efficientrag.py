@@ -1,0 +1,127 @@
+"""Labeler and filter out of checkpoints; questions that come together share forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from typing import Final, TypeVar
+
+from service.core.errors import ConfigurationError, EngineFailure, LoopUnavailable
+from service.encoders.base import PassageLabel, Tag
+from service.encoders.checkpoint import CheckpointCard, Kind, is_saved, read_card
+from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
+from service.encoders.session import Output, Session, load_session
+from service.encoders.turns import Gone, Turns
+from service.retrieval.stores.batching import Batcher
+
+QUESTIONS: Final = 8  # whose calls share forward passes
+T = TypeVar("T")
+Asked = tuple[str, Sequence[str]]
+_NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
+_NEEDED_SAVED: Final = ("torch", "transformers", "safetensors", "tokenizers")
+
+
+class EncoderModel:
+    """A checkpoint, loaded at the first use; one turn of forward passes at a time, in a thread."""
+
+    def __init__(self, folder: Path, kind: Kind, threads: int) -> None:
+        """Reads the card, nothing else; `problem` tells what is wrong."""
+        self._folder = folder
+        self._threads = threads
+        self._turns = Turns()
+        self._session: Session | None = None
+        self.card: CheckpointCard | None = None
+        self.problem = _absent_packages(folder, kind)
+        try:
+            self.card = read_card(folder, kind)
+        except ConfigurationError as error:
+            self.problem = error.detail
+
+    async def run(self, work: Callable[[Session, Event], T]) -> T:
+        """Raises LoopUnavailable where it cannot be loaded, EngineFailure where it fails."""
+
+        def turn(gone: Event) -> T:
+            session = self._loaded()
+            try:
+                return work(session, gone)
+            except Gone:
+                raise
+            except Exception as error:
+                raise EngineFailure(f"the model in {self._folder} failed: {error}") from error
+
+        return await self._turns.run(turn)
+
+    def _loaded(self) -> Session:
+        if self._session is None and self.card and self.problem is None:
+            try:
+                self._session = load_session(self._folder, self.card, self._threads)
+            except ConfigurationError as error:
+                self.problem = error.detail
+        if self._session is None:
+            raise LoopUnavailable(self.problem or "")
+        return self._session
+
+
+class EncoderLabeler:
+    """LABEL. The tag is the most probable one."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self._model = EncoderModel(folder, "labeler", threads)
+        self._batcher = Batcher[Asked, list[PassageLabel]](self._send, QUESTIONS)
+        self.tags = (self._model.card and self._model.card.tags) or 3
+
+    def problem(self) -> str | None:
+        return self._model.problem
+
+    async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
+        return await self._batcher.ask((query, passages))
+
+    async def _send(self, asked: Sequence[Asked]) -> list[list[PassageLabel]]:
+        return await self._model.run(partial(_label, asked))
+
+
+class EncoderFilter:
+    """FILTER."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self._model = EncoderModel(folder, "filter", threads)
+        self._batcher = Batcher[Asked, str](self._send, QUESTIONS)
+
+    def problem(self) -> str | None:
+        return self._model.problem
+
+    async def filter(self, query: str, infos: Sequence[str]) -> str:
+        return await self._batcher.ask((query, infos))
+
+    async def _send(self, asked: Sequence[Asked]) -> list[str]:
+        return await self._model.run(partial(_filter, asked))
+
+
+def _label(asked: Sequence[Asked], session: Session, gone: Event) -> list[list[PassageLabel]]:
+    most = session.card.max_pieces
+    groups = [encode_passages(session.tokenizer, *each, most) for each in asked]
+    outputs = iter(session.forward([each for group in groups for each in group], gone))
+    return [[_read(each, next(outputs)) for each in group] for group in groups]
+
+
+def _read(encoded: Encoded, output: Output) -> PassageLabel:
+    best = max(range(len(output.tags)), key=output.tags.__getitem__)
+    return PassageLabel(Tag(best), marked_text(encoded, output.margins), output.tags[best])
+
+
+def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
+    most = session.card.max_pieces
+    inputs = [encode_query(session.tokenizer, *each, most) for each in asked]
+    outputs = session.forward(inputs, gone)
+    return [marked_text(*pair) for pair in zip(inputs, (o.margins for o in outputs), strict=True)]
+
+
+def _absent_packages(folder: Path, kind: Kind) -> str | None:
+    needed, extra = (_NEEDED_SAVED, "transformers") if is_saved(folder) else (_NEEDED, "local")
+    absent = [name for name in needed if find_spec(name) is None]
+    if not absent:
+        return None
+    return f"the {kind} needs {', '.join(absent)}; run: pip install 'revelator[{extra}]'"

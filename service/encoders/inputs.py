@@ -1,0 +1,179 @@
+"""What the two encoders read, exactly (METHODS.md §4.3), in training and when served.
+
+Words are tokenised one by one, so that no text can become a special token: `words` cuts each of
+those apart. Nor can a text forge a marker of the filter's sentence.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from service.encoders.words import words
+
+LABELER_PIECES: Final = 384
+FILTER_PIECES: Final = 256  # the official code trains at 256 and runs at 128 (METHODS.md §4.4 #5)
+QUERY_MARKER: Final = "Query:"
+INFO_MARKER: Final = "Info:"
+INFO_SEPARATOR: Final = ";"
+_MARKED: Final = ("query", "info")
+_UNSEEN: Final = frozenset({"Mn", "Cc", "Cf", "Cn", "Co", "Cs"})  # categories of characters
+NO_WORD: Final = -1
+
+
+@dataclass(slots=True)
+class Encoded:
+    """One input, unpadded; all but `words` go by piece.
+
+    `types` is 1 for a passage and the mark behind it, else 0. `words` are those that can be
+    marked: the passage's, or those of the query and the infos. `word_of` is the index of a piece's
+    word in it, NO_WORD for special tokens, markers, and a labeler's query.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    types: list[int] = field(default_factory=list)
+    word_of: list[int] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+    def cut(self, most: int) -> Encoded:
+        """Without a final [SEP], as the official code cuts."""
+        for pieces in (self.ids, self.types, self.word_of):
+            del pieces[most:]
+        return self
+
+    def add_special(self, piece: int, kind: int = 0) -> Encoded:
+        return self._add([piece], NO_WORD, kind)
+
+    def add(self, spelt: Sequence[SpeltWord], kind: int = 0, *, markable: bool = True) -> Encoded:
+        for word in spelt:
+            self._add(word.ids, len(self.words) if markable else NO_WORD, kind)
+            if markable:
+                self.words.append(word.text)
+        return self
+
+    def _add(self, ids: Sequence[int], word: int, kind: int) -> Encoded:
+        self.ids += ids
+        self.word_of += [word] * len(ids)
+        self.types += [kind] * len(ids)
+        return self
+
+
+class SpeltWord(NamedTuple):
+    """A word and its pieces."""
+
+    text: str
+    ids: list[int]
+
+
+def passage_text(title: str, text: str) -> str:
+    """The text form of a passage (METHODS.md §4.3): `Title: body`."""
+    return f"{title}: {text}" if title else text
+
+
+def encode_passages(
+    tokenizer: Any, query: str, passages: Sequence[str], most: int = LABELER_PIECES
+) -> list[Encoded]:
+    """LABEL's inputs, `[CLS]` query `[SEP]` passage `[SEP]`, each cut to `most` pieces.
+
+    `tokenizer` is one of the library `tokenizers`, with the tokens [CLS] and [SEP].
+    """
+    start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    asked, *spelt = _spell(tokenizer, [_cut(text) for text in (query, *passages)])
+    return [
+        Encoded()
+        .add_special(start)
+        .add(asked, markable=False)
+        .add_special(end)
+        .add(passage, 1)
+        .add_special(end, 1)
+        .cut(most)
+        for passage in spelt
+    ]
+
+
+def encode_query(
+    tokenizer: Any, query: str, infos: Sequence[str], most: int = FILTER_PIECES
+) -> Encoded:
+    """FILTER's input, `[CLS] Query: … Info: …; Info: … [SEP]`, of at most `most` pieces.
+
+    Where it is too long the infos lose their last words, the longest first (METHODS.md §6 #27); a
+    query that is too long by itself is cut at its end.
+    """
+    start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    marks = [_cut(mark) for mark in (QUERY_MARKER, INFO_MARKER, INFO_SEPARATOR)]
+    data = [markable_words(text) for text in (query, *infos)]
+    named, told, parting, asked, *spelt = _spell(tokenizer, [*marks, *data])
+    frame = 2 + _size(named) + len(spelt) * _size(told) + max(len(spelt) - 1, 0) * _size(parting)
+    _shorten(spelt, most - frame - _size(asked))
+    encoded = Encoded().add_special(start).add(named, markable=False).add(asked)
+    for place, info in enumerate(spelt):
+        encoded.add([*(parting if place else ()), *told], markable=False).add(info)
+    return encoded.add_special(end).cut(most)
+
+
+def markable_words(text: str) -> list[str]:
+    """Those of a query or an info in FILTER's sentence, without colons that would forge a marker.
+
+    What `encode_query` gives as `words` is those of the query, then those of each info.
+    """
+    kept: list[str] = []
+    for word in _cut(text):
+        forges = word == ":" and kept and _bare(kept[-1]).endswith(_MARKED)
+        if not forges and not _is_unseen(word):
+            kept.append(word)
+    return kept
+
+
+def _bare(word: str) -> str:
+    """Without case and accents, as an uncased tokenizer reads it."""
+    letters = unicodedata.normalize("NFD", word.casefold())
+    return "".join(letter for letter in letters if not _is_unseen(letter))
+
+
+def _is_unseen(word: str) -> bool:
+    """A lone accent, control or format character, of which a tokenizer makes no piece."""
+    return len(word) == 1 and unicodedata.category(word) in _UNSEEN
+
+
+def marked_text(encoded: Encoded, margins: Sequence[float]) -> str:
+    """The marked words, in their order.
+
+    `margins` goes by piece: the logit of 1 less that of 0; it may be longer, as padded outputs
+    are. A word is marked where the sum over its pieces is above 0: in training they share its
+    label. (The official code decodes single pieces, and searches for fragments of names.)
+    """
+    sums = [0.0] * len(encoded.words)
+    for word, margin in zip(encoded.word_of, margins, strict=False):
+        if word != NO_WORD:
+            sums[word] += margin
+    return " ".join(word for word, sum_ in zip(encoded.words, sums, strict=True) if sum_ > 0)
+
+
+def _shorten(infos: list[list[SpeltWord]], room: int) -> None:
+    sizes = [_size(info) for info in infos]
+    while sum(sizes) > room and any(infos):
+        longest = max(range(len(infos)), key=sizes.__getitem__)
+        sizes[longest] -= len(infos[longest].pop().ids)
+
+
+def _size(spelt: Sequence[SpeltWord]) -> int:
+    return sum(len(word.ids) for word in spelt)
+
+
+def _cut(text: str) -> list[str]:
+    return [word.text for word in words(text)]
+
+
+def _spell(tokenizer: Any, texts: Sequence[list[str]]) -> list[list[SpeltWord]]:
+    """The words of each text with their pieces, all tokenised in one call."""
+    encodings = tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
+    return [_by_word(*pair) for pair in zip(texts, encodings, strict=True)]
+
+
+def _by_word(cut: Sequence[str], encoding: Any) -> list[SpeltWord]:
+    spelt = [SpeltWord(word, []) for word in cut]
+    for piece, word in zip(encoding.ids, encoding.word_ids, strict=True):
+        spelt[word].ids.append(piece)
+    return spelt

@@ -1,0 +1,117 @@
+"""A checkpoint in memory: tokenizer and model, and the forward pass.
+
+A model takes `input_ids`, `attention_mask` and `token_type_ids`, int64 of (inputs, pieces). It
+gives `token_logits`, float of (inputs, pieces, 2), and a labeler `tag_logits`, (inputs, tags).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, NamedTuple
+
+from service.core.errors import ConfigurationError
+from service.encoders.checkpoint import MODEL_FILE, TOKENIZER_FILE, CheckpointCard, is_saved
+from service.encoders.inputs import Encoded
+from service.encoders.packing import packs
+from service.encoders.tokenizer import file_tokenizer, shipped_tokenizer
+from service.encoders.torch_runtime import open_torch
+from service.encoders.turns import Gone
+from service.retrieval.embedding.minilm import open_session
+
+INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
+TOKENS: Final = "token_logits"
+TAGS: Final = "tag_logits"
+
+
+class Output(NamedTuple):
+    """Of one input: the margin of each piece to be marked, as `marked_text` takes them; the
+    probability of each tag, none of a filter."""
+
+    margins: list[float]
+    tags: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    card: CheckpointCard
+    tokenizer: Any
+    runtime: Any
+
+    def forward(self, inputs: Sequence[Encoded], gone: Event) -> list[Output]:
+        """The outputs in the order of the inputs. Raises Gone between two passes."""
+        outputs: dict[int, Output] = {}
+        for pack in packs([len(each.ids) for each in inputs]):
+            if gone.is_set():
+                raise Gone
+            made = self._pass([inputs[index] for index in pack])
+            outputs |= zip(pack, made, strict=True)
+        return [outputs[index] for index in range(len(inputs))]
+
+    def _pass(self, inputs: Sequence[Encoded]) -> list[Output]:
+        import numpy as np  # noqa: PLC0415
+
+        shape = len(inputs), max(len(each.ids) for each in inputs)
+        ids, mask, types = (np.zeros(shape, np.int64) for _ in INPUTS)
+        for row, each in enumerate(inputs):
+            size = len(each.ids)
+            ids[row, :size], mask[row, :size], types[row, :size] = each.ids, 1, each.types
+        feed = dict(zip(INPUTS, (ids, mask, types), strict=True))
+        wanted = [TOKENS, TAGS] if self.card.kind == "labeler" else [TOKENS]
+        tokens, *tags = self.runtime.run(wanted, feed)
+        if not (np.isfinite(tokens).all() and all(np.isfinite(each).all() for each in tags)):
+            raise ValueError("its outputs are not all finite")
+        margins = (tokens[..., 1] - tokens[..., 0]).tolist()
+        shares = _softmax(tags[0]).tolist() if tags else [[]] * len(inputs)
+        return [Output(*pair) for pair in zip(margins, shares, strict=True)]
+
+
+def _softmax(logits: Any) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return raised / raised.sum(axis=-1, keepdims=True)
+
+
+def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
+    """Takes a second. Raises ConfigurationError, naming the file."""
+    try:
+        tokenizer = (
+            shipped_tokenizer()
+            if card.tokenizer == "minilm"
+            else file_tokenizer(folder / TOKENIZER_FILE)
+        )
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigurationError(f"{folder / TOKENIZER_FILE} cannot be read: {error}") from None
+    if absent := [mark for mark in ("[CLS]", "[SEP]") if tokenizer.token_to_id(mark) is None]:
+        raise ConfigurationError(f"{folder / TOKENIZER_FILE} has no token {absent[0]}")
+    runtime = (open_torch if is_saved(folder) else _open_onnx)(folder, card, threads)
+    return Session(card, tokenizer, runtime)
+
+
+def _open_onnx(folder: Path, card: CheckpointCard, threads: int) -> Any:
+    path = folder / MODEL_FILE
+    try:
+        runtime = open_session(path, threads)
+    except Exception as error:  # the library's errors have no common base
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(
+            f"{path} is not a model that ONNX Runtime can open ({reason}); copy or export it again"
+        ) from None
+    if problem := _mismatch(runtime, card):
+        raise ConfigurationError(f"{path}: {problem}; export it again")
+    return runtime
+
+
+def _mismatch(runtime: Any, card: CheckpointCard) -> str | None:
+    """What the model takes and gives, against its card."""
+    taken = {each.name for each in runtime.get_inputs()}
+    given = {each.name: each.shape for each in runtime.get_outputs()}
+    wanted = {TOKENS, TAGS} if card.kind == "labeler" else {TOKENS}
+    if taken != set(INPUTS) or not wanted <= set(given):
+        return f"its inputs are {sorted(taken)} and its outputs {sorted(given)}"
+    if card.kind == "labeler" and given[TAGS][-1] != card.tags:
+        return f"it has {given[TAGS][-1]} tags, but its card says {card.tags}"
+    return None

@@ -1,0 +1,147 @@
+"""The `Generator` protocol: the interface of all engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from service.core.concurrency import closing
+from service.core.domain import AutoragMode
+
+ChatRole = Literal["system", "user", "assistant"]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: ChatRole
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One call. Exactly one of `messages` (chat) and `prompt` (raw completion) is given.
+
+    `choices` and `json_schema` constrain the output if the engine supports it (see `Capabilities`);
+    otherwise they are ignored and the caller parses free text. `stop` strings end the output and
+    are not part of it. Decoding is greedy unless `temperature` is above 0. `model` is the model or
+    adapter to use, None for the engine's own. `question` is the id of the question and `turn` the
+    number of its earlier calls; pools use them to keep a question at one worker.
+    """
+
+    messages: tuple[Message, ...] = ()
+    prompt: str | None = None
+    max_tokens: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    json_schema: Mapping[str, Any] | None = None
+    logprobs: bool = False
+    model: str | None = None
+    question: str = ""
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.messages) == (self.prompt is not None):
+            raise ValueError("give exactly one of messages and prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of one call as counted by the engine."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of output. The last one of a call has `finish` and `usage` set (its text may be "").
+
+    `logprob` is the sum of the natural-log probabilities of this piece's tokens, if requested; for
+    a choice, that of the choice among all choices, or None if it is unknown. `worker` names the
+    worker of a pool, on the first delta. `reasoning`: at least one token of thinking, which is not
+    part of the output.
+    """
+
+    text: str
+    logprob: float | None = None
+    finish: FinishReason | None = None
+    usage: TokenUsage | None = None
+    worker: str | None = None
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine supports. `context_tokens` is the limit of prompt and output together, or None
+    if unknown.
+
+    The other values are known for models trained by this project and None for others: `passages` is
+    the number of passages that the model reads well at once, if small; `templates` and `autorag`
+    are the template set and the mode of Auto-RAG that it was trained with.
+    """
+
+    choices: bool = False
+    json_schema: bool = False
+    logprobs: bool = False
+    token_signals: bool = False
+    context_tokens: int | None = None
+    passages: int | None = None
+    templates: str | None = None
+    autorag: AutoragMode | None = None
+
+    @property
+    def small(self) -> bool:
+        """Whether the model is known to read few passages: encoders route and judge for it."""
+        return self.passages is not None
+
+
+class Generator(Protocol):
+    """An engine.
+
+    `stream` yields deltas as they are generated and ends after the one with `finish`. Closing the
+    iterator, or cancelling the task that awaits it, aborts the call. Raises `EngineFailure` if the
+    engine is unavailable or sends an invalid response, `EngineTimeout` if it sends nothing for
+    longer than its limit, and `EngineInterrupted` if the same call may be restarted.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]: ...
+
+    async def check(self) -> None:
+        """Return if the engine can answer. Raises `EngineFailure`, which says what is missing."""
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A complete output, folded from a stream of deltas."""
+
+    text: str
+    finish: FinishReason
+    usage: TokenUsage
+    logprob: float | None = None
+
+
+async def complete(generator: Generator, request: GenerationRequest) -> Completion:
+    """Run one call to its end."""
+    pieces: list[str] = []
+    logprobs: list[float] = []
+    finish: FinishReason = "stop"
+    usage = TokenUsage(0, 0)
+    async with closing(generator.stream(request)) as deltas:
+        async for delta in deltas:
+            pieces.append(delta.text)
+            if delta.logprob is not None:
+                logprobs.append(delta.logprob)
+            finish, usage = delta.finish or finish, delta.usage or usage
+    return Completion("".join(pieces), finish, usage, sum(logprobs) if logprobs else None)

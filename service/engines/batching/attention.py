@@ -1,0 +1,92 @@
+"""Attention from queries and cached keys, maxima over its rows, entropies of logits; in numpy.
+
+`service.vllm_plugin` has the same in torch, for the devices that vLLM runs on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_WEIGHTS = 2**24  # of one block of rows: 64 MB
+MOST_LOGITS = 2**24
+Array = NDArray[Any]
+
+
+def attention_rows(query: Array, keys: Array, first: int, scale: float) -> Array:
+    """Causal softmax weights (heads, rows, n) in float32.
+
+    `query` (heads, rows, size) are of the positions `first`, `first` + 1, …; `keys` (kv_heads, n,
+    size) of positions 0 to n - 1, with n = first + rows. Head h reads kv head
+    h // (heads / kv_heads).
+    """
+    heads, rows, size = query.shape
+    kv_heads, length, _ = keys.shape
+    grouped = query.reshape(kv_heads, heads // kv_heads * rows, size)
+    scores = np.matmul(grouped, keys.transpose(0, 2, 1)).reshape(heads, rows, length) * scale
+    if rows > 1:
+        later = np.arange(length) > (first + np.arange(rows))[:, None]
+        scores = np.where(later, -np.inf, scores)
+    weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
+
+
+def rows_per_block(heads: int, length: int) -> int:
+    """How many rows over `length` keys to compute at once."""
+    return max(1, MOST_WEIGHTS // (heads * length))
+
+
+def entropies(logits: Array, targets: Array | None = None) -> Array:
+    """(2, rows): entropies, and log-probabilities of `targets` (rows,), in nats.
+
+    Over the whole vocabulary, of raw logits (rows, vocabulary). Without targets those of the most
+    likely token, which a greedy request takes.
+    """
+    found = np.empty((2, len(logits)), np.float32)
+    size = max(1, MOST_LOGITS // logits.shape[-1])
+    for at in range(0, len(logits), size):
+        block = logits[at : at + size].astype(np.float32, copy=False)
+        shifted = block - block.max(axis=-1, keepdims=True)
+        weights = np.exp(shifted)
+        mass = weights.sum(axis=-1)
+        logs = shifted - np.log(mass)[:, None]
+        terms = np.where(weights > 0, weights * logs, 0)  # a logit of minus infinity counts nothing
+        found[0, at : at + size] = -terms.sum(axis=-1) / mass
+        if targets is None:
+            found[1, at : at + size] = logs.max(axis=-1)
+        else:
+            wanted = targets[at : at + size, None]
+            found[1, at : at + size] = np.take_along_axis(logs, wanted, axis=1)[:, 0]
+    return found
+
+
+class Maxima:
+    """Running maxima over queries, per head and key: those over q >= k and those over q > k.
+
+    `fold` takes rows in order of position, however they are cut; a row counts keys from the first
+    one that is watched (for a draft its first token). Memory: 8 bytes * heads * capacity.
+    """
+
+    def __init__(self, heads: int, capacity: int) -> None:
+        self.size = 0
+        self._state = np.zeros((2, heads, capacity), np.float32)
+
+    def fold(self, weights: Array) -> None:
+        """Take the next rows: (heads, rows, size + rows); keys after a row's own are 0."""
+        rows = weights.shape[1]
+        end = self.size + rows
+        whole, later = self._state[0, :, :end], self._state[1, :, :end]
+        np.maximum(whole, weights.max(axis=1), out=whole)
+        others = weights.copy()
+        own = np.arange(rows)
+        others[:, own, self.size + own] = 0
+        np.maximum(later, others.max(axis=1), out=later)
+        self.size = end
+
+    def means(self) -> Array:
+        """Means over heads: (2, size), the maxima over q >= k and over q > k."""
+        means: Array = self._state[:, :, : self.size].mean(axis=1)
+        return means

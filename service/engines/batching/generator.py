@@ -1,0 +1,184 @@
+"""The asynchronous face of an engine in the process; importing it imports nothing heavy."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from service.core.errors import EngineFailure, EngineTimeout
+from service.core.settings import EngineSettings
+from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.batching.jobs import BatchEngine, Call, Item, Job, ScoreJob, SignalJob
+from service.engines.batching.signals import LocalSignalCall
+from service.engines.batching.worker import Worker
+from service.engines.reasoning import Reasoning
+from service.engines.signals import ScoreRequest, Scoring, SignalCall, SignalRequest, Span
+from service.engines.training_notes import read_training_notes
+
+WAITING_PER_SLOT = 16  # ten judgements a question, and some: a question must not refuse itself
+
+
+class BatchedGenerator(ABC):
+    """One model, batched continuously in one thread.
+
+    `max_concurrency` calls run at once, 16 times as many may wait, further ones raise Overloaded.
+    `request.model` is ignored: there is one model. `threads` bounds the threads of a forward pass,
+    at most the physical cores.
+
+    A prompt longer than the model's context less the tokens to come loses its oldest tokens, all
+    but the first (the start token): callers shorten at better places, this is the last resort.
+    """
+
+    def __init__(self, name: str, settings: EngineSettings, *, threads: int = 4) -> None:
+        self._name = name
+        self._settings = settings
+        self._threads = threads
+        self._notes = read_training_notes(Path(self._model))
+        self._reasoning = Reasoning(settings.reasoning, settings.reasoning_tokens)
+        self._worker: Worker | None = None
+        self._closed = False
+
+    @property
+    @abstractmethod
+    def _model(self) -> str:
+        """The model's folder, which may say what it was trained on, or its name elsewhere."""
+
+    @abstractmethod
+    def _load(self) -> BatchEngine:
+        """Open the model; runs in the engine's thread. Raises EngineFailure."""
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            choices=self._constrained,
+            json_schema=self._constrained,
+            logprobs=True,
+            token_signals=not (self._worker and self._worker.no_signals),
+            context_tokens=self._worker.context_tokens if self._worker else None,
+            passages=self._notes.passages,
+            templates=self._notes.templates,
+            autorag=self._notes.autorag,
+        )
+
+    @property
+    def _constrained(self) -> bool:
+        return self._settings.constrained != "none"
+
+    @property
+    def forward_passes(self) -> int:
+        """Forward passes of the model so far, over all calls."""
+        return self._worker.forward_passes if self._worker else 0
+
+    @property
+    def running(self) -> int:
+        """Calls in the batch; one that was closed stays until the step it is in has ended."""
+        return self._worker.running if self._worker else 0
+
+    @property
+    def waiting(self) -> int:
+        return self._worker.waiting if self._worker else 0
+
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        return self._reasoning.stream(request, self._stream)
+
+    async def _stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        worker = await self._started()
+        job = Job(request, asyncio.get_running_loop())
+        worker.submit(job)
+        try:
+            while True:
+                item = await self._next(job)
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, Delta):
+                    yield item
+                    if item.finish is not None:
+                        return
+        finally:
+            job.cancelled = True
+
+    @asynccontextmanager
+    async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
+        worker = await self._with_signals()
+        job = SignalJob(request, asyncio.get_running_loop())
+        worker.submit(job)
+        try:
+            yield LocalSignalCall(request, job, self._next)
+        finally:
+            job.cancelled = True
+
+    async def score(self, request: ScoreRequest) -> Scoring:
+        worker = await self._with_signals()
+        job = ScoreJob(request, asyncio.get_running_loop())
+        worker.submit(job)
+        try:
+            item = await self._next(job)
+        finally:
+            job.cancelled = True
+        if isinstance(item, Scoring):
+            return item
+        raise (
+            item
+            if isinstance(item, BaseException)
+            else EngineFailure("the engine returned no scoring")
+        )
+
+    async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
+        return (await self._started()).spans(text)
+
+    async def check(self) -> None:
+        """Load the model where that has not been done. Raises EngineFailure."""
+        await self._started()
+
+    async def aclose(self) -> None:
+        """Fail the running calls and join the thread. A second call does nothing."""
+        self._closed = True
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.stop()
+
+    async def _with_signals(self) -> Worker:
+        worker = await self._started()
+        if worker.no_signals:
+            raise EngineFailure(
+                f"engine {self._name!r} does not provide token signals: {worker.no_signals}"
+            )
+        return worker
+
+    async def _next(self, job: Call) -> Item:
+        if not job.items.empty():
+            return job.items.get_nowait()
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await job.items.get()
+        except TimeoutError:
+            raise EngineTimeout(
+                f"engine {self._name!r} produced no output for {self._settings.timeout_s:g} s, "
+                f"with {self.running} calls running and {self.waiting} waiting; lower "
+                f"engines.{self._name}.max_concurrency or raise engines.{self._name}.timeout_s"
+            ) from None
+
+    async def _started(self) -> Worker:
+        """The worker with its model loaded; loading counts into no call's silence."""
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
+        if self._worker is None:
+            running = self._settings.max_concurrency
+            self._worker = Worker(self._name, self._load, running, running * WAITING_PER_SLOT)
+        worker = self._worker
+        try:
+            if not worker.loaded.done():
+                await asyncio.shield(asyncio.wrap_future(worker.loaded))
+            worker.loaded.result()
+        except EngineFailure:
+            if self._worker is worker:
+                self._worker = None  # the next call tries again
+            raise
+        return worker

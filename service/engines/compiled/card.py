@@ -1,0 +1,100 @@
+"""`embedded.json`: what the folder of an embedded model holds, and how it is read back."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.core.errors import EngineFailure
+
+CARD_FILE: Final = "embedded.json"
+MODEL_FILE: Final = "model.onnx"
+TOKENIZER_FILE: Final = "tokenizer.json"
+CONFIG_FILE: Final = "config.json"
+FORMAT: Final = 1
+
+
+class ModelShape(BaseModel):
+    """The sizes of a Llama. `context`: tokens of prompt and output together. `tied`: the
+    embeddings are the last matrix too. `epsilon` is the norms', `rope_theta` the rotations'."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layers: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_size: int = Field(ge=2)
+    width: int = Field(ge=1)
+    vocabulary: int = Field(ge=1)
+    context: int = Field(ge=2)
+    tied: bool
+    epsilon: float
+    rope_theta: float
+
+
+class EmbeddedCard(BaseModel):
+    """The card.
+
+    `digests`: SHA-256 of each file beside it. `bits` of the layers, `word_bits` of the embeddings.
+    `chat_template`: Jinja, as transformers renders it; None: messages are joined by line ends.
+    `start` stands before a raw prompt, `ends` end an output. `version` and `base_model` are for
+    readers. What the model was trained on says `config.json` (see `training_notes`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = FORMAT
+    version: str
+    base_model: str
+    digests: dict[str, str]
+    shape: ModelShape
+    bits: Literal[4, 8]
+    word_bits: Literal[4, 8]
+    start: int | None
+    ends: list[int]
+    special_tokens: dict[str, str] = {}
+    chat_template: str | None = None
+
+
+def read_card(name: str, folder: Path) -> EmbeddedCard:
+    """The card of the model of engine `name`. Raises EngineFailure, naming file and remedy."""
+    path = folder / CARD_FILE
+    if not path.is_file():
+        raise EngineFailure(
+            f"engine {name!r}: there is no embedded model at {folder} ({CARD_FILE} is missing); "
+            "create one from a folder of float weights with `revelator compile`, or set "
+            f"engines.{name}.model"
+        )
+    try:
+        return EmbeddedCard.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise EngineFailure(
+            f"engine {name!r}: {path} cannot be read: {where}: {first['msg']}; it was created by "
+            "another version, or was changed: run `revelator compile` again"
+        ) from None
+
+
+def check_files(name: str, folder: Path, card: EmbeddedCard) -> None:
+    """Raises EngineFailure for a file that is missing, cut short, or of another version."""
+    for file, expected in card.digests.items():
+        path = folder / file
+        if not path.is_file():
+            raise EngineFailure(
+                f"engine {name!r}: {path} is missing; copy the whole folder, or install again"
+            )
+        if (found := digest(path)) != expected:
+            raise EngineFailure(
+                f"engine {name!r}: {path} ({path.stat().st_size:,} bytes) is damaged, or does not "
+                f"belong to the {CARD_FILE} beside it (SHA-256 {found[:12]}…, expected "
+                f"{expected[:12]}…); copy the whole folder, or install again"
+            )
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

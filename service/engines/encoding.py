@@ -1,0 +1,229 @@
+"""From messages to ids and back, such that no content of a message becomes a special token."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.engines.base import GenerationRequest, Message
+from service.engines.turns import fold_system, merge_turns, simplest
+
+LONGEST_CHARACTER = 4  # bytes in UTF-8, and so byte tokens
+CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
+Span = tuple[int, int]  # code points, first and one past the last
+_MARK = "\ue0d7{}\ue0d8"  # private use: stands for a content while the template is rendered
+_MARKS = re.compile("\ue0d7([0-9]+)\ue0d8")
+
+
+class PromptEncoder:
+    """Encodes prompts for one fast tokenizer.
+
+    A chat template is rendered around place holders. Its own text is read with the tokenizer's
+    added tokens (`<s>`, `<|im_start|>`, …); contents are read by a copy of the tokenizer that has
+    none. Stretches without an added token are encoded in one go, so a prompt whose contents hold
+    no such token gets exactly the ids that the tokenizer itself gives to the rendered template.
+    """
+
+    def __init__(self, tokenizer: Any, variables: Mapping[str, Any] | None = None) -> None:
+        """`variables`: for the chat template, beside those that every template has."""
+        self.tokenizer = tokenizer
+        self._variables = dict(variables or {})
+        self.backend = tokenizer.backend_tokenizer
+        self._added = {
+            added.content: (token, added)
+            for token, added in self.backend.get_added_tokens_decoder().items()
+        }
+        self.forbidden = frozenset(token for token, _ in self._added.values())
+        names = sorted(map(re.escape, self._added), key=len, reverse=True)
+        self._structure = re.compile("|".join(names) or r"(?!)")
+        self._first = _without_added_tokens(self.backend, at_start=True)
+        self._later = _without_added_tokens(self.backend, at_start=False)
+        start = list(self.backend.encode("", add_special_tokens=True).ids)
+        bos = tokenizer.bos_token_id
+        self._start = start or ([] if bos is None else [bos])
+
+    def encode(self, request: GenerationRequest) -> list[int]:
+        """Ids of a request's messages or prompt; never empty. ValueError: a template refuses."""
+        if request.prompt is not None:
+            return [*self._start, *self.encode_text(request.prompt)] or [0]
+        return self.encode_messages(request.messages)
+
+    def encode_text(self, text: str, *, at_start: bool = True) -> list[int]:
+        """Ids of plain text; special tokens in it are letters like all others."""
+        return self._encode(text, self._first if at_start else self._later)[0]
+
+    def encode_with_spans(self, text: str, *, bos: bool) -> tuple[list[int], list[Span]]:
+        """Ids of a raw text and where in it each lies; those put before it (`bos`) lie at (0, 0).
+
+        A character of several tokens is the place of each of them; a word's place has the space
+        before it wherever its token has.
+        """
+        start = self._start if bos else []
+        ids, spans = self._encode(text, self._first)
+        return [*start, *ids], [(0, 0)] * len(start) + spans
+
+    def _encode(self, text: str, tokenizer: Any) -> tuple[list[int], list[Span]]:
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        if self.forbidden.isdisjoint(encoding.ids):
+            return list(encoding.ids), list(encoding.offsets)
+        # A model whose own vocabulary spells a special token out: letter by letter it cannot.
+        single = [
+            (token, (place, place + 1))
+            for place, letter in enumerate(text)
+            for token in tokenizer.encode(letter, add_special_tokens=False).ids
+            if token not in self.forbidden
+        ]
+        return [token for token, _ in single], [span for _, span in single]
+
+    def encode_messages(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a chat up to where the model begins to write."""
+        return self._encode_pieces(_pieces(*self._render(messages))) or [0]
+
+    def encode_turn(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """What training shows and what it counts: `encode_messages` of all messages but the last,
+        and the ids with which the model then writes the last, to the end of its turn.
+
+        ValueError: a template refuses.
+        """
+        asked, _ = self._render(messages[:-1])
+        told, contents = self._render(messages, ask=False)
+        head, mark, rest = told.rpartition(_MARK.format(len(contents) - 1))
+        end = self._structure.search(rest)
+        tail = mark + rest[: end.end() if end else 0]
+        prompt = self._encode_pieces(_pieces(asked, contents)) or [0]
+        whole = self._encode_pieces(_pieces(head + tail, contents))
+        reply = whole[len(prompt) :]
+        if whole[: len(prompt)] != prompt:  # the template shows a turn otherwise than it asks for
+            lead = head.removeprefix(asked) if head.startswith(asked) else ""
+            reply = self._encode_pieces(_pieces(lead + tail, contents), at_start=False)
+        eos = self.tokenizer.eos_token_id
+        return prompt, reply + ([] if end or eos is None else [eos])
+
+    def _encode_pieces(
+        self, pieces: Sequence[tuple[str, bool]], *, at_start: bool = True
+    ) -> list[int]:
+        ids: list[int] = []
+        plain = ""
+        for piece, is_content in pieces:
+            if is_content:
+                plain += piece
+                continue
+            position = 0
+            for match in self._structure.finditer(piece):
+                token, added = self._added[match.group()]
+                plain += piece[position : match.start()]
+                if added.lstrip:
+                    plain = plain.rstrip()
+                ids += self.encode_text(plain, at_start=at_start) if plain else []
+                ids.append(token)
+                plain, at_start, position = "", False, match.end()
+                if added.rstrip:
+                    position += len(piece[position:]) - len(piece[position:].lstrip())
+            plain += piece[position:]
+        return ids + (self.encode_text(plain, at_start=at_start) if plain else [])
+
+    def _render(self, messages: Sequence[Message], *, ask: bool = True) -> tuple[str, list[str]]:
+        """The template around marks, and what they stand for; `ask` opens the model's turn."""
+        if not self.tokenizer.chat_template:
+            contents = [message.content for message in messages]
+            return "\n".join(_MARK.format(n) for n in range(len(contents))) + "\n", contents
+        reason = "it omits a message"
+        for form in (messages, merge_turns(messages), fold_system(messages), simplest(messages)):
+            try:
+                text, contents = self._apply(form, ask)
+            except Exception as error:  # templates raise what they like, some for system messages
+                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                continue
+            if all(_MARK.format(n) in text for n in range(len(contents))):
+                return text, contents
+        raise ValueError(f"the model's chat template rejects the messages: {reason}")
+
+    def _apply(self, messages: Sequence[Message], ask: bool) -> tuple[str, list[str]]:
+        marked = [{"role": m.role, "content": _MARK.format(n)} for n, m in enumerate(messages)]
+        text = self.tokenizer.apply_chat_template(
+            marked, tokenize=False, add_generation_prompt=ask, **self._variables
+        )
+        return str(text), [message.content for message in messages]
+
+
+def _pieces(text: str, contents: Sequence[str]) -> list[tuple[str, bool]]:
+    """A rendered template in pieces: structure (False) and contents (True)."""
+    pieces: list[tuple[str, bool]] = []
+    for number, part in enumerate(_MARKS.split(text)):
+        pieces.append((contents[int(part)], True) if number % 2 else (part, False))
+    return pieces
+
+
+def _without_added_tokens(backend: Any, *, at_start: bool) -> Any:
+    """A `tokenizers.Tokenizer` of the same model, which it shares, that knows no added tokens.
+
+    Away from the start, the word mark that some write before the first word only is not written.
+    """
+    plain = type(backend)(backend.model)
+    plain.normalizer, plain.decoder = backend.normalizer, backend.decoder
+    plain.pre_tokenizer = backend.pre_tokenizer
+    if not at_start and backend.pre_tokenizer is not None:
+        plain.pre_tokenizer = _going_on(backend)
+    return plain
+
+
+def _going_on(backend: Any) -> Any:
+    """The pre-tokenizer for text that does not begin a prompt. A tokenizer of an empty model
+    carries it through JSON, where it can be edited."""
+    carrier = type(backend)(type(backend.model)())
+    carrier.pre_tokenizer = backend.pre_tokenizer
+    config = json.loads(carrier.to_str())
+    _edit_metaspace(config["pre_tokenizer"])
+    return type(backend).from_str(json.dumps(config)).pre_tokenizer
+
+
+def _edit_metaspace(part: Any) -> None:
+    if isinstance(part, dict):
+        if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
+            part["prepend_scheme"] = "never"
+        for inner in part.get("pretokenizers") or ():
+            _edit_metaspace(inner)
+
+
+class Detokenizer:
+    """Turns the ids of one output into text, piece by piece.
+
+    Bytes of an unfinished character are held back; a decoder that drops a first space does so only
+    at the start of the output (`context`, the end of a raw prompt, keeps that one too).
+    """
+
+    def __init__(self, backend: Any, context: Sequence[int] = ()) -> None:
+        self._backend = backend
+        self._ids = list(context)
+        self._begin = 0
+        self._read = len(self._ids)
+        self._unfinished = 0
+
+    def feed(self, token: int) -> str:
+        """Take the next id, return the text that is now certain."""
+        self._ids.append(token)
+        new = self._new_text()
+        if new.endswith("\ufffd"):
+            self._unfinished += 1
+            if self._unfinished < LONGEST_CHARACTER:
+                return ""
+        self._unfinished = 0
+        if new:
+            self._begin, self._read = self._read, len(self._ids)
+        return new
+
+    def flush(self) -> str:
+        """Return what was held back, without a character that never became whole."""
+        new = self._new_text()
+        self._begin = self._read = len(self._ids)
+        return new.rstrip("\ufffd")
+
+    def _new_text(self) -> str:
+        known = self._decode(self._ids[self._begin : self._read])
+        return self._decode(self._ids[self._begin :])[len(known) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._backend.decode(ids, skip_special_tokens=True))

@@ -1,0 +1,43 @@
+"""From the settings of one engine to the engine; nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+from service.core.errors import ConfigurationError
+from service.core.settings import EngineSettings
+from service.engines.base import Generator
+from service.engines.pool.report import UNOBSERVED, PoolObserver
+
+
+def open_generator(
+    name: str, settings: EngineSettings, observer: PoolObserver = UNOBSERVED
+) -> Generator:
+    """Make the engine `name`. It connects or loads at its first call or `check`.
+
+    A pool tells `observer` of its workers, a server's client of calls sent once more.
+
+    Raises ConfigurationError when the settings cannot work whatever the server says.
+    """
+    if settings.kind == "local":
+        from service.engines.transformers import LocalGenerator  # noqa: PLC0415
+
+        return LocalGenerator(name, settings)
+    if settings.kind == "embedded":
+        from service.engines.embedded import EmbeddedGenerator  # noqa: PLC0415
+
+        return EmbeddedGenerator(name, settings)
+    if not settings.urls:
+        raise ConfigurationError(
+            f"engines.{name}: kind {settings.kind!r} needs urls, the base URLs of its servers"
+        )
+    from service.engines.openai import OpenAIGenerator  # noqa: PLC0415
+
+    if settings.kind == "openai":
+        return OpenAIGenerator(name, settings, observer.call_resent)
+    from service.engines.pool.pool import PoolGenerator  # noqa: PLC0415
+    from service.engines.vllm import VllmGenerator  # noqa: PLC0415
+
+    def connect(url: str) -> Generator:
+        own = settings.model_copy(update={"urls": [url]})
+        return VllmGenerator(name, own, observer.call_resent)
+
+    return PoolGenerator(name, settings, connect, observer)

@@ -1,0 +1,374 @@
+"""Any OpenAI-compatible server (vLLM, llama.cpp, SGLang, OpenAI) over aiohttp, streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from service.core.concurrency import Interrupted, interruptible
+from service.core.connections import Connections
+from service.core.errors import (
+    EngineFailure,
+    EngineLimited,
+    EngineRefusal,
+    EngineTimeout,
+    EngineUnreached,
+)
+from service.core.settings import EngineSettings
+from service.core.settings.engines import TEMPLATE_FIELD
+from service.core.settings.urls import secrets_of, shown, without
+from service.core.tls import tls_context
+from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.openai_wire import (
+    BadReply,
+    Mode,
+    ReplyReader,
+    body_error,
+    encode_body,
+    is_constrained,
+    path_of,
+    retry_after,
+)
+from service.engines.reasoning import Reasoning
+from service.engines.text_stream import EventLines, WholeBody
+from service.engines.turns import simplest
+
+CONNECT_S = 5.0  # a host that is up accepts at once; the rest of a call's silence is its engine's
+# Any server of the kind would refuse the call; and: not now.
+_REFUSALS: dict[int, type[EngineFailure]] = {
+    400: EngineRefusal, 413: EngineRefusal, 422: EngineRefusal, 429: EngineLimited,
+}  # fmt: skip
+_OF_TEMPLATE = re.compile(r"template|\broles?\b|alternat", re.IGNORECASE)
+_ADVICE = {
+    400: "the server refuses this call",
+    401: "check engines.{name}.key",
+    403: "check engines.{name}.key",
+    404: "check engines.{name}.urls (with /v1) and the model's name",
+    429: "the server's rate limit is reached: wait, or lower engines.{name}.max_concurrency",
+    503: "the server is not ready: wait until it has loaded its model, or check its log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """What `/models` tells: the names served, and whether it is a vLLM."""
+
+    models: tuple[str, ...]
+    is_vllm: bool
+
+
+class OpenAIGenerator:
+    """Chats and raw completions at the servers of `settings.urls`.
+
+    Choices and schemas are requested as `settings.constrained` says. `auto` uses vLLM's fields if
+    `/models` says `owned_by: vllm`, else `response_format`. If a server refuses them (400, 422) but
+    answers without them, they are not sent again, and the caller parses free text. The model is
+    that of the request, else of the settings, else the first of `/models`.
+
+    A chat that the model's template refuses (because of a system message, or of two user turns in a
+    row) is sent again in a form without these; if that helps, all later ones are too.
+
+    A call whose connection closes before a response begins is repeated once, and `on_resent` is
+    notified. If there are several URLs, a call that cannot reach its server goes to the next one.
+    Each generator has one connection pool, created in the event loop of the first call.
+    """
+
+    def __init__(
+        self, name: str, settings: EngineSettings, on_resent: Callable[[], None] | None = None
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._urls = [URL(url) for url in settings.urls]
+        self._current = 0
+        self._slots = asyncio.Semaphore(settings.max_concurrency)
+        self._learning = asyncio.Lock()
+        self._server: _Server | None = None
+        self._refused: set[tuple[str, bool]] = set()
+        self._priority = settings.kind == "vllm"  # until the server says that it schedules without
+        self._on_resent = on_resent
+        self._connections: Connections | None = None
+        self._simplest = False  # until the server's chat template refuses messages as they are
+        self._closed = False
+        self._awaiting: set[interruptible] = set()
+        self._reasoning = Reasoning(settings.reasoning, settings.reasoning_tokens)
+        variables = settings.template_variables
+        self._extra = settings.extra_body | ({TEMPLATE_FIELD: variables} if variables else {})
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What calls may request. With `auto`, this is optimistic until a server has refused."""
+        if self._settings.constrained == "none":
+            return Capabilities(logprobs=True)
+        choices = ("/chat/completions", True) not in self._refused
+        schema = ("/chat/completions", False) not in self._refused
+        return Capabilities(choices=choices, json_schema=schema, logprobs=True)
+
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        return self._reasoning.stream(request, self._stream)
+
+    async def _stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        async with self._slots:
+            response, reader = await self._open(request)
+            lines = WholeBody() if response.content_type == "application/json" else EventLines()
+            try:
+                with self._boundary(response.url):
+                    while not reader.done and (chunk := await self._read(response)):
+                        for data in lines.feed(chunk):
+                            if (delta := reader.read(data)) is not None:
+                                yield delta
+                    for data in lines.flush():
+                        if (delta := reader.read(data)) is not None:
+                            yield delta
+                    yield reader.end()
+                await _drain(response)
+            finally:
+                response.close()
+
+    async def check(self) -> None:
+        """Request `/models`. Raises EngineFailure if there is no server, for an invalid key, or for
+        an unknown model."""
+        self._server = None
+        server = await self._learn()
+        wanted = self._settings.model
+        if wanted is None and not server.models:
+            raise self._failure(self._base, f"lists no models; set engines.{self._name}.model")
+        if wanted and server.is_vllm and wanted not in server.models:
+            served = ", ".join(server.models)
+            what = f"does not serve {wanted!r}, but {served}; set engines.{self._name}.model"
+            raise self._failure(self._base, what)
+
+    async def aclose(self) -> None:
+        """Close all connections; calls in progress fail. A second call does nothing."""
+        self._closed = True
+        for call in list(self._awaiting):
+            call.fire()  # aiohttp wakes nobody who reads from a connection that it closes
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
+
+    @property
+    def _base(self) -> URL:
+        return self._urls[self._current]
+
+    async def _open(self, request: GenerationRequest) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+        if self._simplest:
+            request = replace(request, messages=tuple(simplest(request.messages)))
+        mode = await self._mode(request) if is_constrained(request) else "none"
+        model = request.model or self._settings.model or await self._first_model()
+        path, session = path_of(request), self._session_of(request)
+        priority = self._priority and request.turn > 0
+        body = encode_body(request, model, mode, priority, self._extra)
+        response = await self._send(path, body, session)
+        if response.status == 200:
+            return response, ReplyReader(request, mode)
+        failure = await self._refusal(response)
+        if priority and response.status == 400 and "priority" in failure.detail.lower():
+            self._priority = False
+            return await self._open(request)
+        if self._may_be_template(request, response.status, failure):
+            return await self._open_simplest(request, failure)
+        may_retry = self._settings.constrained == "auto" and response.status in (400, 422)
+        if mode == "none" or not may_retry:
+            raise failure
+        body = encode_body(request, model, "none", priority, self._extra)
+        response = await self._send(path, body, session)
+        if response.status != 200:
+            await self._refusal(response)
+            raise failure
+        self._refused.add((path, bool(request.choices)))
+        return response, ReplyReader(request, "none")
+
+    def _may_be_template(
+        self, request: GenerationRequest, status: int, failure: EngineFailure
+    ) -> bool:
+        """Whether the model's chat template may have refused the messages, and others can be made.
+
+        vLLM and SGLang answer such a call by 400, some versions of llama.cpp by 500.
+        """
+        if self._simplest or simplest(request.messages) == list(request.messages):
+            return False
+        return status in (400, 422) or (status == 500 and bool(_OF_TEMPLATE.search(failure.detail)))
+
+    async def _open_simplest(
+        self, request: GenerationRequest, failure: EngineFailure
+    ) -> tuple[aiohttp.ClientResponse, ReplyReader]:
+        """Try once without a system message and turns in a row; what helped is remembered."""
+        self._simplest = True
+        try:
+            return await self._open(request)
+        except EngineFailure:
+            self._simplest = False
+            raise failure from None
+
+    def _session_of(self, request: GenerationRequest) -> dict[str, str]:
+        name = self._settings.session_header
+        return {name: request.question} if name and request.question else {}
+
+    async def _mode(self, request: GenerationRequest) -> Mode:
+        setting = self._settings.constrained
+        if setting != "auto":
+            return setting
+        if (path_of(request), bool(request.choices)) in self._refused:
+            return "none"
+        return "vllm" if (await self._learn()).is_vllm else "json_schema"
+
+    async def _first_model(self) -> str:
+        server = await self._learn()
+        if not server.models:
+            raise self._failure(self._base, f"lists no models; set engines.{self._name}.model")
+        return server.models[0]
+
+    async def _learn(self) -> _Server:
+        async with self._learning:
+            if self._server is None:
+                self._server = await self._ask_models()
+            return self._server
+
+    async def _ask_models(self) -> _Server:
+        response = await self._send("/models", None)
+        with self._boundary(response.url):
+            if response.status == 404 and self._settings.model:
+                response.close()
+                return _Server((), False)
+            if response.status != 200:
+                raise await self._refusal(response)
+            try:
+                rows = orjson.loads(await response.read())["data"]
+                return _Server(
+                    tuple(row["id"] for row in rows),
+                    any(row.get("owned_by") == "vllm" for row in rows),
+                )
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise BadReply("did not return its list of models as JSON") from None
+
+    async def _send(
+        self, path: str, body: bytes | None, headers: dict[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
+        """Send a call; where its server cannot be reached, to the next one."""
+        base = self._base
+        with self._boundary(base):
+            try:
+                return await self._request(base, path, body, headers)
+            except aiohttp.ClientConnectionError as error:
+                silent = isinstance(error, aiohttp.ServerTimeoutError)
+                unreached = isinstance(error, aiohttp.ConnectionTimeoutError)
+                if len(self._urls) == 1 or (silent and not unreached):
+                    raise
+        if base == self._base:
+            self._current = (self._current + 1) % len(self._urls)
+        base = self._base
+        with self._boundary(base):
+            return await self._request(base, path, body, headers)
+
+    async def _request(
+        self, base: URL, path: str, body: bytes | None, headers: dict[str, str] | None
+    ) -> aiohttp.ClientResponse:
+        connections = self._connections or self._connect()
+        method = "GET" if body is None else "POST"
+        url = base.with_path(base.path + path)
+        with interruptible(self._awaiting):
+            return await connections.request(
+                method, url, data=body, headers=headers, allow_redirects=False
+            )
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        if self._closed:
+            raise Interrupted
+        with interruptible(self._awaiting):
+            return await response.content.readany()
+
+    def _connect(self) -> Connections:
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
+        headers = {"Content-Type": "application/json"}
+        if self._settings.key is not None:
+            headers["Authorization"] = f"Bearer {self._settings.key.get_secret_value()}"
+        silence = self._settings.timeout_s
+        self._connections = Connections(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=min(CONNECT_S, silence), sock_read=silence
+            ),
+            limit=0,
+            tls=tls_context(self._settings.ca_file, f"engines.{self._name}.ca_file"),
+            on_resent=self._on_resent,
+        )
+        return self._connections
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> EngineFailure:
+        """Read the error of a response that is not 200, and close it."""
+        try:
+            with self._boundary(response.url):
+                said = body_error(await response.content.read(20_000))
+        finally:
+            response.close()
+        status = response.status
+        kind = "check the server's log" if status >= 500 else "check engines.{name}.urls"
+        advice = _ADVICE.get(status, kind).format(name=self._name)
+        refused = _REFUSALS.get(status, EngineFailure)
+        failure = self._failure(response.url, f"answered {status}: {said}; {advice}", refused)
+        wait = retry_after(response.headers.get("Retry-After", ""))
+        failure.retry_after = failure.retry_after if wait is None else wait
+        return failure
+
+    @contextmanager
+    def _boundary(self, url: URL) -> Iterator[None]:
+        """Turn what goes wrong at the server into EngineFailure or EngineTimeout."""
+        try:
+            yield
+        except TimeoutError as error:
+            connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
+            what = "did not accept the connection" if connecting else "sent no data"
+            limit = self._settings.timeout_s
+            seconds = min(CONNECT_S, limit) if connecting else limit
+            advice = f"check its load, or raise engines.{self._name}.timeout_s"
+            raise self._failure(url, f"{what} for {seconds:g} s; {advice}", EngineTimeout) from None
+        except aiohttp.ClientConnectorError as error:
+            advice = f"start the server, or correct engines.{self._name}.urls"
+            what = f"did not accept the connection ({_reason(error)})"
+            raise self._failure(url, f"{what}; {advice}", EngineUnreached) from None
+        except aiohttp.ClientResponseError as error:
+            what = f"did not send a valid HTTP response ({_reason(error)})"
+            raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None
+        except Interrupted:
+            raise self._failure(url, "lost the connection during its response") from None
+        except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: `aclose` meanwhile
+            what = f"closed the connection ({_reason(error)})"
+            raise self._failure(url, f"{what}; check the server's log") from None
+        except ValueError as error:  # BadReply, and lines or headers without end
+            raise self._failure(url, f"{error}; check the server's log") from None
+
+    def _failure(
+        self, url: URL, what: str, kind: type[EngineFailure] = EngineFailure
+    ) -> EngineFailure:
+        for each in self._settings.urls:
+            what = without(what, secrets_of(each, self._settings.key))
+        return kind(f"engine {self._name!r} at {shown(str(url))} {what}")
+
+
+def _reason(error: Any) -> str:
+    text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    return str(text).splitlines()[0][:100] if str(text) else type(error).__name__
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read a finished answer to its end, so that the connection can serve the next call."""
+    if response.content.at_eof():
+        return
+    try:
+        async with asyncio.timeout(1.0):
+            await response.content.read()
+    except (aiohttp.ClientError, TimeoutError):
+        return

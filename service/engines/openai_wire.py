@@ -1,0 +1,256 @@
+"""Requests to and responses from an OpenAI-compatible server, without I/O.
+
+Sources: the OpenAI API reference (chat/completions, completions, streaming) and vLLM's page
+"Structured Outputs" (`structured_outputs`; the older `guided_*` fields were removed in 0.12).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import Any, Literal
+
+import orjson
+
+from service.core.settings.engines import TEMPLATE_FIELD
+from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
+from service.engines.label_chance import TOP_LOGPROBS, LabelChance
+
+Mode = Literal["vllm", "json_schema", "none"]
+_WRAPPER_TOKENS = 24  # of `{"choice": "…"}` around a label, in any tokenizer
+# A server that holds its model to the choices ends by itself; one that passes over what it was
+# asked for (many do in silence) has its model write a preface.
+_CHOICE_TOKENS = 64
+
+
+class BadReply(ValueError):
+    """The server's response is not a completion. The text says why."""
+
+
+def is_constrained(request: GenerationRequest) -> bool:
+    return bool(request.choices) or request.json_schema is not None
+
+
+def path_of(request: GenerationRequest) -> str:
+    return "/chat/completions" if request.messages else "/completions"
+
+
+def encode_body(
+    request: GenerationRequest,
+    model: str,
+    mode: Mode,
+    priority: bool = False,
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> bytes:
+    """The JSON body of a call, with the fields of `extra`; a template's variables go to chats only.
+
+    Half surrogates, which no UTF-8 can hold, become `?`. `priority` puts calls of questions under
+    way before others, in vLLM's way: less is earlier.
+    """
+    body = build_body(request, model, mode)
+    body |= {k: v for k, v in extra.items() if request.messages or k != TEMPLATE_FIELD}
+    if priority:
+        body["priority"] = -request.turn
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, Any]:
+    """Build the body of a call. Decoding is explicit in each (METHODS.md §6 #3)."""
+    body: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+    }
+    if request.messages:
+        body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+    else:
+        body["prompt"] = request.prompt
+    if request.stop:
+        body["stop"] = list(request.stop)
+    if request.logprobs:
+        body["logprobs"] = True if request.messages else 1
+        if request.choices and request.messages:
+            body["top_logprobs"] = TOP_LOGPROBS
+    if request.choices:
+        body["max_tokens"] = max(request.max_tokens, _CHOICE_TOKENS)
+    if is_constrained(request):
+        _constrain(body, request, mode)
+    return body
+
+
+def _constrain(body: dict[str, Any], request: GenerationRequest, mode: Mode) -> None:
+    schema = request.json_schema
+    if mode == "vllm":
+        choices = {"choice": list(request.choices)}
+        body["structured_outputs"] = choices if request.choices else {"json": schema}
+    elif mode == "json_schema":
+        if request.choices:
+            body["max_tokens"] += _WRAPPER_TOKENS
+            schema = {
+                "type": "object",
+                "properties": {"choice": {"type": "string", "enum": list(request.choices)}},
+                "required": ["choice"],
+                "additionalProperties": False,
+            }
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema, "strict": True},
+        }
+
+
+class ReplyReader:
+    """Reads the events of one streamed answer into deltas.
+
+    A label that the server wrapped into `{"choice": …}` (mode `json_schema`) comes unwrapped, as
+    one delta. Reasoning in a field of its own is marked, without its text. `done` after `[DONE]`.
+    """
+
+    def __init__(self, request: GenerationRequest, mode: Mode) -> None:
+        self.done = False
+        self.events = 0
+        self._logprobs = request.logprobs
+        self._wrapped = mode == "json_schema" and bool(request.choices)
+        self._wrapped_text = ""
+        self._finish: FinishReason | None = None
+        self._usage: TokenUsage | None = None
+        self._logprob: float | None = None
+        frame = '{"choice":"{}"}' if self._wrapped else "{}"
+        labelled = request.choices and request.messages and request.logprobs
+        self._chance = LabelChance(request.choices, frame) if labelled else None
+        self._deltas = 0
+        self._answered = False
+
+    def read(self, data: bytes) -> Delta | None:
+        """Take one event's data. Raises BadReply."""
+        self.events += 1
+        if data == b"[DONE]":
+            self.done = True
+            return None
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise BadReply(f"sent invalid JSON: {_cut(data)}") from None
+        try:
+            return self._read(event)
+        except BadReply:
+            raise
+        except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
+            raise BadReply(f"sent JSON that is not a completion: {_cut(data)}") from None
+
+    def end(self) -> Delta:
+        """The last delta, after the last event. Raises BadReply where the answer is not whole.
+
+        A server that counts no tokens gets its deltas counted as completion tokens and no prompt
+        tokens: a budget must not stand still, and a guess at a prompt would be wrong anyway.
+        """
+        if not self._answered:
+            raise BadReply("sent no choices" if self.events else "sent no server-sent events")
+        if self._finish is None and not self.done:
+            raise BadReply("ended its response early, without a finish reason or [DONE]")
+        usage = self._usage or TokenUsage(0, self._deltas)
+        logprob = self._logprob if self._chance is None else self._chance.logprob
+        return Delta(self._label(), logprob, self._finish or "stop", usage)
+
+    def _read(self, event: dict[str, Any]) -> Delta | None:
+        if error := event.get("error"):
+            raise BadReply(f"failed during its response: {error_text(error)}")
+        if usage := event.get("usage"):
+            prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+            self._usage = TokenUsage(int(prompt or 0), int(completion or 0))
+        choices = event.get("choices")
+        if not choices:
+            return None
+        choice = choices[0]
+        self._answered = True
+        if reason := choice.get("finish_reason"):
+            if reason in ("abort", "error"):
+                raise BadReply(f"aborted the call (finish reason {reason!r})")
+            self._finish = "length" if reason == "length" else "stop"
+        return self._delta(choice)
+
+    def _delta(self, choice: dict[str, Any]) -> Delta | None:
+        part = choice.get("delta") or choice.get("message") or choice
+        thinks = bool(part.get("reasoning_content") or part.get("reasoning"))
+        text = part.get("content") or part.get("text") or ""
+        if not isinstance(text, str):
+            raise TypeError
+        if thinks and not text:
+            self._deltas += 1
+            return Delta("", reasoning=True)
+        if self._logprobs and (logprobs := choice.get("logprobs")):
+            self._weigh(logprobs)
+        if not text:
+            return None
+        self._deltas += 1
+        if self._wrapped:
+            self._wrapped_text += text
+            return None
+        logprob, self._logprob = self._logprob, None
+        return Delta(text, logprob, reasoning=thinks)
+
+    def _weigh(self, logprobs: dict[str, Any]) -> None:
+        """Of a label counts how probable it was among the labels, and that at its end."""
+        if self._chance is None:
+            self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
+        else:
+            self._chance.see(logprobs.get("content") or ())
+
+    def _label(self) -> str:
+        if not self._wrapped:
+            return ""
+        try:
+            label = orjson.loads(self._wrapped_text)["choice"]
+        except (ValueError, KeyError, TypeError):
+            return self._wrapped_text
+        return label if isinstance(label, str) else self._wrapped_text
+
+
+def _sum_logprobs(logprobs: dict[str, Any]) -> float:
+    if (content := logprobs.get("content")) is not None:
+        return float(sum(token["logprob"] for token in content))
+    return float(sum(value for value in logprobs.get("token_logprobs") or () if value is not None))
+
+
+def error_text(error: Any) -> str:
+    """Return the message of an error object of any usual form, at most 200 characters."""
+    if isinstance(error, dict):
+        error = error.get("error") or error
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or error
+    return _cut(error if isinstance(error, str) else json.dumps(error, default=str))
+
+
+def body_error(body: bytes) -> str:
+    """Return the message in the body of an HTTP error, at most 200 characters."""
+    try:
+        return error_text(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return _cut(body)
+
+
+def _cut(text: str | bytes, limit: int = 200) -> str:
+    if isinstance(text, bytes):
+        text = text[: 4 * limit].decode("utf-8", "replace")
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def retry_after(header: str) -> int | None:
+    """Return the seconds of a `Retry-After` header, given as a number or a date, or None."""
+    if header.strip().isdecimal():
+        return int(header)
+    try:
+        then = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    return max(0, math.ceil(then.timestamp() - time.time()))

@@ -1,0 +1,214 @@
+"""The pool: many workers that act as one engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from service.core.concurrency import closing
+from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
+from service.core.settings import EngineSettings
+from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.pool.admission import Admission, outage
+from service.engines.pool.losses import Losses
+from service.engines.pool.member import Connect, Member
+from service.engines.pool.report import PoolObserver, WorkerState
+from service.engines.pool.upkeep import Upkeep
+from service.engines.pool.waiting import Waiter
+from service.engines.signals import (
+    ScoreRequest,
+    Scoring,
+    SignalCall,
+    SignalGenerator,
+    SignalRequest,
+    Span,
+)
+
+Result = TypeVar("Result")
+
+
+class PoolGenerator:
+    """An engine over the workers of `settings.urls`; `connect` creates the client of one.
+
+    A call that fails before its first output is repeated at another worker, unless the worker
+    refused it as invalid. One that fails later raises EngineInterrupted: the caller withdraws what
+    it showed and calls again, and the pool sends that question to another worker. Calls with
+    signals go to workers that run Revelator's plugin.
+    """
+
+    def __init__(
+        self, name: str, settings: EngineSettings, connect: Connect, observer: PoolObserver
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._observer = observer
+        self._closed = False
+        self._losses = Losses()
+        self._members: dict[str, Member] = {}
+        self._admission = Admission(name, settings, self._members, observer.worker_in_flight)
+        self._upkeep = Upkeep(name, settings, self._members, connect, self._changed)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What at least one worker supports. The context is the shortest of all."""
+        profiles = [member.profile for member in self._members.values() if member.profile]
+        free = self._settings.constrained == "none"
+        return Capabilities(
+            choices=not free,
+            json_schema=not free,
+            logprobs=True,
+            token_signals=any(profile.signals for profile in profiles),
+            context_tokens=min(
+                (p.context_tokens for p in profiles if p.context_tokens), default=None
+            ),
+        )
+
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        prompt = len(request.prompt or "") + sum(len(m.content) for m in request.messages)
+        waiter = self._waiter(request, prompt, request.max_tokens)
+        begun = False
+        for retries in range(self._settings.pool.retries, -1, -1):
+            try:
+                async with (
+                    self._worker_for(waiter) as member,
+                    closing(member.client.stream(request)) as deltas,
+                ):
+                    async for delta in deltas:
+                        yield delta if begun else replace(delta, worker=member.name)
+                        begun = begun or bool(delta.text)
+                return
+            except _Lost as lost:
+                if begun:
+                    raise EngineInterrupted(lost.failure.detail) from None
+                if not retries:
+                    raise lost.failure from None
+                waiter = replace(waiter, avoid=waiter.avoid | {lost.worker})
+
+    @asynccontextmanager
+    async def signals(self, request: SignalRequest) -> AsyncIterator[SignalCall]:
+        """Start a call with signals. Raises EngineInterrupted if the worker is lost, because none
+        of its output can be kept."""
+        waiter = self._waiter(request, len(request.prompt), request.max_tokens, signals=True)
+        try:
+            async with (
+                self._worker_for(waiter) as member,
+                _with_plugin(member).signals(request) as call,
+            ):
+                yield call
+        except _Lost as lost:
+            raise EngineInterrupted(lost.failure.detail) from None
+
+    async def score(self, request: ScoreRequest) -> Scoring:
+        length = len(request.text or "") + 4 * len(request.token_ids)
+        waiter = self._waiter(request, length, 0, signals=True)
+        return await self._again(waiter, lambda worker: worker.score(request))
+
+    async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
+        waiter = Waiter("", turn=1, model=model or self._settings.model, signals=True)
+        return await self._again(waiter, lambda worker: worker.token_spans(text, model))
+
+    async def check(self) -> None:
+        """Raise EngineFailure if no worker that serves the engine's model is up."""
+        await self._upkeep.ready()
+        if self._upkeep.problem and not self._members:
+            raise EngineFailure(f"engine {self._name!r}: {self._upkeep.problem}")
+        waiter = Waiter("", model=self._settings.model)
+        if not any(member.serves(waiter) for member in self._members.values()):
+            raise outage(self._name, waiter, self._members.values())
+
+    def workers(self) -> list[WorkerState]:
+        """All workers known now, by name."""
+        return [_state(member) for _, member in sorted(self._members.items())]
+
+    async def aclose(self) -> None:
+        """Stop the upkeep and close all connections; calls in progress fail."""
+        self._closed = True
+        await self._upkeep.aclose()
+        for member in self._members.values():
+            await member.disconnect()
+
+    @asynccontextmanager
+    async def _worker_for(self, waiter: Waiter) -> AsyncIterator[Member]:
+        """A worker for one attempt; its health hears how that went. Raises _Lost."""
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
+        self._upkeep.start()
+        async with self._admission.place(waiter) as member:
+            try:
+                yield member
+            except EngineRefusal:
+                raise
+            except EngineFailure as failure:
+                self._observer.worker_failure(member.name)
+                self._losses.add(waiter.question, member.name)
+                self._upkeep.call_failed(member, failure)
+                raise _Lost(member.name, failure) from None
+            self._upkeep.call_succeeded(member)
+
+    async def _again(
+        self, waiter: Waiter, call: Callable[[SignalGenerator], Awaitable[Result]]
+    ) -> Result:
+        """A call whose answer comes whole, at one worker after the other until one gives it."""
+        retries = self._settings.pool.retries
+        while True:
+            try:
+                async with self._worker_for(waiter) as member:
+                    return await call(_with_plugin(member))
+            except _Lost as lost:
+                if not retries:
+                    raise lost.failure from None
+                retries -= 1
+                waiter = replace(waiter, avoid=waiter.avoid | {lost.worker})
+
+    def _waiter(
+        self,
+        request: GenerationRequest | SignalRequest | ScoreRequest,
+        characters: int,
+        tokens: int,
+        *,
+        signals: bool = False,
+    ) -> Waiter:
+        """`characters` of a prompt are four to a token, `tokens` the longest output."""
+        model = request.model or self._settings.model
+        avoid = self._losses.of(request.question)
+        size = characters // 4 + tokens
+        return Waiter(request.question, request.turn, size, model, signals, avoid)
+
+    def _changed(self, member: Member) -> None:
+        self._observer.worker_phase(member.name, member.health.phase)
+        if member.health.usable:
+            self._admission.dispatch()
+
+
+class _Lost(Exception):
+    """A worker lost a call; another may do it."""
+
+    def __init__(self, worker: str, failure: EngineFailure) -> None:
+        super().__init__(failure.detail)
+        self.worker = worker
+        self.failure = failure
+
+
+def _with_plugin(member: Member) -> SignalGenerator:
+    if not isinstance(member.client, SignalGenerator):
+        raise TypeError(f"the client of {member.name} does not support token signals")
+    return member.client
+
+
+def _state(member: Member) -> WorkerState:
+    profile, health = member.profile, member.health
+    return WorkerState(
+        member.name,
+        health.phase,
+        profile.models if profile else (),
+        profile.version if profile else None,
+        bool(profile and profile.signals),
+        member.calls,
+        None if health.usable else member.problem,
+    )

@@ -1,0 +1,114 @@
+"""Asks one worker for its health and its models, on connections of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from service.core.errors import EngineFailure, EngineUnreached
+from service.core.settings import EngineSettings
+from service.core.tls import tls_context
+from service.engines.pool.member import Profile
+
+MOST_BYTES = 1_000_000
+
+
+class Probe:
+    """`GET /health`, `/v1/models`, `/version`, and `/v1/revelator/info` of Revelator's plugin.
+
+    Only vLLM has all four. A 404 of another server means that it does not have this endpoint.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+
+    async def health(self, base: URL) -> None:
+        """Raise EngineUnreached if the connection is not accepted, EngineFailure if the worker is
+        unhealthy."""
+        status, said = await self._get(base.with_path("/health"))
+        if status >= 500:
+            raise EngineFailure(f"/health answered {status}: {said[:200]!r}")
+
+    async def profile(self, base: URL) -> Profile:
+        """Return what it serves. Raises EngineFailure, which says what is wrong with it."""
+        models, context = _models(await self._json(base / "models"))
+        version = await self._json(base.with_path("/version"), optional=True)
+        info = await self._json(base / "revelator" / "info", optional=True)
+        return Profile(
+            models,
+            version.get("version"),
+            context,
+            bool(info.get("signals")),
+        )
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _json(self, url: URL, *, optional: bool = False) -> dict[str, Any]:
+        status, body = await self._get(url)
+        if optional and status != 200:
+            return {}
+        if status in (401, 403):
+            raise EngineFailure(f"rejected the key ({status}); check engines.*.key")
+        if status != 200:
+            raise EngineFailure(f"{url.path} answered {status}; engines.*.urls must end with /v1")
+        try:
+            said = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            said = None
+        if not isinstance(said, dict):
+            raise EngineFailure(
+                f"{url.path} did not return JSON; check that it is an OpenAI-compatible server"
+            )
+        return said
+
+    async def _get(self, url: URL) -> tuple[int, bytes]:
+        try:
+            async with self._connected().get(url, allow_redirects=False) as response:
+                return response.status, await response.content.read(MOST_BYTES)
+        except TimeoutError:
+            raise EngineFailure(
+                f"no response to a probe within {self._settings.pool.probe_s:g} s"
+            ) from None
+        except aiohttp.ClientConnectorError as error:
+            raise EngineUnreached(
+                f"the server did not accept the connection ({error.strerror or error})"
+            ) from None
+        except (aiohttp.ClientError, ValueError) as error:
+            raise EngineFailure(
+                f"the response is not valid HTTP ({type(error).__name__})"
+            ) from None
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            key = self._settings.key
+            headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+            self._session = aiohttp.ClientSession(
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=self._settings.pool.probe_s),
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    force_close=True,
+                    ssl=tls_context(self._settings.ca_file, "engines.*.ca_file") or True,
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+def _models(said: dict[str, Any]) -> tuple[tuple[str, ...], int | None]:
+    """Names, LoRA adapters among them, and the least context where it is told."""
+    try:
+        names = tuple(str(row["id"]) for row in said["data"])
+        contexts = [int(row["max_model_len"]) for row in said["data"] if row.get("max_model_len")]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise EngineFailure("/models did not return a list of models") from None
+    if not names:
+        raise EngineFailure("/models lists no model")
+    return names, min(contexts, default=None)

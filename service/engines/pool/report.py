@@ -1,0 +1,61 @@
+"""What a pool reports about its workers: to the metrics as it happens, and to users on request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
+
+from service.engines.pool.health import Phase
+
+
+class PoolObserver(Protocol):
+    def worker_in_flight(self, worker: str, change: int) -> None:
+        """Calls at a worker began (+1) or ended (-1)."""
+
+    def worker_phase(self, worker: str, phase: Phase) -> None:
+        """The state of a worker changed."""
+
+    def worker_failure(self, worker: str) -> None:
+        """A worker lost a call."""
+
+    def call_resent(self) -> None:
+        """A call was repeated because its server had closed the connection."""
+
+
+class _Unobserved:
+    def worker_in_flight(self, worker: str, change: int) -> None:
+        pass
+
+    def worker_phase(self, worker: str, phase: Phase) -> None:
+        pass
+
+    def worker_failure(self, worker: str) -> None:
+        pass
+
+    def call_resent(self) -> None:
+        pass
+
+
+UNOBSERVED: Final[PoolObserver] = _Unobserved()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """The current state of one worker. `signals`: Revelator's plugin runs in it; `problem`: why it
+    is not up."""
+
+    name: str
+    phase: Phase
+    models: tuple[str, ...]
+    version: str | None
+    signals: bool
+    calls: int
+    problem: str | None
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """An engine that consists of workers."""
+
+    def workers(self) -> list[WorkerState]:
+        """All workers known now, by name."""

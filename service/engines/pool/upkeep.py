@@ -1,0 +1,162 @@
+"""Keeps the list of workers and their health up to date while the pool is in use."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+import structlog
+from yarl import URL
+
+from service.core.errors import EngineFailure, EngineUnreached
+from service.core.settings import EngineSettings
+from service.engines.pool.discovery import addresses
+from service.engines.pool.health import Health, failed, joined, leaving, returned, succeeded
+from service.engines.pool.member import Connect, Member
+from service.engines.pool.probing import Probe
+
+log = structlog.get_logger(__name__)
+
+
+class Upkeep:
+    """One task that resolves names and probes workers; `changed` is called when a worker came or
+    went.
+
+    `members` is the pool's own dictionary, by name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: EngineSettings,
+        members: dict[str, Member],
+        connect: Connect,
+        changed: Callable[[Member], None],
+    ) -> None:
+        self.problem: str | None = None
+        self._name = name
+        self._settings = settings
+        self._members = members
+        self._connect = connect
+        self._changed = changed
+        self._probe = Probe(settings)
+        self._task: asyncio.Task[None] | None = None
+        self._first_round = asyncio.Event()
+        self._resolve_at = 0.0
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"upkeep of {self._name}")
+
+    async def ready(self) -> None:
+        """Wait until every worker was probed once."""
+        self.start()
+        await self._first_round.wait()
+
+    async def round(self) -> None:
+        """Resolve names if it is time, then probe all workers concurrently."""
+        if time.monotonic() >= self._resolve_at:
+            await self._look_up()
+        async with asyncio.TaskGroup() as group:
+            for member in list(self._members.values()):
+                group.create_task(self._visit(member))
+
+    async def aclose(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await self._probe.aclose()
+
+    def call_failed(self, member: Member, error: EngineFailure) -> None:
+        """A call failed at a worker. Failures caused by its ejection do not prolong the
+        ejection."""
+        if member.health.usable:
+            self._failed(member, error)
+
+    def call_succeeded(self, member: Member) -> None:
+        member.health = succeeded(member.health)
+
+    def _failed(self, member: Member, error: EngineFailure) -> None:
+        member.problem = error.detail
+        dead = isinstance(error, EngineUnreached)
+        now = time.monotonic()
+        self._set(
+            member, failed(member.health, now, self._settings.pool, random.random(), dead=dead)
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await self.round()
+            self._first_round.set()
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        """Until the next probe, or the end of the first ejection where that is sooner."""
+        now = time.monotonic()
+        ejected = [m.health.until - now for m in self._members.values() if _is_out(m.health)]
+        return max(0.05, min([self._settings.pool.probe_s, *ejected]))
+
+    async def _look_up(self) -> None:
+        pool = self._settings.pool
+        self._resolve_at = time.monotonic() + (pool.resolve_s if pool.resolve else float("inf"))
+        try:
+            found = await addresses([URL(url) for url in self._settings.urls], pool.resolve)
+            self.problem = None
+        except EngineFailure as error:
+            self.problem = error.detail  # the workers known so far stay
+            log.warning("workers not found", engine=self._name, why=error.detail)
+            return
+        now = time.monotonic()
+        listed = {member.name: member for member in (self._member(url, now) for url in found)}
+        for name, member in listed.items():
+            known = self._members.setdefault(name, member)
+            self._set(known, returned(known.health, now))
+        for name, member in list(self._members.items()):
+            if name not in listed:
+                self._set(member, leaving(member.health, now))
+
+    def _member(self, url: URL, now: float) -> Member:
+        return Member(url, self._connect, now)
+
+    async def _visit(self, member: Member) -> None:
+        health = member.health
+        if health.phase == "draining":
+            if member.calls == 0:
+                self._members.pop(member.name, None)
+                await member.disconnect()
+            return
+        if _is_out(health) and time.monotonic() < health.until:
+            return
+        try:
+            await self._probe.health(member.url)
+            if health.phase != "up":
+                member.profile = await self._probe.profile(member.url)
+        except EngineFailure as error:
+            await self._probe_failed(member, error)
+        except Exception:
+            log.exception("probe failed", engine=self._name, worker=member.name)
+            await self._probe_failed(member, EngineFailure("the probe failed; see the log"))
+        else:
+            self._set(member, joined(member.health, time.monotonic()))
+
+    async def _probe_failed(self, member: Member, error: EngineFailure) -> None:
+        """What still runs at a worker that is ejected for it fails now, not at its own time-out."""
+        self._failed(member, error)
+        if member.health.phase == "ejected":
+            await member.disconnect()
+
+    def _set(self, member: Member, health: Health) -> None:
+        before, member.health = member.health, health
+        if before.phase != health.phase:
+            log.info(
+                "worker", engine=self._name, worker=member.name, phase=health.phase,
+                why=member.problem if health.phase == "ejected" else None,
+            )  # fmt: skip
+            self._changed(member)
+
+
+def _is_out(health: Health) -> bool:
+    return health.phase == "ejected"

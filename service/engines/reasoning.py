@@ -1,0 +1,123 @@
+"""Additional tokens for models that think before they answer, and removal of the thinking.
+
+Thinking comes in three forms: as deltas of its own (`Delta.reasoning`, from a server's reasoning
+parser), in a block at the start of the text (``<think>…</think>``), or as text up to a closing tag
+without an opening one, if the chat template wrote that. None of it is part of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
+from typing import Final, Literal
+
+from service.core.concurrency import closing
+from service.engines.base import Delta, GenerationRequest, TokenUsage
+from service.engines.thinking import ThinkFilter
+
+ReasoningMode = Literal["auto", "off", "on"]
+Call = Callable[[GenerationRequest], AsyncIterator[Delta]]
+_CLOSED: Final = "</think>"  # says to whoever reads on that all before it was thinking
+
+
+class Reasoning:
+    """What one engine knows about its model's thinking.
+
+    `off`: calls get no additional tokens. `on`: all chat calls get `tokens` in addition to their
+    own limit. `auto`: they do once thinking has been seen; the call that ended while thinking is
+    repeated.
+    """
+
+    def __init__(self, mode: ReasoningMode, tokens: int) -> None:
+        self._mode = mode
+        self._tokens = tokens
+        self._seen = False
+        self._announced = False
+
+    @property
+    def has_room(self) -> bool:
+        return self._mode == "on" or (self._mode == "auto" and self._seen)
+
+    def see(self, *, announced: bool) -> None:
+        """The model thinks; `announced`: it can be told from the first token on."""
+        self._seen, self._announced = True, announced
+
+    async def stream(self, request: GenerationRequest, call: Call) -> AsyncGenerator[Delta, None]:
+        """The deltas of a call, its thinking as empty ones; at most `max_tokens` of the answer."""
+        if request.prompt is not None:
+            async with closing(call(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+            return
+        lost = TokenUsage(0, 0)
+        while True:
+            had_room = self.has_room
+            async with closing(self._attempt(request, call)) as deltas:
+                async for delta in deltas:
+                    total = _sum(lost, delta.usage) if delta.usage else None
+                    in_thought = delta.finish == "length" and delta.reasoning
+                    if in_thought and self.has_room and not had_room:
+                        lost = total or lost
+                        break
+                    yield replace(delta, usage=total)
+                    if delta.finish is not None:
+                        return
+                else:
+                    return
+
+    async def _attempt(self, request: GenerationRequest, call: Call) -> AsyncGenerator[Delta, None]:
+        """One call; its last delta is `reasoning` where nothing but thinking came."""
+        has_room, watch = self.has_room, _Watch(request.max_tokens)
+        room = self._tokens if has_room else 0
+        widened = replace(request, max_tokens=request.max_tokens + room)
+        async with closing(call(widened)) as deltas:
+            async for delta in deltas:
+                shown = watch.feed(delta)
+                if watch.thought:
+                    self.see(announced=watch.announced)
+                if shown.finish is not None:
+                    yield replace(shown, reasoning=watch.lost)
+                elif has_room and watch.is_full and (self._announced or watch.thought):
+                    yield replace(shown, finish="length", usage=TokenUsage(0, watch.deltas))
+                    return
+                else:
+                    yield shown
+
+
+class _Watch:
+    """Tells a call's thinking from its answer."""
+
+    def __init__(self, limit: int) -> None:
+        self.deltas = 0
+        self.thought = False
+        self.announced = True
+        self._limit = limit
+        self._answer = 0
+        self._filter = ThinkFilter()
+
+    @property
+    def lost(self) -> bool:
+        """Nothing but thinking came."""
+        return self.thought and not self._answer
+
+    @property
+    def is_full(self) -> bool:
+        return self._answer >= self._limit
+
+    def feed(self, delta: Delta) -> Delta:
+        """The delta without its thinking."""
+        self.deltas += 1
+        text = self._filter.feed(delta.text) + (self._filter.flush() if delta.finish else "")
+        self.thought = self.thought or delta.reasoning or self._filter.met
+        if self._filter.take_unopened():
+            self.announced, self._answer = False, 0
+            text = _CLOSED + text
+        elif text:
+            self._answer += 1
+        return replace(delta, text=text, reasoning=delta.reasoning or bool(delta.text and not text))
+
+
+def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:
+    return TokenUsage(
+        one.prompt_tokens + other.prompt_tokens, one.completion_tokens + other.completion_tokens
+    )

@@ -1,0 +1,238 @@
+"""A strict double of an engine: it answers by a script and fails on anything the script lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from service.engines.base import (
+    Capabilities,
+    Delta,
+    FinishReason,
+    GenerationRequest,
+    TokenUsage,
+)
+
+Matcher = str | Sequence[str] | re.Pattern[str] | Callable[[GenerationRequest], bool]
+Piece = str | BaseException
+Reply = str | BaseException | Sequence[Piece] | Callable[[GenerationRequest], str]
+SHORT_FORMS = Capabilities(
+    choices=True, json_schema=True, logprobs=True, templates="compact", autorag="tuned"
+)
+_WORDS = re.compile(r"\s*\S+\s*\Z|\s*\S+|\s+")
+
+
+class ScriptError(AssertionError):
+    """The product did what the script does not foresee; never an expected failure of an engine."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScriptStep:
+    """One foreseen call.
+
+    `match`: text (or several texts) that the rendered request must contain, a pattern searched in
+    it, or a predicate on the request; None takes any call. `reply`: a text, sent word by word; a
+    list of pieces, each sent as one delta or, where it is an exception, raised; an exception; or a
+    function of the request. `delay`: seconds before each delta. `gate`: an event without which
+    nothing is sent. `times`: how many calls it answers, None for any number, none included.
+    `group`: in an ordered script, neighbours of one group may come in any order. `usage`: absent,
+    words are counted. `logprob`: of each delta, where the request asks for it.
+    """
+
+    reply: Reply
+    match: Matcher | None = None
+    delay: float = 0.0
+    gate: asyncio.Event | None = None
+    times: int | None = 1
+    group: str | None = None
+    finish: FinishReason = "stop"
+    usage: TokenUsage | None = None
+    logprob: float = 0.0
+
+    def matches(self, request: GenerationRequest) -> bool:
+        if self.match is None:
+            return True
+        if callable(self.match):
+            return self.match(request)
+        text = render(request)
+        if isinstance(self.match, re.Pattern):
+            return self.match.search(text) is not None
+        parts = (self.match,) if isinstance(self.match, str) else self.match
+        return all(part in text for part in parts)
+
+    def pieces(self, request: GenerationRequest) -> list[Piece]:
+        reply = self.reply(request) if callable(self.reply) else self.reply
+        if isinstance(reply, str):
+            return list(_WORDS.findall(reply))
+        return [reply] if isinstance(reply, BaseException) else list(reply)
+
+
+def render(request: GenerationRequest) -> str:
+    """The request as one text: the prompt, or `role: content` lines."""
+    if request.prompt is not None:
+        return request.prompt
+    return "\n".join(f"{message.role}: {message.content}" for message in request.messages)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    step: ScriptStep
+    used: int = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.step.times is not None and self.used >= self.step.times
+
+
+@dataclass(slots=True)
+class _Counters:
+    requests: list[GenerationRequest] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
+    aborted: int = 0
+
+
+class ScriptedGenerator:
+    """Answers calls, also parallel ones, by the first step that is not used up and matches.
+
+    With `ordered`, only the first step that is not used up may match (or its neighbours of the
+    same group). It is asked in short forms, as a model trained on them is, unless `capabilities`
+    say otherwise. As a context manager, or by `assert_finished`, it raises `ScriptError` for steps
+    that no call used; an unexpected call raises it at once, and again at the end, in case the
+    product swallowed it. Replies are sent as scripted: stops, limits and choices are not applied.
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[ScriptStep] = (),
+        *,
+        name: str = "scripted",
+        ordered: bool = False,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        self._name = name
+        self._ordered = ordered
+        self._capabilities = capabilities or SHORT_FORMS
+        self._entries = [_Entry(step) for step in steps]
+        self._unexpected: list[str] = []
+        self._counters = _Counters()
+        self.closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def requests(self) -> list[GenerationRequest]:
+        """All calls so far, in the order in which they were first awaited."""
+        return self._counters.requests
+
+    @property
+    def running(self) -> int:
+        """Calls that have begun and not ended."""
+        return self._counters.running
+
+    @property
+    def most_running(self) -> int:
+        """The most calls that ran at one time."""
+        return self._counters.most_running
+
+    @property
+    def aborted(self) -> int:
+        """Calls that the caller closed or cancelled before their last delta."""
+        return self._counters.aborted
+
+    def add(self, *steps: ScriptStep) -> None:
+        """Append steps to the script."""
+        self._entries.extend(map(_Entry, steps))
+
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        counters = self._counters
+        counters.requests.append(request)
+        step = self._take(request)
+        counters.running += 1
+        counters.most_running = max(counters.most_running, counters.running)
+        ended = False
+        try:
+            async for delta in _play(step, request):
+                ended = delta.finish is not None
+                yield delta
+        except (asyncio.CancelledError, GeneratorExit):
+            counters.aborted += not ended
+            raise
+        finally:
+            counters.running -= 1
+
+    async def check(self) -> None:
+        return
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    def assert_finished(self) -> None:
+        """Raise ScriptError where a call was unexpected or a step was not used up."""
+        left = [entry.step for entry in self._entries if entry.step.times and not entry.spent]
+        problems = self._unexpected + [f"never used: {_describe(step)}" for step in left]
+        if problems:
+            raise ScriptError(f"{self._name}: " + "\n".join(problems))
+
+    def __enter__(self) -> ScriptedGenerator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.assert_finished()
+
+    def _take(self, request: GenerationRequest) -> ScriptStep:
+        for entry in self._open_entries():
+            if entry.step.matches(request):
+                entry.used += 1
+                return entry.step
+        problem = f"unexpected call: {render(request)!r}"
+        self._unexpected.append(problem)
+        waiting = ", ".join(_describe(entry.step) for entry in self._open_entries()) or "no step"
+        raise ScriptError(f"{self._name}: {problem}; the script has {waiting} left")
+
+    def _open_entries(self) -> list[_Entry]:
+        entries = [entry for entry in self._entries if not entry.spent]
+        if not self._ordered:
+            return entries
+        allowed: list[_Entry] = []
+        for entry in entries:
+            blocking = next((e.step for e in allowed if e.step.times is not None), None)
+            if blocking and (blocking.group is None or blocking.group != entry.step.group):
+                break
+            allowed.append(entry)
+        return allowed
+
+
+async def _play(step: ScriptStep, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+    logprob = step.logprob if request.logprobs else None
+    count = 0
+    if step.gate is not None:
+        await step.gate.wait()
+    for piece in step.pieces(request):
+        await asyncio.sleep(step.delay)
+        if isinstance(piece, BaseException):
+            raise piece
+        count += 1
+        yield Delta(piece, logprob)
+    usage = step.usage or TokenUsage(len(render(request).split()), count)
+    yield Delta("", finish=step.finish, usage=usage)
+
+
+def _describe(step: ScriptStep) -> str:
+    reply = step.reply if isinstance(step.reply, str) else repr(step.reply)
+    return f"{step.match!r} → {reply[:60]!r}"

@@ -1,0 +1,53 @@
+"""What the folder of a model says of its training on this project's formats.
+
+A model that this project trained has a key `revelator` in its `config.json`, an object of
+`TrainingNotes`; every other reader of that file passes over it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.core.domain import AutoragMode
+from service.core.errors import ConfigurationError
+
+KEY: Final = "revelator"
+
+
+class TrainingNotes(BaseModel):
+    """The template set and the mode of Auto-RAG that a model was trained on, and how many passages
+    it reads well at once. None: nothing is known."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    templates: str | None = None
+    autorag: AutoragMode | None = None
+    passages: int | None = Field(None, ge=1)
+
+
+UNKNOWN: Final = TrainingNotes()
+
+
+def read_training_notes(folder: Path) -> TrainingNotes:
+    """The notes of a model folder, `UNKNOWN` where it has none.
+
+    Raises ConfigurationError, naming the file, for notes that are not of this form. A folder or a
+    configuration that cannot be read is for the engine that loads it to report.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return UNKNOWN
+    if not isinstance(config, dict) or KEY not in config:
+        return UNKNOWN
+    try:
+        return TrainingNotes.model_validate(config[KEY])
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join([KEY, *map(str, problem["loc"])])
+        raise ConfigurationError(f"{path}: {name}: {problem['msg']}") from None

@@ -1,0 +1,189 @@
+"""Continuous batching: rows join and leave between any two forward passes.
+
+Newcomers are prefilled on their own, padded on the right (causal attention never looks there), one
+group of like length a step; their states then join the running batch, right-aligned, so that
+decoding is one forward pass for all rows. In float32 a row's tokens do not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from service.engines.batching.admission import Admission, advance
+from service.engines.batching.constraints import SchemaCompiler
+from service.engines.batching.jobs import AnyJob, Call, deliver
+from service.engines.batching.reading import Reading
+from service.engines.batching.rows import Row
+from service.engines.batching.signal_rows import SignalRow
+from service.engines.encoding import PromptEncoder
+from service.engines.signals import Span
+from service.engines.transformers.cache import CachedRow, merge, new_cache, padding_mask
+from service.engines.transformers.scoring import score
+from service.engines.transformers.taps import RowTap, last_layer, make_tappable
+
+PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
+WASTE = 1.25  # longest over shortest prompt of one prefill pass
+T = TypeVar("T")
+
+
+class Engine:
+    """One model and its running batch; used by one thread only."""
+
+    def __init__(
+        self, name: str, network: Any, encoder: PromptEncoder, *, constrained: bool = True
+    ) -> None:
+        self.forward_passes = 0
+        self._name = name
+        self._network = network
+        self._encoder = encoder
+        self._device: torch.device = network.device
+        config = network.config.get_text_config(decoder=True)
+        self.context_tokens: int = getattr(config, "max_position_embeddings", None) or 4096
+        ends = _end_tokens(network, encoder.tokenizer)
+        self._admission = Admission(
+            name,
+            encoder,
+            context_tokens=self.context_tokens,
+            end_tokens=ends,
+            schemas=SchemaCompiler(encoder.backend, config.vocab_size, sorted(ends)),
+            constrained=constrained,
+        )
+        self.no_signals = make_tappable(network)
+        self._last_layer = last_layer(network)
+        self._readings: list[Reading] = []
+        self._pending: list[Row] = []
+        self._rows: list[Row] = []
+        self._cache: Any = None
+        self._width = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._readings) + len(self._pending) + len(self._rows)
+
+    def spans(self, text: str) -> tuple[Span, ...]:
+        return tuple(self._encoder.encode_with_spans(text, bos=False)[1])
+
+    @torch.inference_mode()
+    def step(self, newcomers: list[AnyJob]) -> None:
+        """Read a group of texts, prefill a group of those that wait (their first token), decode one
+        token of the rest."""
+        rows, readings = self._admission.open(newcomers)
+        self._pending += rows
+        self._readings += readings
+        self._read()
+        self._pending = [row for row in self._pending if not row.job.cancelled]
+        group = _next_group(self._pending, lambda row: len(row.prompt))
+        joining = self._prefill(group) if group else []
+        self._pending = [row for row in self._pending if row not in group]
+        kept = [n for n, row in enumerate(self._rows) if not row.job.cancelled]
+        if joining or len(kept) < len(self._rows):
+            self._rebuild(kept, joining)
+        if self._rows:
+            self._decode()
+
+    def fail(self, error: BaseException) -> None:
+        jobs: list[Call] = [row.job for row in self._pending + self._rows]
+        jobs += [reading.job for reading in self._readings]
+        self._readings = []
+        self._pending, self._rows, self._cache, self._width = [], [], None, 0
+        deliver((job, error) for job in jobs)
+
+    def _read(self) -> None:
+        """One pass over the texts that wait to be scored and are of like length."""
+        self._readings = [reading for reading in self._readings if not reading.job.cancelled]
+        if group := _next_group(self._readings, lambda reading: len(reading.ids)):
+            self._readings = [reading for reading in self._readings if reading not in group]
+            self.forward_passes += 1
+            results = score(self._network, group)
+            deliver((r.job, result) for r, result in zip(group, results, strict=True))
+
+    def _prefill(self, rows: list[Row]) -> list[tuple[Row, CachedRow]]:
+        """First tokens of `rows`; those that go on, with where their states lie."""
+        lengths = [len(row.prompt) for row in rows]
+        ids = torch.zeros(len(rows), max(lengths), dtype=torch.long)
+        for number, row in enumerate(rows):
+            ids[number, : lengths[number]] = torch.tensor(row.prompt)
+        ends = sorted(set(lengths))
+        cache = new_cache()
+        tap = self._tap((row, n, row.length - 1, 0) for n, row in enumerate(rows))
+        logits = self._forward(
+            ids, cache, logits_to_keep=torch.tensor(ends, device=self._device) - 1, tap=tap
+        )
+        places = torch.tensor([ends.index(length) for length in lengths], device=self._device)
+        last = logits[torch.arange(len(rows), device=self._device), places]
+        places_of = [CachedRow(cache, n, 0, length) for n, length in enumerate(lengths)]
+        goes_on = self._advance(rows, last)
+        return [(rows[n], places_of[n]) for n in goes_on]
+
+    def _decode(self) -> None:
+        ids = torch.tensor([[row.token] for row in self._rows])
+        positions = torch.tensor([[row.length - 1] for row in self._rows], device=self._device)
+        width = self._width + 1
+        mask = padding_mask([row.length for row in self._rows], width, self._device)
+        tap = self._tap((row, n, 0, width - row.length) for n, row in enumerate(self._rows))
+        logits = self._forward(
+            ids, self._cache, position_ids=positions, attention_mask=mask, tap=tap
+        )
+        self._width = width
+        goes_on = self._advance(self._rows, logits[:, -1])
+        if len(goes_on) < len(self._rows):
+            self._rebuild(goes_on, [])
+
+    def _tap(self, places: Iterable[tuple[Row, int, int, int]]) -> RowTap | None:
+        """A tap for those rows that want attention: (row, place in the batch, query, first key)."""
+        wanted = [
+            (row, number, query, key)
+            for row, number, query, key in places
+            if isinstance(row, SignalRow) and row.signals.attention
+        ]
+        return RowTap(self._last_layer, wanted) if wanted else None
+
+    def _forward(
+        self, ids: Tensor, cache: Any, *, tap: RowTap | None = None, **options: Any
+    ) -> Tensor:
+        self.forward_passes += 1
+        if tap is not None:
+            options["tap"] = tap
+        output = self._network(
+            input_ids=ids.to(self._device), past_key_values=cache, use_cache=True, **options
+        )
+        return output.logits.float()  # type: ignore[no-any-return]
+
+    def _advance(self, rows: list[Row], logits: Tensor) -> list[int]:
+        best = logits.argmax(dim=-1).tolist()
+        return advance(self._name, rows, best, lambda number: logits[number].cpu().numpy())
+
+    def _rebuild(self, kept: list[int], joining: list[tuple[Row, CachedRow]]) -> None:
+        """Make the batch of the rows `kept` and those `joining`."""
+        places = []
+        for number in kept:
+            start = self._width - (self._rows[number].length - 1)
+            places.append(CachedRow(self._cache, number, start, self._width))
+        rows = [self._rows[number] for number in kept] + [row for row, _ in joining]
+        places += [place for _, place in joining]
+        self._rows = rows
+        self._cache = merge(places) if places else None
+        self._width = max((place.end - place.start for place in places), default=0)
+
+
+def _next_group(waiting: list[T], length: Callable[[T], int]) -> list[T]:
+    """The oldest and those of like length, so that padding costs little: one prefill pass."""
+    group: list[T] = []
+    shortest = longest = length(waiting[0]) if waiting else 0
+    for row in waiting:
+        low, high = min(shortest, length(row)), max(longest, length(row))
+        fits = high <= WASTE * low and high * (len(group) + 1) <= PREFILL_TOKENS
+        if fits or not group:
+            group.append(row)
+            shortest, longest = low, high
+    return group
+
+
+def _end_tokens(network: Any, tokenizer: Any) -> frozenset[int]:
+    ends = network.generation_config.eos_token_id if network.can_generate() else None
+    ends = ends if isinstance(ends, list) else [ends]
+    return frozenset(token for token in [*ends, tokenizer.eos_token_id] if token is not None)

@@ -1,0 +1,78 @@
+"""Taps the queries and keys of a model's last layer, whatever its architecture calls them.
+
+An attention function of our own stands before transformers' `sdpa` and shows queries and keys,
+rotated and with the cache joined on, to the tap that a forward pass was given (`tap=…`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from service.engines.batching.signal_rows import SignalRow
+from service.vllm_plugin.attention import attention_rows
+
+IMPLEMENTATION = "revelator_tapped_sdpa"
+
+
+class Tap(Protocol):
+    layer: int
+
+    def see(self, query: Tensor, key: Tensor, scale: float) -> None:
+        """Queries (batch, heads, rows, size) and keys (batch, kv_heads, positions, size)."""
+
+
+class RowTap:
+    """The tap of a pass over a batch: (row, its place in the batch, its query, its first key)."""
+
+    def __init__(self, layer: int, places: Sequence[tuple[SignalRow, int, int, int]]) -> None:
+        self.layer = layer
+        self._places = places
+
+    def see(self, query: Tensor, key: Tensor, scale: float) -> None:
+        for row, number, place, first in self._places:
+            keys = key[number, :, first : first + row.length].transpose(1, 2)
+            weights = attention_rows(query[None, number, :, place], keys, row.length - 1, scale)
+            row.see(weights[:, 0].cpu().numpy())
+
+
+def make_tappable(network: Any) -> str | None:
+    """Put the attention function in. Returns why the model has no signals, None where it has."""
+    config = network.config.get_text_config(decoder=True)
+    if config._attn_implementation != "sdpa":
+        return f"its attention implementation is {config._attn_implementation!r}, not sdpa"
+    kinds = getattr(config, "layer_types", None) or []
+    if (kinds and kinds[-1] != "full_attention") or (not kinds and _slides(config)):
+        return "its last layer does not attend to the whole context"
+    AttentionInterface.register(IMPLEMENTATION, _attend)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+    network.set_attn_implementation(IMPLEMENTATION)
+    return None
+
+
+def last_layer(network: Any) -> int:
+    return int(network.config.get_text_config(decoder=True).num_hidden_layers) - 1
+
+
+def _slides(config: Any) -> bool:
+    wanted = getattr(config, "use_sliding_window", True)
+    return bool(wanted and getattr(config, "sliding_window", None))
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    tap: Tap | None = None,
+    **options: Any,
+) -> Any:
+    if tap is not None and module.layer_idx == tap.layer:
+        tap.see(query, key, options.get("scaling") or query.shape[-1] ** -0.5)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)

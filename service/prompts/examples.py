@@ -1,0 +1,51 @@
+"""Whether a reply is an example of its own prompt, given back (pure).
+
+Small models copy the examples of a prompt. What a template itself says, and neither the question
+nor the passages and sub-answers filled in, is no answer, query or sub-question of theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from service.text import STOP_WORDS
+from service.text.grounding import bears, is_yes_no
+
+KIN: Final = 5  # letters that two forms of a name share ("Austria", "Austrian")
+_WORD = re.compile(r"[^\W\d_]+")
+_NAME = re.compile(r"(?<=[^\W\d_A-Z],\s)[A-Z][^\W\d_]+|(?<=[^\W\d_A-Z]\s)[A-Z][^\W\d_]+")
+_RUN = re.compile(r"[^\W\d_a-z][^\W\d_]*(?:[ -][^\W\d_a-z][^\W\d_]*)*")
+
+
+def is_example(reply: str, examples: str, shown: str) -> bool:
+    """Whether `reply` stands in `examples` and not in `shown`, or borrows a name from there. Yes
+    and no are never examples: every prompt has them."""
+    if is_yes_no(reply):
+        return False
+    whole = bears(examples, reply) and not bears(shown, reply)
+    return whole or _borrows(reply, examples, shown)
+
+
+def _borrows(reply: str, examples: str, shown: str) -> bool:
+    """Whether a name in the reply has a word of the examples' names and none that is known:
+    "the River Thames" borrows nothing where the Thames was shown."""
+    names = _names(examples)
+    if names.isdisjoint(word.casefold() for word in _WORD.findall(reply)):
+        return False
+    known = {word[:KIN] for word in _WORD.findall(shown.casefold())}
+    for run in _RUN.findall(reply):
+        words = [word.casefold() for word in _WORD.findall(run)]
+        words = [word for word in words if word not in STOP_WORDS]
+        strange = known.isdisjoint(word[:KIN] for word in words) and not bears(shown, run)
+        if strange and not names.isdisjoint(words):
+            return True
+    return False
+
+
+@lru_cache(maxsize=256)
+def _names(examples: str) -> frozenset[str]:
+    """Words with a capital inside a sentence that are never written without it."""
+    common = {word for word in _WORD.findall(examples) if word[0].islower()}
+    return frozenset(name.casefold() for name in _NAME.findall(examples)) - common

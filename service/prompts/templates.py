@@ -1,0 +1,190 @@
+"""Prompt templates: files with ``$fields``, rendered from quoted data.
+
+A template set is a folder of ``<role>.txt`` files: `full` (rules and our own shots, for instruct
+models), `compact` (fields only, what tuned models are trained on) and `tiny` (what the shipped
+model was trained on), or any folder of a user's.
+Markers are those of METHODS.md §1.3 and §2.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from service.prompts.examples import is_example
+from service.prompts.quoting import quote
+
+SHIPPED = Path(__file__).parent / "templates"
+NO_ANSWER = "no answer found"
+ANSWERING = ("answer", "final", "merge", "autorag_few_shot", "efficientrag_read")
+FIELDS = ("question", "history", "passage", "passages", "pairs", "query", "memory")
+MEMORY = "\nRather than decline, answer from what you know."
+_FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
+
+
+class Pair(NamedTuple):
+    """A sub-question and its answer; `answer` is None where none was found."""
+
+    question: str
+    answer: str | None
+
+
+class PassageText(NamedTuple):
+    """What a prompt shows of a passage."""
+
+    title: str
+    text: str
+
+
+class Prompt(str):
+    """A filled template: `examples` is what it says itself, `filled` what stands in its fields."""
+
+    __slots__ = ("examples", "filled")
+    examples: str
+    filled: Sequence[str]
+
+    @property
+    def shown(self) -> str:
+        """What was filled in; put together when it is asked for, which it seldom is."""
+        return "\n".join(self.filled)
+
+    def gives(self, reply: str) -> bool:
+        """Whether `reply` is an example of this prompt (service.prompts.examples)."""
+        return is_example(reply, self.examples, self.shown)
+
+
+class PromptTemplate:
+    """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. Cut once, filled often."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        pieces = _FIELD.split(text)
+        self._literals = [piece.replace("$$", "$") for piece in pieces[::2]]
+        self.fields = pieces[1::2]
+        self.examples = "\n".join(self._literals)
+
+    def fill(self, fields: Mapping[str, str]) -> Prompt:
+        """Raises KeyError for a field that is not given."""
+        filled = [self._literals[0]]
+        for name, literal in zip(self.fields, self._literals[1:], strict=True):
+            filled += (fields[name], literal)
+        prompt = Prompt("".join(filled))
+        prompt.examples, prompt.filled = self.examples, filled[1::2]
+        return prompt
+
+
+@cache
+def load_template(folder: Path, name: str) -> PromptTemplate:
+    """Read one template file. Raises ValueError naming a field that no prompt has."""
+    path = folder / f"{name}.txt"
+    template = PromptTemplate(path.read_text(encoding="utf-8").rstrip("\n"))
+    unknown = [field for field in template.fields if field not in FIELDS]
+    if unknown:
+        raise ValueError(
+            f"{path}: ${unknown[0]} is not a field; the fields are {', '.join(FIELDS)}"
+        )
+    return template
+
+
+class TemplateSet:
+    """The prompts of one template folder (a shipped name or a path)."""
+
+    def __init__(self, name: str) -> None:
+        shipped = SHIPPED / name
+        self.folder = shipped if shipped.is_dir() else Path(name)
+        if not self.folder.is_dir():
+            known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
+            raise FileNotFoundError(
+                f"there is no template set {name!r}; use one of {known}, or a folder"
+            )
+        self._roles = {path.stem for path in self.folder.glob("*.txt")}
+        for role in self._roles:  # read now: no question may wait for a disk
+            load_template(self.folder, role)
+
+    def render(self, role: str, **fields: str) -> Prompt:
+        """Fill the template of `role`; `fields` are inserted as given, so quote data first."""
+        return load_template(self.folder, role).fill(fields)
+
+    def has(self, role: str) -> bool:
+        return role in self._roles
+
+    def without_declining(self) -> list[Path]:
+        """The files of a user's folder that ask for an answer and do not offer `NO_ANSWER`, so that
+        a model which finds none makes one up."""
+        if self.folder.parent == SHIPPED:
+            return []
+        silent = [
+            role
+            for role in ANSWERING
+            if self.has(role)
+            and NO_ANSWER not in load_template(self.folder, role).examples.casefold()
+        ]
+        return [self.folder / f"{role}.txt" for role in silent]
+
+    def route(self, question: str) -> Prompt:
+        return self.render("route", question=quote(question))
+
+    def decompose(self, question: str) -> Prompt:
+        return self.render("decompose", question=quote(question))
+
+    def refine(self, question: str, history: Sequence[Pair]) -> Prompt:
+        return self.render("refine", question=quote(question), history=thought_block(history))
+
+    def ending(self, question: str, history: Sequence[Pair]) -> Prompt:
+        return self.render("ending", question=quote(question), history=thought_block(history))
+
+    def relevance(self, question: str, passage: PassageText) -> Prompt:
+        return self.render("relevance", question=quote(question), passage=passage_line(passage))
+
+    def answer(self, question: str, passages: Sequence[PassageText]) -> Prompt:
+        lines = [f'Doc{n}: "{passage_line(p)}"\n' for n, p in enumerate(passages, 1)]
+        return self.render("answer", question=quote(question), passages="".join(lines))
+
+    def closed(self, question: str) -> Prompt:
+        return self.render("closed", question=quote(question))
+
+    def merge(self, question: str, pairs: Sequence[Pair]) -> Prompt:
+        return self.render("merge", question=quote(question), pairs=pair_lines(pairs))
+
+    def merge_benchmark(self, question: str, pairs: Sequence[Pair]) -> Prompt:
+        return self.render("merge_benchmark", question=quote(question), pairs=pair_lines(pairs))
+
+    def final(self, question: str, pairs: Sequence[Pair], *, memory: bool = False) -> Prompt:
+        """`memory`: the model is invited to answer from what it knows, in place of `$memory`."""
+        return self.render(
+            "final", question=quote(question), pairs=pair_lines(pairs), memory=invitation(memory)
+        )
+
+
+def invitation(memory: bool) -> str:
+    """What stands for `$memory` in a template: a sentence, or nothing."""
+    return MEMORY if memory else ""
+
+
+def passage_line(passage: PassageText) -> str:
+    """``Title: text``, or the text alone where there is no title."""
+    text = quote(passage.text)
+    return f"{quote(passage.title)}: {text}" if passage.title else text
+
+
+def thought_block(history: Sequence[Pair]) -> str:
+    """The `Thought:` field (METHODS.md §1.3): ``""nothing""``, or the pairs between ``""``."""
+    if not history:
+        return '""nothing""'
+    lines = ['""']
+    for number, pair in enumerate(history, 1):
+        lines.append(f"**seed query-{number}**: {quote(pair.question)}")
+        lines.append(f"**answer-{number}**: {quote(pair.answer or NO_ANSWER)}")
+    return "\n".join([*lines, '""'])
+
+
+def pair_lines(pairs: Sequence[Pair]) -> str:
+    """``Sub-question i:`` and ``Sub-answer i:`` lines of METHODS.md §6 #7; empty without pairs."""
+    lines: list[str] = []
+    for number, pair in enumerate(pairs, 1):
+        lines.append(f"Sub-question {number}: {quote(pair.question)}\n")
+        lines.append(f"Sub-answer {number}: {quote(pair.answer or NO_ANSWER)}\n")
+    return "".join(lines)

@@ -1,0 +1,103 @@
+"""One generation of a collection: its manifest and its two stores."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.to_thread
+
+from service.core.errors import NotFound
+from service.retrieval.base import OpenCollection
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.stores.base import LexicalStore, VectorStore
+
+EMBEDDED = ("tantivy", "qdrant_edge")
+
+Save = Callable[[Manifest], Awaitable[None]]
+
+_versions = itertools.count()  # of all collections, so that one made anew has none of the old
+
+
+class Collection:
+    """An open collection. The BM25 store is the authority: a document exists if its passages are
+    there. One writer at a time holds `Shelf.lock`; searches need only a loan, which keeps the
+    stores open.
+
+    Until `save` it is a draft, whose manifest is only in memory. `problem` is what an inspection of
+    the stores found; searches then report the collection as incomplete.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        bm25: LexicalStore,
+        dense: VectorStore,
+        save: Save | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.bm25 = bm25
+        self.dense = dense
+        self.problem: str | None = None
+        self._save = save
+        self._loans = 0
+        self._returned = anyio.Event()
+        self._closed = False
+        self._version = self._next_version()
+
+    @property
+    def lent(self) -> bool:
+        return self._loans > 0
+
+    def publish(self, save: Save) -> None:
+        """Let `save` write the manifest from now on."""
+        self._save = save
+
+    async def save(self, manifest: Manifest) -> None:
+        """Write the manifest, which then belongs to this collection."""
+        if self._save is not None:
+            await self._save(manifest)
+        self.manifest = manifest
+        self._version = self._next_version()
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[OpenCollection]:
+        """Lend the stores for searching. `close` waits for the end of every loan."""
+        if self._closed:
+            raise NotFound(f"collection {self.manifest.name!r} was deleted meanwhile")
+        self._loans += 1
+        try:
+            yield OpenCollection(
+                bm25=self.bm25,
+                dense=self.dense,
+                embedding=self.manifest.embedding,
+                incomplete=self.manifest.state == "building" or self.problem is not None,
+                version=self._version,
+            )
+        finally:
+            self._loans -= 1
+            self._returned.set()
+
+    def _next_version(self) -> int | None:
+        """Every manifest that is written gets one, and one is written before the first change and
+        after the last. What servers hold may be changed by another process."""
+        return next(_versions) if self.manifest.stores == EMBEDDED else None
+
+    async def close(self) -> None:
+        """Flush and close both stores once no search uses them. May be called twice."""
+        while self._loans:
+            self._returned = anyio.Event()
+            await self._returned.wait()
+        if self._closed:
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        try:
+            self.bm25.close()
+        finally:
+            self.dense.close()

@@ -1,0 +1,225 @@
+"""Manifests in Elasticsearch, and the claim that lets one of several gateways write.
+
+Index `revelator.manifests` (no collection's index can be called so) holds a document for each
+collection and one for each claim. Both are written on condition of the version that was read last:
+of two gateways one is refused. A claim lasts `CLAIM_S` and is renewed while its holder lives; the
+gateways' clocks must agree to a few seconds.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import orjson
+
+from service.core.concurrency import first_of
+from service.core.errors import BackendUnavailable, RevelatorError, StoreError
+from service.retrieval.collections.manifest import Manifest, parse_manifest
+from service.retrieval.collections.manifest_store import FileManifests
+from service.retrieval.stores.elastic_server import ElasticServer
+
+INDEX: Final = "revelator.manifests"
+MOST_NAMES: Final = 10_000  # one page of a search
+CLAIM_S: Final = 30.0
+RENEW_S: Final = 5.0
+LOOK_S: Final = 0.2  # between looks at a claim that another holds
+PATIENCE_S: Final = 60.0  # with another writer
+CONFLICT: Final = 409
+
+# Sequence number and primary term of a document as it was read; None: it was absent.
+Version = tuple[int, int] | None
+
+
+class ElasticManifests:
+    """`files` holds the copies that are read while Elasticsearch is out."""
+
+    shared = True
+
+    def __init__(self, server: ElasticServer, files: FileManifests) -> None:
+        self._server = server
+        self._files = files
+        self._versions: dict[str, Version] = {}
+        self._own = uuid.uuid4().hex
+        self._made = False
+
+    async def names(self) -> set[str]:
+        files = await self._files.names()
+        try:
+            answer = await self._server.call(
+                lambda client: client.search(
+                    index=INDEX, ignore_unavailable=True, size=MOST_NAMES, source=False,
+                    query={"term": {"kind": "manifest"}},
+                )
+            )  # fmt: skip
+        except BackendUnavailable:
+            return files
+        return {hit["_id"] for hit in answer["hits"]["hits"]}
+
+    async def read(self, name: str) -> Manifest | None:
+        try:
+            found, version = await self._get(name)
+        except BackendUnavailable:
+            copy = await self._files.read(name)
+            if copy is None:
+                raise
+            return copy
+        self._versions[name] = version
+        if found is None:
+            return None
+        place = f"the manifest of {name!r} in Elasticsearch at {self._server.place}"
+        return parse_manifest(orjson.dumps(found["manifest"]), place)
+
+    async def write(self, manifest: Manifest) -> None:
+        """Raises StoreError where another gateway wrote it since it was read here."""
+        name = manifest.name
+        if name not in self._versions:
+            _, self._versions[name] = await self._get(name)
+        content = {"kind": "manifest", "manifest": manifest.model_dump(mode="json")}
+        written = await self._put(name, content, self._versions[name])
+        if written is None:
+            del self._versions[name]
+            raise StoreError(
+                f"another gateway has changed collection {name!r} meanwhile; try again"
+            )
+        self._versions[name] = written
+        await self._files.write(manifest)
+
+    async def forget(self, name: str) -> None:
+        await forget(self._server, name)
+        self._versions.pop(name, None)
+        await self._files.forget(name)
+
+    @asynccontextmanager
+    async def claim(self, name: str) -> AsyncIterator[None]:
+        holding = _Holding(await self._take(name))
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._renew, name, holding)
+                yield
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as failures:
+            raise first_of(failures) from None
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._release(name, holding)
+
+    async def claimed(self, name: str) -> bool:
+        found, _ = await self._get(_claim(name))
+        return found is not None and _lasts(found) and found["holder"] != self._own
+
+    async def _take(self, name: str) -> Version:
+        """A claim that nobody holds, or whose holder has died."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            found, version = await self._get(_claim(name))
+            if found is None or not _lasts(found):
+                taken = await self._put(_claim(name), self._note(), version)
+                if taken is not None:
+                    return taken
+            elif time.monotonic() > until:
+                raise StoreError(
+                    f"another gateway has been writing to collection {name!r} for more than "
+                    f"{PATIENCE_S:.0f} s; try again later"
+                )
+            await anyio.sleep(LOOK_S)
+
+    async def _renew(self, name: str, holding: _Holding) -> None:
+        """Raises StoreError once the claim is lost: the work under it is cancelled."""
+        while True:
+            await anyio.sleep(RENEW_S)
+            try:
+                version = await self._put(_claim(name), self._note(), holding.version)
+            except RevelatorError:
+                if time.time() > holding.until - RENEW_S:
+                    raise
+                continue
+            if version is None:
+                raise StoreError(f"another gateway has taken over writing to collection {name!r}")
+            holding.version, holding.until = version, time.time() + CLAIM_S
+
+    async def _release(self, name: str, holding: _Holding) -> None:
+        """What fails here ends by itself when the claim runs out."""
+        seq_no, term = holding.version or (0, 1)
+        with anyio.move_on_after(RENEW_S):
+            try:
+                await self._server.call(
+                    lambda client: client.options(ignore_status=[404, CONFLICT]).delete(
+                        index=INDEX, id=_claim(name), if_seq_no=seq_no, if_primary_term=term
+                    )
+                )
+            except RevelatorError:
+                return
+
+    def _note(self) -> dict[str, Any]:
+        return {"kind": "claim", "holder": self._own, "until": time.time() + CLAIM_S}
+
+    async def _get(self, own_id: str) -> tuple[dict[str, Any] | None, Version]:
+        answer = await self._server.call(
+            lambda client: client.options(ignore_status=404).get(index=INDEX, id=own_id)
+        )
+        if answer.meta.status == 404:
+            return None, None
+        return answer["_source"], (answer["_seq_no"], answer["_primary_term"])
+
+    async def _put(self, own_id: str, content: dict[str, Any], version: Version) -> Version:
+        """The new version; None where the stored one is not `version` any more."""
+        await self._make()
+        condition: dict[str, Any] = {"op_type": "create"}
+        if version is not None:
+            condition = {"if_seq_no": version[0], "if_primary_term": version[1]}
+        answer = await self._server.call(
+            lambda client: client.options(ignore_status=CONFLICT).index(
+                index=INDEX, id=own_id, document=content, refresh=True, **condition
+            )
+        )
+        if answer.meta.status == CONFLICT:
+            return None
+        return answer["_seq_no"], answer["_primary_term"]
+
+    async def _make(self) -> None:
+        """The index, once; that it is there already is no error."""
+        if self._made:
+            return
+        mappings = {
+            "dynamic": False,
+            "properties": {
+                "kind": {"type": "keyword"},
+                "manifest": {"type": "object", "enabled": False},
+            },
+        }
+        settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
+        if not await self._server.call(lambda client: client.indices.exists(index=INDEX)):
+            await self._server.call(
+                lambda client: client.options(ignore_status=400).indices.create(
+                    index=INDEX, mappings=mappings, settings=settings
+                )
+            )
+        self._made = True
+
+
+async def forget(server: ElasticServer, name: str) -> None:
+    """Delete a collection's manifest; it may be absent."""
+    await server.call(
+        lambda client: client.options(ignore_status=404).delete(index=INDEX, id=name, refresh=True)
+    )
+
+
+class _Holding:
+    """A claim that this process holds."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.until = time.time() + CLAIM_S
+
+
+def _claim(name: str) -> str:
+    return f"{name}!"
+
+
+def _lasts(found: dict[str, Any]) -> bool:
+    return bool(found["until"] > time.time())

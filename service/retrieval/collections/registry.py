@@ -1,0 +1,275 @@
+"""The collections of a deployment: creating, listing, lending, changing and deleting them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from service.core.errors import InvalidRequest, NotFound, StoreError
+from service.retrieval.base import OpenCollection
+from service.retrieval.collections import upkeep
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.collection import EMBEDDED, Collection
+from service.retrieval.collections.manifest import Analysis, Manifest, check_name
+from service.retrieval.collections.replacement import copy_passages
+from service.retrieval.collections.sample import SAMPLE, Sample
+from service.retrieval.collections.shelf import RETIRE_S, Shelf
+from service.retrieval.collections.upkeep import Report
+from service.retrieval.collections.watch import Watch
+from service.retrieval.collections.writer import CollectionWriter
+from service.retrieval.collections.writing import writing
+from service.retrieval.embedding import Embedder
+from service.retrieval.ingest.documents import Record
+
+DEFAULT = "default"
+
+
+class Collections:
+    """All collections. Embedded data is in `<data directory>/collections/<name>/<generation>/`;
+    manifest_store.py explains where manifests are. The process must own the data directory.
+
+    Collections are opened at their first use. `sample` is shipped: it is created at its first use,
+    recreated when the shipped corpus or the embedding model changes, and read-only for callers.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        embedder: Embedder,
+        sample: Sample | None = None,
+        backends: Backends | None = None,
+        retire_s: float = RETIRE_S,
+    ) -> None:
+        self._embedder = embedder
+        self._sample = sample or Sample.shipped()
+        self._shipped: set[str] | None = None
+        self._backends = backends or Backends()
+        self._shelf = Shelf(data_dir / "collections", self._backends, retire_s)
+        embedded = self._backends.names == EMBEDDED
+        self._watch = Watch(self._shelf, embedder, embedded=embedded)
+
+    async def names(self) -> list[str]:
+        """Return the names of all collections, including the sample if its corpus is installed."""
+        if self._shipped is None:
+            exists = await anyio.to_thread.run_sync(lambda: self._sample.exists)
+            self._shipped = {SAMPLE} if exists else set()
+        return sorted(await self._shelf.names() | self._shipped)
+
+    async def resolve(self, name: str | None) -> str:
+        if name is not None and self._shelf.find(name):
+            return name
+        return _resolve(name, await self.names())
+
+    def waits_for_servers(self, name: str) -> bool:
+        """Whether a search waits only for servers, because the collection is open and one of its
+        sides is not embedded. The first search opens the collection."""
+        found = self._shelf.find(name)
+        return found is not None and found.manifest.stores != EMBEDDED
+
+    async def metadata_fields(self, name: str) -> Sequence[str]:
+        return (await self.get(name)).manifest.metadata_fields
+
+    async def manifest(self, name: str) -> Manifest:
+        """Return the collection's manifest with its current counts. Opens nothing, so that an
+        unavailable store does not delay it; a sample that does not exist yet is described as it
+        will be. Raises NotFound and StoreError."""
+        await self.resolve(name)
+        if self._shelf.find(name) is not None:
+            return (await self._shelf.get(name)).manifest
+        stored = await self._shelf.manifests.read(name)
+        if stored is None and name == SAMPLE:
+            return await anyio.to_thread.run_sync(self._sample.made, self._embedder)
+        if stored is None:
+            raise NotFound(f"there is no collection {name[:80]!r}")
+        return stored
+
+    async def manifests(self) -> list[Manifest]:
+        return [await self.manifest(name) for name in await self.names()]
+
+    async def get(self, name: str) -> Collection:
+        """Return the open collection; `name@generation` is a held generation. Raises NotFound and
+        StoreError."""
+        await self.resolve(name)
+        if name == SAMPLE and self._shelf.find(name) is None:
+            async with self._shelf.lock(name):
+                return self._shelf.find(name) or await self._open_sample()
+        return await self._shelf.get(name)
+
+    @asynccontextmanager
+    async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
+        async with (await self.get(name)).lend() as stores:
+            yield stores
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[str]:
+        """Return a name for the current generation of the collection, valid while it is held."""
+        collection = await self.get(name)
+        async with collection.lend():
+            yield collection.manifest.qualified_name
+
+    async def create(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        metadata_fields: Sequence[str] = (),
+        analysis: Analysis | None = None,
+    ) -> Manifest:
+        """Create a collection, or change an existing one's description and add fields.
+
+        Raises InvalidRequest for an invalid name, for the sample, and for a different analysis of
+        an existing collection.
+        """
+        _check_writable(check_name(name))
+        if name not in await self._shelf.names():
+            fresh = Manifest(
+                name=name,
+                description=description or "",
+                analysis=analysis or "english",
+                embedding=self._embedder.contract,
+            ).with_fields(metadata_fields)
+            if made := await self._shelf.make_new(fresh):
+                return made.manifest
+        async with self._shelf.writer_of(name) as collection:
+            if analysis not in {None, collection.manifest.analysis}:
+                raise InvalidRequest(
+                    f"collection {name!r} uses the analysis {collection.manifest.analysis!r}; to "
+                    "change it, delete the collection and ingest it again"
+                )
+            changed = collection.manifest.with_fields(metadata_fields)
+            if description is not None:
+                changed = changed.model_copy(update={"description": description})
+            if changed != collection.manifest:
+                await collection.save(changed)
+        return collection.manifest
+
+    async def delete(self, name: str) -> None:
+        """Delete a collection after the questions that use it. Raises NotFound and InvalidRequest
+        (sample)."""
+        _check_writable(name)
+        await self.resolve(name)
+        await self._shelf.drop(name)
+
+    async def document(self, name: str, document_id: str) -> list[Record]:
+        """Return a document's passages in order. Raises NotFound."""
+        collection = await self.get(name)
+        async with collection.lend():
+            records = await anyio.to_thread.run_sync(collection.bm25.document, document_id)
+        if not records:
+            raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
+        return records
+
+    async def delete_document(self, name: str, document_id: str) -> None:
+        """Delete a document. Raises NotFound."""
+        async with self.writing(name) as writer:
+            if not await writer.delete(document_id):
+                raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
+
+    @asynccontextmanager
+    async def writing(self, name: str) -> AsyncIterator[CollectionWriter]:
+        """Open the collection's only writer, after another one has ended. Raises NotFound."""
+        _check_writable(name)
+        await self.resolve(name)
+        async with (
+            self._shelf.writer_of(name) as collection,
+            writing(collection, self._backends, self._embedder) as writer,
+        ):
+            yield writer
+
+    @asynccontextmanager
+    async def replacing(self, name: str) -> AsyncIterator[CollectionWriter]:
+        """Open a writer that replaces all documents of the collection, embedded with the current
+        settings. Searches use the old contents until the end, which switches atomically. After
+        an exception nothing has changed. Other writers wait. Raises NotFound, and InvalidRequest
+        if there were no valid documents."""
+        _check_writable(name)
+        await self.resolve(name)
+        async with (
+            self._shelf.successor_of(name, self._embedder.contract) as collection,
+            CollectionWriter(collection, self._embedder) as writer,
+        ):
+            yield writer
+
+    async def check(self, name: str, *, repair: bool = False) -> Report:
+        """Compare the collection's manifest and stores, or repair them, after its writer has ended.
+        If it was embedded with other settings, repairing embeds it again."""
+        collection = await self.get(name)
+        if repair and collection.manifest.embedding != self._embedder.contract:
+            return await self._embed_anew(name)
+        async with self._shelf.writer_of(name) as collection:
+            work = upkeep.repair if repair else upkeep.check
+            return await work(collection, self._backends, self._embedder)
+
+    async def _embed_anew(self, name: str) -> Report:
+        _check_writable(name)
+        before = await self.check(name)
+        async with self._shelf.successor_of(name, self._embedder.contract) as new:
+            old = await self._shelf.get(name)
+            async with CollectionWriter(new, self._embedder) as writer:
+                await copy_passages(old, writer, self._backends)
+        after = await self.check(name)
+        after.done = [f"{writer.embedded:,} passages embedded again"]
+        after.left, after.findings = after.findings, before.findings
+        return after
+
+    async def problems(self) -> dict[str, str]:
+        """Return the collections that are incomplete or do not match the settings, with the reason.
+        Refreshed at most every few seconds. Never raises."""
+        return await self._watch.problems()
+
+    async def aclose(self) -> None:
+        """Flush and close every store, the last opened first. May be called twice."""
+        await self._shelf.close()
+
+    async def _open_sample(self) -> Collection:
+        """With the lock held: open it, or make it when it is absent, partial or outdated."""
+        wanted = await anyio.to_thread.run_sync(self._sample.manifest, self._embedder)
+        async with self._shelf.manifests.claim(SAMPLE):
+            with contextlib.suppress(StoreError, NotFound):
+                stored = await self._shelf.load(SAMPLE)
+                if _is_made(stored.manifest, wanted):
+                    return stored
+                await self._shelf.put_away(stored)
+            await self._shelf.drop_stored(SAMPLE)
+            collection = await self._shelf.make(wanted, replace=True)
+            try:
+                await self._sample.fill(collection, self._embedder)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._shelf.put_away(collection)
+                raise
+        return collection
+
+
+def _resolve(name: str | None, names: Sequence[str]) -> str:
+    if name is None:
+        name = DEFAULT if DEFAULT in names else SAMPLE
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise NotFound(f"there is no collection {name[:80]!r}; existing collections: {known}")
+    return name
+
+
+def _check_writable(name: str) -> None:
+    if name == SAMPLE:
+        raise InvalidRequest(
+            "collection 'sample' is shipped and cannot be changed; use another name"
+        )
+
+
+def _is_made(stored: Manifest, wanted: Manifest) -> bool:
+    """Whether a stored sample is the shipped one, and whole."""
+    same = (stored.source, stored.embedding) == (wanted.source, wanted.embedding)
+    return same and stored.state == "complete" and stored.passages > 0
+
+
+def describe(manifest: Manifest) -> dict[str, Any]:
+    """Return the description of a collection for HTTP."""
+    hidden = {"schema_version", "embedding", "source", "generation", "leftovers"}
+    return manifest.model_dump(exclude=hidden) | {"embedding_model": manifest.embedding.model}

@@ -1,0 +1,152 @@
+"""The sample collection that the wheel carries: real passages and their vectors.
+
+    python -m service.retrieval.collections.sample        # writes vectors.f16 for corpus.jsonl
+
+`vectors.f16` is the corpus file's SHA-256 (32 bytes) followed by one row of 384 little-endian
+half floats for each passage, in the order of corpus and passages. Plain, because a base install
+has no numpy; bound to its corpus, because stale vectors would be silently wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import orjson
+
+from service.core.errors import ConfigurationError
+from service.core.settings import RetrievalSettings
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.writer import CollectionWriter
+from service.retrieval.embedding import (
+    MINILM,
+    Embedder,
+    Vector,
+    open_embedder,
+    passage_input,
+)
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document, parse_document
+
+SAMPLE = "sample"
+DESCRIPTION = "Sample corpus of Wikipedia passages, for trying out the service."
+CORPUS = "corpus.jsonl"
+VECTORS = "vectors.f16"
+DIMENSION = MINILM.dimension
+_HASH_BYTES = 32
+_ROW_BYTES = 2 * DIMENSION
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A folder with corpus.jsonl and, made by MiniLM, vectors.f16."""
+
+    folder: Path
+
+    @classmethod
+    def shipped(cls) -> Sample:
+        return cls(Path(str(resources.files("service"))) / "models" / "sample")
+
+    @property
+    def exists(self) -> bool:
+        return (self.folder / CORPUS).is_file()
+
+    def source(self) -> str:
+        """SHA-256 of the corpus file."""
+        return hashlib.sha256((self.folder / CORPUS).read_bytes()).hexdigest()
+
+    def documents(self) -> Iterator[Document]:
+        for line in (self.folder / CORPUS).read_bytes().splitlines():
+            if line.strip():
+                yield parse_document(orjson.loads(line))
+
+    def manifest(self, embedder: Embedder) -> Manifest:
+        return Manifest(
+            name=SAMPLE,
+            description=DESCRIPTION,
+            embedding=embedder.contract,
+            source=self.source(),
+        )
+
+    def made(self, embedder: Embedder) -> Manifest:
+        """The manifest with the counts that it will have once it is filled."""
+        documents = list(self.documents())
+        counts = {"documents": len(documents), "passages": len(_inputs(documents))}
+        return self.manifest(embedder).model_copy(update=counts)
+
+    async def fill(self, collection: Collection, embedder: Embedder) -> None:
+        """Write every document, with the shipped vectors where they are the embedder's."""
+        documents = await anyio.to_thread.run_sync(lambda: list(self.documents()))
+        shipped = None
+        if embedder.contract == MINILM:
+            shipped = await anyio.to_thread.run_sync(self._vectors, documents)
+        async with CollectionWriter(collection, shipped or embedder) as writer:
+            await writer.write(documents)
+
+    def _vectors(self, documents: Sequence[Document]) -> ShippedVectors | None:
+        """None when there are none, or they belong to another corpus."""
+        path = self.folder / VECTORS
+        if not path.is_file():
+            return None
+        stored = path.read_bytes()
+        inputs = _inputs(documents)
+        rows = stored[_HASH_BYTES:]
+        if stored[:_HASH_BYTES].hex() != self.source() or len(rows) != _ROW_BYTES * len(inputs):
+            return None
+        vectors = struct.iter_unpack(f"<{DIMENSION}e", rows)
+        return ShippedVectors(dict(zip(inputs, map(list, vectors), strict=True)))
+
+    async def write_vectors(self, embedder: Embedder) -> int:
+        """Embed the corpus and write vectors.f16; returns the number of passages."""
+        inputs = _inputs(list(self.documents()))
+        vectors = await embedder.embed_passages(inputs)
+        rows = b"".join(struct.pack(f"<{DIMENSION}e", *vector) for vector in vectors)
+        content = bytes.fromhex(self.source()) + rows
+        await anyio.to_thread.run_sync((self.folder / VECTORS).write_bytes, content)
+        return len(inputs)
+
+
+class ShippedVectors:
+    """An embedder that knows the sample's passages by heart, and no queries."""
+
+    contract = MINILM
+
+    def __init__(self, vectors: dict[str, Vector]) -> None:
+        self._vectors = vectors
+
+    def problem(self) -> str | None:
+        return None
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        raise ConfigurationError("the shipped sample has no vectors for queries")
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        return [self._vectors[text] for text in texts]
+
+    async def aclose(self) -> None:
+        """Nothing to do."""
+
+
+def _inputs(documents: Sequence[Document]) -> list[str]:
+    return [
+        passage_input(record.passage) for document in documents for record in passages_of(document)
+    ]
+
+
+def main() -> None:
+    sample = Sample.shipped()
+    if not sample.exists:
+        raise SystemExit(f"there is no {sample.folder / CORPUS}")
+    count = anyio.run(sample.write_vectors, open_embedder(RetrievalSettings()))
+    print(f"{count} passages -> {sample.folder / VECTORS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""The open collections, one generation of each current, and how one takes another's place.
+
+A re-index in this order: (1) the authority notes the next generation among the leftovers, (2) it is
+built beside the current one, (3) the authority names it the collection, and the old one a leftover:
+one write, for both stores at once, (4) the public aliases follow, (5) the old one is deleted once
+its questions have ended, (6) and leaves the leftovers. A question keeps the generation that its
+first search found; new ones get the new generation as soon as (3) is written. Killed before (3),
+the old one serves on and the next process or writer deletes the half-built one; killed after it,
+the new one serves and the old one is deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from service.core.errors import InvalidRequest, NotFound, RevelatorError, StoreError
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.manifest_store import discard
+from service.retrieval.embedding.contract import EmbeddingContract
+
+FRESH_S: Final = 2.0  # after which what other gateways may write is read again
+REFRESH_S: Final = 0.15  # that a question waits for this at most
+HASTY_S: Final = 0.05  # the same, where it could not be read the last time
+# A replaced generation stays as long as a question of another gateway may still run on it: the
+# longest one, and the time until that gateway has heard of the new generation.
+RETIRE_S: Final = 330.0
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class Shelf:
+    """`root` has a folder for each collection, and in it one for each generation."""
+
+    def __init__(self, root: Path, backends: Backends, retire_s: float = RETIRE_S) -> None:
+        self.manifests = backends.manifests(root)
+        self._root = root
+        self._backends = backends
+        self._retire_s = retire_s if self.manifests.shared else 0.0
+        self._names: set[str] | None = None
+        self._names_read = 0.0
+        self._read: dict[str, float] = {}  # when each manifest was
+        self._current: dict[str, Collection] = {}
+        self._replaced: dict[str, Collection] = {}  # by `name@generation`, while asked
+        self._patience_s = REFRESH_S
+        self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+
+    async def names(self) -> set[str]:
+        """Of all that have a manifest; those known before where they cannot be had soon."""
+        if self._names is None:
+            self._names = await self.manifests.names()
+            self._names_read = time.monotonic()
+        elif self._is_old(self._names_read):
+            self._names_read = time.monotonic()  # first, so that others do not wait too
+            self._names = await self._soon(self.manifests.names, self._names)
+        return self._names
+
+    def opened(self) -> list[Collection]:
+        return list(self._current.values())
+
+    def find(self, name: str) -> Collection | None:
+        """What is open under `name`, or held under `name@generation`."""
+        base, _, generation = name.partition("@")
+        current = self._current.get(base)
+        if current and generation in {"", str(current.manifest.generation)}:
+            return current
+        return self._replaced.get(name)
+
+    def lock(self, name: str) -> anyio.Lock:
+        """Held by who opens, makes, writes or deletes a collection. Searches need none."""
+        return self._locks[name]
+
+    async def get(self, name: str) -> Collection:
+        """Raises NotFound, StoreError."""
+        found = self.find(name)
+        if found is None:
+            async with self.lock(name):
+                return self.find(name) or await self.load(name)
+        if name in self._read and self._is_old(self._read[name]):
+            found = await self._refresh(name, found)
+        return found
+
+    async def load(self, name: str) -> Collection:
+        """Open what its manifest names. With the lock held. Raises NotFound, StoreError."""
+        manifest = await self.manifests.read(name)
+        if manifest is None:
+            raise NotFound(f"there is no collection {name[:80]!r}")
+        collection = await self._open(manifest)
+        self._put(collection)
+        if not self.manifests.shared:  # nobody else can be building one
+            await self._sweep(collection)
+        return collection
+
+    async def make_new(self, manifest: Manifest) -> Collection | None:
+        """As `make`; None where it is there already, also by another gateway's doing."""
+        name = manifest.name
+        async with self.lock(name), self.manifests.claim(name):
+            if await self.manifests.read(name) is not None:
+                return None
+            return await self.make(manifest)
+
+    async def make(self, manifest: Manifest, *, replace: bool = False) -> Collection:
+        """A new collection, empty. With the lock held."""
+        await anyio.to_thread.run_sync(discard, self._root / manifest.name)
+        collection = await self.draft(manifest, replace=replace)
+        await self._publish(collection, collection.manifest)
+        (await self.names()).add(manifest.name)
+        return collection
+
+    async def draft(self, manifest: Manifest, *, replace: bool = True) -> Collection:
+        """The empty stores of a generation; its manifest is in memory only."""
+        fresh = manifest.model_copy(update={"stores": self._backends.names})
+        folder = self._folder(fresh.name, fresh.generation)
+        stores = await anyio.to_thread.run_sync(
+            lambda: self._backends.create(folder, fresh, replace=replace)
+        )
+        return Collection(fresh, *stores)
+
+    @asynccontextmanager
+    async def writer_of(self, name: str) -> AsyncIterator[Collection]:
+        """The collection for its one writer, in this process and among gateways, with the manifest
+        that the last writer left. Raises NotFound, StoreError."""
+        await self.get(name)
+        async with self.lock(name), self.manifests.claim(name):
+            collection = self.find(name)
+            manifest = await self.manifests.read(name) if self.manifests.shared else None
+            if collection and manifest:
+                collection = await self._follow(collection, manifest)
+            if collection is None or (self.manifests.shared and manifest is None):
+                raise NotFound(f"collection {name!r} was deleted meanwhile")
+            yield collection
+            await self._sweep(self._current.get(name, collection))
+
+    @asynccontextmanager
+    async def successor_of(
+        self, name: str, embedding: EmbeddingContract
+    ) -> AsyncIterator[Collection]:
+        """The collection's next generation, empty, to be filled by its one writer.
+
+        At the end it becomes the collection, and the old one is deleted once its questions have
+        ended; left by an exception, the old one stays and the new one is deleted.
+        """
+        async with self.writer_of(name) as old:
+            number = old.manifest.next_generation()
+            await old.save(old.manifest.leaving(number, time.time()))
+            try:
+                new = await self.draft(old.manifest.succeeded(number, embedding))
+                try:
+                    yield new
+                    await self._switch(old, new)
+                except BaseException:
+                    with anyio.CancelScope(shield=True):
+                        await new.close()
+                    raise
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._abandon(old, number)
+                raise
+        await self.retire(old)
+        await self._tidy(name)
+
+    async def _switch(self, old: Collection, new: Collection) -> None:
+        """`new`, a draft, becomes the collection. For the writer of `old`."""
+        if not new.manifest.documents:
+            raise InvalidRequest(
+                f"collection {old.manifest.name!r} is unchanged: no valid document was received"
+            )
+        if new.manifest.state != "complete":
+            raise StoreError(
+                f"collection {old.manifest.name!r} is unchanged: a write was interrupted"
+            )
+        known = old.manifest.leaving(old.manifest.generation, time.time())
+        left = known.without((new.manifest.generation,)).leftovers
+        await self._publish(new, new.manifest.model_copy(update={"leftovers": left}))
+
+    async def retire(self, old: Collection) -> None:
+        """Wait for the questions that run on a replaced generation, and close it."""
+        await old.close()
+        self._replaced.pop(old.manifest.qualified_name, None)
+
+    async def drop(self, name: str) -> None:
+        """Delete a collection, once nobody writes it and the questions that run on it have ended.
+
+        Servers first: where one is out, the collection is still known.
+        """
+        collection = self._current.pop(name, None)
+        (await self.names()).discard(name)
+        async with self.lock(name):
+            if collection is not None:
+                self._replaced[collection.manifest.qualified_name] = collection
+                await self.retire(collection)
+            await self.drop_stored(name)
+
+    async def put_away(self, collection: Collection) -> None:
+        """Close it; its next use opens it anew. With the lock held."""
+        self._current.pop(collection.manifest.name, None)
+        await collection.close()
+
+    async def drop_stored(self, name: str) -> None:
+        """What is stored of a collection that is not open. With the lock held."""
+        await self._backends.drop(name)
+        await self.manifests.forget(name)
+        (await self.names()).discard(name)
+        self._read.pop(name, None)
+
+    async def tend(self) -> None:
+        """Close and delete replaced generations that nobody asks any more. Quick; never raises."""
+        for old in list(self._replaced.values()):
+            if not old.lent:
+                await self.retire(old)
+        for collection in self.opened():
+            name = collection.manifest.name
+            if self._overdue(collection) and not self.lock(name).locked():
+                await self._tidy(name)
+
+    async def close(self) -> None:
+        """Flush and close every store, last opened first. Twice is fine."""
+        for opened in (self._current, self._replaced):
+            while opened:
+                _, collection = opened.popitem()
+                async with self.lock(collection.manifest.name):
+                    await collection.close()
+
+    def _folder(self, name: str, generation: int) -> Path:
+        return self._root / name / str(generation)
+
+    def _is_old(self, since: float) -> bool:
+        """Never where nobody else writes."""
+        return self.manifests.shared and time.monotonic() - since > FRESH_S
+
+    def _put(self, collection: Collection) -> None:
+        """Make it the current one of its name."""
+        name = collection.manifest.name
+        old = self._current.get(name)
+        if old is not None and old is not collection:
+            self._replaced[old.manifest.qualified_name] = old
+        self._current[name] = collection
+        self._read[name] = time.monotonic()
+
+    async def _open(self, manifest: Manifest) -> Collection:
+        folder = self._folder(manifest.name, manifest.generation)
+        stores = await anyio.to_thread.run_sync(self._backends.open, folder, manifest)
+        return Collection(manifest, *stores, self._save)
+
+    async def _save(self, manifest: Manifest) -> None:
+        await self._backends.note(manifest)
+        await self.manifests.write(manifest)
+
+    async def _publish(self, collection: Collection, manifest: Manifest) -> None:
+        collection.publish(self._save)
+        await collection.save(manifest)
+        self._put(collection)
+        await self._point(manifest)
+
+    async def _point(self, manifest: Manifest) -> None:
+        """The aliases are for others: where they cannot be set, the next sweep does it."""
+        try:
+            await self._backends.publish(manifest)
+        except RevelatorError as error:
+            _log.warning("alias_stays", collection=manifest.name, why=error.detail)
+
+    async def _refresh(self, name: str, found: Collection) -> Collection:
+        """As other gateways have left it; as it was where that cannot be had soon."""
+        self._read[name] = time.monotonic()  # first, so that others do not wait too
+        if self.lock(name).locked():
+            return found
+        known: Manifest | None = found.manifest
+        manifest = await self._soon(partial(self.manifests.read, name), known)
+        if manifest is None:
+            self._current.pop(name, None)
+            raise NotFound(f"collection {name!r} was deleted meanwhile")
+        if self.lock(name).locked() or self.find(name) is not found:
+            return self.find(name) or found
+        return await self._follow(found, manifest)
+
+    async def _soon(self, read: Callable[[], Awaitable[T]], known: T) -> T:
+        """What is read, or `known` where it cannot be had soon."""
+        patience, self._patience_s = self._patience_s, HASTY_S
+        try:
+            with anyio.fail_after(patience):
+                found = await read()
+        except (TimeoutError, RevelatorError):
+            return known
+        self._patience_s = REFRESH_S
+        return found
+
+    async def _follow(self, found: Collection, manifest: Manifest) -> Collection:
+        """The collection that `manifest` means: this one, or another generation that is put in its
+        place."""
+        if manifest.generation == found.manifest.generation:
+            found.manifest = manifest
+            return found
+        fresh = await self._open(manifest)
+        self._put(fresh)
+        return fresh
+
+    def _overdue(self, collection: Collection) -> list[int]:
+        """Leftover generations that may go."""
+        manifest, now = collection.manifest, time.time()
+        return [
+            left.generation
+            for left in manifest.leftovers
+            if now - left.since >= self._retire_s
+            and f"{manifest.name}@{left.generation}" not in self._replaced
+        ]
+
+    async def _sweep(self, collection: Collection) -> None:
+        """Delete leftovers. For the writer of the collection; what fails is tried again later."""
+        gone = self._overdue(collection)
+        if not gone:
+            return
+        name = collection.manifest.name
+        try:
+            for generation in gone:
+                await self._backends.drop(name, generation)
+                await anyio.to_thread.run_sync(discard, self._folder(name, generation))
+            await collection.save(collection.manifest.without(gone))
+            await self._point(collection.manifest)
+        except RevelatorError as error:
+            _log.warning("leftover_stays", collection=name, why=error.detail)
+
+    async def _abandon(self, old: Collection, number: int) -> None:
+        """Delete a generation that was not finished; what fails is left for the next sweep."""
+        name = old.manifest.name
+        try:
+            await self._backends.drop(name, number)
+            await anyio.to_thread.run_sync(discard, self._folder(name, number))
+            await old.save(old.manifest.without((number,)))
+        except RevelatorError as error:
+            _log.warning("leftover_stays", collection=name, why=error.detail)
+
+    async def _tidy(self, name: str) -> None:
+        try:
+            if not await self.manifests.claimed(name):
+                async with self.writer_of(name):
+                    pass  # its end sweeps
+        except RevelatorError as error:
+            _log.warning("leftover_stays", collection=name, why=error.detail)

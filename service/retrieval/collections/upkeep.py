@@ -1,0 +1,152 @@
+"""`revelator check --collection`: compares manifest, BM25 store and dense store; `--repair`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio.to_thread
+
+from service.core.concurrency import closing
+from service.core.errors import StoreError
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.comparison import Kind, Tally, differences
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.restore import Held, held, names_of_lost
+from service.retrieval.collections.writing import writing
+from service.retrieval.embedding import Embedder
+from service.retrieval.embedding import differences as contract_differences
+
+FEW: Final = 5  # ids shown of each kind
+WHOLE: Final = ("bm25", "dense")  # sides
+
+WORDS: Final[dict[Kind, str]] = {
+    "stray": "passages in the BM25 store that belong to no document there",
+    "lacking": "passages without a vector",
+    "outdated": "passages with an outdated vector",
+    "surplus": "vectors without a passage",
+}
+
+
+@dataclass(slots=True)
+class Finding:
+    """One kind of difference: its count, and the first few passage ids."""
+
+    kind: str
+    detail: str
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found and, after a repair, what was done and what is left (JSON over HTTP)."""
+
+    collection: str
+    documents: int = 0
+    passages: int = 0
+    vectors: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+
+
+async def check(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
+    """Compare both stores completely, for the collection's only writer. Raises RevelatorError if
+    one is unavailable. A store that is lost as a whole is reported and not examined."""
+    manifest = collection.manifest
+    report, tally = Report(manifest.name), Tally()
+    found_held = await held(collection)
+    if lost := names_of_lost(collection, found_held):
+        report.documents, report.passages = manifest.documents, manifest.passages
+        report.vectors = found_held.dense or 0
+        report.findings = [_lost(name, found_held, manifest) for name in lost]
+        return report
+    found: dict[Kind, Finding] = {}
+    async with closing(differences(collection, tally)) as amiss:
+        async for difference in amiss:
+            kind = difference.kind
+            finding = found.setdefault(kind, Finding(kind, WORDS[kind]))
+            finding.count += len(difference.ids)
+            finding.ids += difference.ids[: FEW - len(finding.ids)]
+    report.documents, report.passages = tally.documents, tally.passages
+    report.vectors = await anyio.to_thread.run_sync(collection.dense.count_passages)
+    report.findings = [*found.values(), *_of_manifest(manifest, tally)]
+    if apart := contract_differences(manifest.embedding, embedder.contract):
+        detail = (
+            f"the vectors were made with other embedding settings: {apart}; --repair embeds every "
+            "passage again"
+        )
+        report.findings.append(Finding("embedding", detail))
+    if not await backends.agrees(manifest):
+        report.findings.append(Finding("copy", "Qdrant's copy of the manifest differs"))
+    return report
+
+
+async def repair(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
+    """Check, rebuild what is lost, repair differences, and check again. For collections embedded
+    with the current settings. Raises StoreError if both stores are lost."""
+    report = await check(collection, backends, embedder)
+    if not report.findings:
+        return report
+    if len(lost := [each for each in report.findings if each.kind == "lost"]) == len(WHOLE):
+        raise StoreError(f"collection {report.collection!r}: {lost[0].detail}")
+    async with writing(collection, backends, embedder) as writer:
+        mended = await writer.repair()
+    counted = {
+        "passages restored to the BM25 store": writer.restored,
+        "passages embedded": mended.embedded,
+        "vectors removed": mended.vectors_removed,
+        "passages without a document removed": mended.passages_removed,
+    }
+    done = [f"{count:,} {what}" for what, count in counted.items() if count]
+    after = await check(collection, backends, embedder)
+    after.done, after.left = [*done, "manifest updated"], after.findings
+    after.findings = report.findings
+    return after
+
+
+def _lost(name: str, found: Held, manifest: Manifest) -> Finding:
+    """What `--repair` can do about it."""
+    if found == Held(None, None):
+        can = "the other store is lost too: ingest the documents again"
+    elif found.bm25 is None:
+        can = "--repair rebuilds it from the passages stored with the vectors, without embedding"
+    else:
+        can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
+    return Finding("lost", f"passages are lost: {name} no longer has this collection; {can}",
+                   manifest.passages)  # fmt: skip
+
+
+def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
+    """Where the manifest says other than the BM25 store."""
+    said = {
+        "documents": (manifest.documents, tally.documents),
+        "passages": (manifest.passages, tally.passages),
+        "content_hash": (manifest.content_hash, tally.content_hash),
+    }
+    findings = [
+        Finding("manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}")
+        for name, (mine, theirs) in said.items()
+        if mine != theirs
+    ]
+    unknown = tally.fields - set(manifest.metadata_fields)
+    if unknown:
+        names = ", ".join(sorted(unknown)[:FEW])
+        findings.append(Finding("manifest", f"the manifest lacks metadata fields: {names}"))
+    if manifest.state == "building":
+        findings.append(Finding("building", "an ingest was interrupted"))
+    return findings
+
+
+def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
+    """Return what the counts alone reveal. For readiness, which must be cheap."""
+    if manifest.state == "building":
+        return "an ingest was interrupted; run it again, or check --repair"
+    if passages == vectors == manifest.passages:
+        return None
+    return (
+        f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,} "
+        f"and {manifest.stores[1]} {vectors:,}; run check --collection {manifest.name} --repair"
+    )

@@ -1,0 +1,382 @@
+"""Writes documents into a collection's two stores so that a kill at any point can be mended.
+
+Order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
+into the dense store, 32 at a time (256 where vectors came with them), each part durable when its
+call returns; (3) passages of replaced documents that no longer exist leave the dense store; (4) the
+batch goes into the BM25 store: tantivy in one commit, Elasticsearch as elastic_store.py says; the
+next batch is then at (2). That store is the authority. A kill before (4) leaves vectors whose
+document it does not know yet: the next run finds them by passage id and content hash and does not
+embed them again. At the end of a run that began on a `building` collection the BM25 store is tidied
+and the dense one mended after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import anyio.to_thread
+
+from service.core.errors import ConfigurationError, InvalidRequest
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.lookup import Looks
+from service.retrieval.collections.manifest import Manifest, add_to_hash
+from service.retrieval.collections.repair import Mended, mend
+from service.retrieval.embedding import BATCH, Embedder, differences, passage_input
+from service.retrieval.ingest.chunks import Chunked, passages_of
+from service.retrieval.ingest.documents import Document, Record
+
+MOST_FIELDS = 256  # metadata fields of a collection
+MOST_READY = 256  # vectors made beforehand that are upserted at once
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Documents indexed and unchanged; passages embedded for it."""
+
+    indexed: int = 0
+    unchanged: int = 0
+    embedded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a batch changes: new documents with passages, and what is stored of the old ones, which
+    have `replaced` passages."""
+
+    known: dict[str, str]
+    changed: list[Document]
+    records: list[Record]
+    replaced: int
+    stale: list[str]
+    absent: list[Record]
+    vectors: Mapping[str, Sequence[float]]
+
+
+class CollectionWriter:
+    """`async with` it, as the collection's only writer; the end completes the manifest.
+
+    Left by an exception, or after a write that was cancelled, the collection stays `building`; the
+    next writer mends it. `lacking`: the dense store holds fewer passages than BM25, so no document
+    counts as unchanged before its vectors are found, and the end embeds what is missing. `surplus`:
+    it holds more, and they may be those of documents to come. `restored` passages were put back
+    into BM25 before.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        embedder: Embedder,
+        *,
+        lacking: bool = False,
+        surplus: bool = False,
+        restored: int = 0,
+    ) -> None:
+        self._collection = collection
+        self._embedder = embedder
+        self._lacking = lacking
+        self._surplus = surplus
+        self.restored = restored
+        self._began = False
+        self._mend = False
+        self._cut_short = False
+        self._committing: asyncio.Task[None] | None = None
+        self._underway: set[str] = set()  # documents of that commit
+        self._looks = Looks()
+        self._fields: set[str] = set()
+        self.embedded = 0
+
+    async def __aenter__(self) -> Self:
+        manifest = self._collection.manifest
+        self._mend = self._lacking or manifest.state == "building"
+        self._fields = set(manifest.metadata_fields)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            with contextlib.suppress(Exception):  # the first failure is told
+                await self._settle()
+            return
+        await self._settle()
+        if not self._cut_short:
+            await self._finish()
+
+    async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
+        """The passages of those that are new or other than stored, ahead of their writing."""
+
+        look = self._looks.begin(document.id for document in documents)
+
+        def work() -> dict[str, Chunked]:
+            known = self._collection.bm25.hashes([document.id for document in documents])
+            look.found = known
+            changed = (each for each in documents if known.get(each.id) != each.content_hash)
+            return {document.id: Chunked(passages_of(document)) for document in changed}
+
+        return await anyio.to_thread.run_sync(work)
+
+    async def write(
+        self,
+        documents: Sequence[Document],
+        on_part: Callable[[float], None] | None = None,
+        chunked: Mapping[str, Chunked] | None = None,
+    ) -> Written:
+        """Store a batch whose ids differ. `on_part` hears the share of it that is embedded.
+
+        `chunked` has, by document id, what is made already of some of them. The batch goes into
+        BM25 while the next one is embedded: what fails there is raised by the next call, or by the
+        writer's end. Raises ConfigurationError when the collection was built with another embedding
+        model.
+        """
+        self._check_model()
+        self._note_fields(documents)
+        if not self._underway.isdisjoint(document.id for document in documents):
+            await self._settle()
+        known, unknown = self._looks.believed(document.id for document in documents)
+        plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {}, known, unknown)
+        if plan.changed:
+            await self._begin()
+            self._cut_short = True
+            await self._embed(plan.absent, on_part, plan.vectors)
+            await self._settle()
+            self._underway = {document.id for document in plan.changed}
+            self._looks.written(self._underway)
+            self._committing = asyncio.create_task(self._commit_and_count(plan))
+        return Written(
+            indexed=len(plan.changed),
+            unchanged=len(documents) - len(plan.changed),
+            embedded=len(plan.absent),
+        )
+
+    async def copy(self, records: Sequence[Record]) -> None:
+        """Embed and store passages of another collection's BM25 store; the end makes sure of them.
+        Their order is that store's: a document's may come in several calls."""
+        self._check_model()
+        await self._begin()
+        self._cut_short = self._mend = True
+        await self._embed(records)
+        await anyio.to_thread.run_sync(self._collection.bm25.replace, [], records)
+        self._cut_short = False
+
+    async def delete(self, document_id: str) -> bool:
+        """Whether there was such a document. BM25 first: a kill between cannot revive it."""
+        await self._settle()
+        stored = await anyio.to_thread.run_sync(self._collection.bm25.document, document_id)
+        if not stored:
+            return False
+        await self._begin()
+        self._cut_short = True
+        self._looks.written([document_id])
+        await anyio.to_thread.run_sync(self._delete, document_id, stored)
+        self._looks.settled()
+        self._cut_short = False
+        manifest = self._collection.manifest
+        gone = [(document_id, stored[0].content_hash)]
+        self._collection.manifest = manifest.model_copy(
+            update={"content_hash": add_to_hash(manifest.content_hash, gone, -1)}
+        )
+        return True
+
+    def _check_model(self) -> None:
+        manifest = self._collection.manifest
+        if manifest.embedding != self._embedder.contract:
+            raise ConfigurationError(
+                f"collection {manifest.name!r} was embedded with other settings: "
+                f"{differences(manifest.embedding, self._embedder.contract)}; restore "
+                "retrieval.embedding_model and retrieval.embedding, or embed it again with "
+                f"revelator check --collection {manifest.name} --repair"
+            )
+
+    def _note_fields(self, documents: Sequence[Document]) -> None:
+        self._fields.update(field for document in documents for field in document.metadata)
+        if len(self._fields) > MOST_FIELDS:
+            raise InvalidRequest(
+                f"collection {self._collection.manifest.name!r} would have more than "
+                f"{MOST_FIELDS} metadata fields; combine varying keys into one field"
+            )
+
+    def _plan(
+        self,
+        documents: Sequence[Document],
+        chunked: Mapping[str, Chunked],
+        known: dict[str, str],
+        unknown: Sequence[str],
+    ) -> _Plan:
+        """`known`: content hashes of those that are stored, but for the `unknown` ones."""
+        bm25 = self._collection.bm25
+        if unknown:
+            known |= bm25.hashes(unknown)
+        bare = self._without_vectors(documents, chunked) if self._lacking else set()
+        changed = [
+            document
+            for document in documents
+            if known.get(document.id) != document.content_hash or document.id in bare
+        ]
+        made = [_made(document, chunked) for document in changed]
+        records = [record for each in made for record in each.records]
+        vectors = {passage_id: vector for each in made for passage_id, vector in each.by_id()}
+        ids = {record.passage.passage_id for record in records}
+        replaced = [document.id for document in changed if document.id in known]
+        old = [
+            record.passage.passage_id
+            for document_id in replaced
+            for record in bm25.document(document_id)
+        ]
+        stale = [passage_id for passage_id in old if passage_id not in ids]
+        absent = self._absent(records)
+        return _Plan(known, changed, records, len(old), stale, absent, vectors)
+
+    def _absent(self, records: Sequence[Record]) -> list[Record]:
+        """Those that have no vector yet. Where both stores agreed at the beginning, no vector is
+        there of what BM25 does not know."""
+        if not (self._mend or self._surplus):
+            return [*records]
+        stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
+        return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
+
+    def _without_vectors(
+        self, documents: Sequence[Document], chunked: Mapping[str, Chunked]
+    ) -> set[str]:
+        """Ids of documents of which a passage has no vector, or another version's."""
+        records = [record for each in documents for record in _made(each, chunked).records]
+        stored = self._collection.dense.hashes([each.passage.passage_id for each in records])
+        return {
+            record.document_id
+            for record in records
+            if stored.get(record.passage.passage_id) != record.content_hash
+        }
+
+    async def _begin(self) -> None:
+        if not self._began:
+            manifest = self._collection.manifest.model_copy(update={"state": "building"})
+            await self._collection.save(manifest)
+            self._began = True
+
+    async def _embed(
+        self,
+        records: Sequence[Record],
+        on_part: Callable[[float], None] | None = None,
+        made: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        done, made = 0, made or {}
+        for part in _batches(records, made):
+            if part[0].passage.passage_id in made:
+                vectors = [made[record.passage.passage_id] for record in part]
+            else:
+                texts = [passage_input(record.passage) for record in part]
+                vectors = [*await self._embedder.embed_passages(texts)]
+            await anyio.to_thread.run_sync(self._collection.dense.upsert, part, vectors)
+            self.embedded += len(part)
+            done += len(part)
+            if on_part:
+                on_part(done / len(records))
+
+    async def _commit_and_count(self, plan: _Plan) -> None:
+        await anyio.to_thread.run_sync(self._commit, plan)
+        self._count(plan)
+
+    async def _settle(self) -> None:
+        """Wait for the commit that is under way. Raises what it raised."""
+        task, self._committing = self._committing, None
+        if task is None:
+            return
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+        self._underway = set()
+        self._looks.settled()
+        task.result()
+        self._cut_short = False
+
+    def _commit(self, plan: _Plan) -> None:
+        self._collection.dense.delete(plan.stale)
+        self._collection.dense.flush()
+        replaced = [document.id for document in plan.changed if document.id in plan.known]
+        self._collection.bm25.replace(replaced, plan.records)
+
+    def _count(self, plan: _Plan) -> None:
+        """Keep the manifest in memory right while the ingest runs; the end writes it."""
+        manifest = self._collection.manifest
+        ids = {document.id for document in plan.changed}
+        old = [
+            (document_id, known) for document_id, known in plan.known.items() if document_id in ids
+        ]
+        new = [(document.id, document.content_hash) for document in plan.changed]
+        content_hash = add_to_hash(add_to_hash(manifest.content_hash, old, -1), new)
+        self._collection.manifest = manifest.with_fields(self._fields).model_copy(
+            update={
+                "content_hash": content_hash,
+                "documents": manifest.documents + len(new) - len(old),
+                "passages": manifest.passages + len(plan.records) - plan.replaced,
+            }
+        )
+
+    def _delete(self, document_id: str, stored: Sequence[Record]) -> None:
+        self._collection.bm25.replace([document_id], [])
+        self._collection.dense.delete([record.passage.passage_id for record in stored])
+        self._collection.dense.flush()
+
+    async def repair(self) -> Mended:
+        """Make the dense store hold what the BM25 store does; the end completes the manifest."""
+        await self._settle()
+        await self._begin()
+        self._looks.forget()
+        self._cut_short = True
+        mended = await mend(self._collection, self._embed_again)
+        self._cut_short = False
+        self._mend = False
+        self._fields |= mended.tally.fields
+        self._collection.manifest = self._collection.manifest.model_copy(
+            update={"content_hash": mended.tally.content_hash}
+        )
+        return mended
+
+    async def _embed_again(self, records: Sequence[Record]) -> None:
+        self._check_model()
+        await self._embed(records)
+
+    async def _finish(self) -> None:
+        if self._mend:
+            await self.repair()
+        elif not self._began:
+            return
+        await self._collection.save(await anyio.to_thread.run_sync(self._completed))
+        await self._collection.dense.optimize()
+
+    def _completed(self) -> Manifest:
+        bm25, manifest = self._collection.bm25, self._collection.manifest
+        return manifest.with_fields(self._fields).model_copy(
+            update={
+                "state": "complete",
+                "documents": bm25.count_documents(),
+                "passages": bm25.count_passages(),
+            }
+        )
+
+
+def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:
+    made = chunked.get(document.id)
+    if made and made.records[0].content_hash == document.content_hash:
+        return made
+    return Chunked(passages_of(document))
+
+
+def _batches(
+    records: Sequence[Record], made: Mapping[str, Sequence[float]]
+) -> Iterator[list[Record]]:
+    """First those whose vectors are `made`, many at a time; then 32 at a time, similar in length,
+    so that little of a forward pass is padding."""
+    ready = [record for record in records if record.passage.passage_id in made]
+    for start in range(0, len(ready), MOST_READY):
+        yield ready[start : start + MOST_READY]
+    others = [record for record in records if record.passage.passage_id not in made]
+    others.sort(key=lambda record: len(record.passage.text))
+    for start in range(0, len(others), BATCH):
+        yield others[start : start + BATCH]

@@ -1,0 +1,197 @@
+"""`revelator ingest`: add files to a collection, in this process or through a running server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+from rich.progress import Task as BarTask
+from rich.text import Text
+
+from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
+from service.core.locks import find_owner
+from service.core.settings import Settings
+from service.core.settings.urls import shown
+from service.retrieval.collections.manifest import check_name
+from service.retrieval.ingest.formats.registry import FORMATS
+from service.retrieval.ingest.formats.streams import STANDARD_INPUT
+from service.retrieval.ingest.remote import ingest_through
+from service.retrieval.ingest.replacing import AFRESH, replace_through
+from service.retrieval.ingest.run import IngestReport, Listener, Progress, ingest
+from service.retrieval.ingest.sources import Problem
+from service.retrieval.opened import open_embedded
+
+MOST_SHOWN = 100  # bad lines printed as they come; the totals count all
+LOGGED_S = 30.0  # between lines that tell progress where no terminal shows a bar
+
+
+async def run_ingest(
+    files: Sequence[Path],
+    collection: str,
+    settings: Settings,
+    *,
+    url: str | None = None,
+    format: str | None = None,
+    ray: str | None = None,
+    replace: bool = False,
+) -> int:
+    """Ingest and print. Returns the exit code: 0, or 1 if anything failed.
+
+    Uses the server at `url`, else the server that owns the data directory, else this process, on
+    `ray` if an address is given. Raises RevelatorError for problems that stop the command.
+    """
+    check_name(collection)
+    for path in files:
+        if path != STANDARD_INPUT and not path.exists():
+            raise InvalidRequest(f"{path} does not exist")
+    if format is not None and format not in FORMATS:
+        raise InvalidRequest(f"--format {format!r} is unknown; known: {', '.join(FORMATS)}")
+    owner = find_owner(settings.data_dir) if url is None else None
+    base = url or (owner.url if owner else None)
+    if ray and base:
+        raise ConfigurationError(
+            "--ray writes to the data directory directly, which is in use by the server at "
+            f"{shown(base)}; stop the server, or ingest without --ray"
+        )
+    if ray and replace:
+        raise ConfigurationError("--replace is not supported with --ray; ingest without --ray")
+    console = Console()
+    with _listening(console) as listener:
+        if base:
+            console.print(f"through the server at {shown(base)}")
+            through = replace_through if replace else ingest_through
+            report = await through(base, files, collection, settings, listener, format)
+        elif ray:
+            report = await _on_ray(ray, files, collection, settings, listener, format)
+        else:
+            report = await _here(files, collection, settings, listener, format, replace=replace)
+    _print_totals(console, report, collection, embedded=not base)
+    return 1 if report.failed else 0
+
+
+async def _here(
+    files: Sequence[Path],
+    collection: str,
+    settings: Settings,
+    listener: Listener,
+    format: str | None,
+    *,
+    replace: bool,
+) -> IngestReport:
+    async with open_embedded(settings) as stores:
+        await stores.collections.create(collection)
+        try:
+            return await ingest(
+                files, collection, stores.collections, listener, format, replace=replace
+            )
+        except RevelatorError as error:
+            if replace and not isinstance(error, InvalidRequest):
+                error.detail = f"{error.detail}; {AFRESH}"
+            raise
+
+
+async def _on_ray(
+    address: str,
+    files: Sequence[Path],
+    collection: str,
+    settings: Settings,
+    listener: Listener,
+    format: str | None,
+) -> IngestReport:
+    on_ray = _ray_ingest()
+    async with open_embedded(settings) as stores:
+        await stores.collections.create(collection)
+        return await on_ray(
+            address, files, collection, stores.collections, settings.retrieval, listener, format
+        )
+
+
+def _ray_ingest() -> Callable[..., Awaitable[IngestReport]]:
+    """Raises ConfigurationError where Ray is not installed."""
+    try:
+        from service.retrieval.ingest.on_ray import ingest_on_ray  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--ray needs {error.name}; run: pip install 'revelator[ray]'"
+        ) from error
+    return ingest_on_ray
+
+
+class _Rate(ProgressColumn):
+    """Documents a second."""
+
+    def render(self, task: BarTask) -> Text:
+        elapsed = task.finished_time if task.finished else task.elapsed
+        documents = task.fields["documents"]
+        return Text(f"{documents:,} documents, {documents / elapsed if elapsed else 0:.0f}/s")
+
+
+@contextmanager
+def _listening(console: Console) -> Iterator[Listener]:
+    """A progress bar with rate and time left; bad lines are printed above it as they come."""
+    columns = (
+        BarColumn(),
+        TaskProgressColumn(),
+        _Rate(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task("ingest", total=None, documents=0)
+        shown = _Shown()
+        logged_at = time.monotonic()
+
+        def progress(now: Progress) -> None:
+            bar.update(
+                task, completed=now.done_bytes, total=now.total_bytes, documents=now.documents
+            )
+            nonlocal logged_at
+            if not console.is_terminal and time.monotonic() - logged_at > LOGGED_S:
+                logged_at = time.monotonic()
+                console.print(_told(now), highlight=False)
+
+        def problem(found: Problem) -> None:
+            shown.count += 1
+            if shown.count <= MOST_SHOWN:
+                line = f"[red]invalid[/] {escape(str(found))}"
+                bar.console.print(line, highlight=False, soft_wrap=True)
+            elif shown.count == MOST_SHOWN + 1:
+                bar.console.print("further invalid lines are only counted")
+
+        yield Listener(progress, problem)
+
+
+def _told(now: Progress) -> str:
+    share = f", {now.done_bytes / now.total_bytes:.1%} of the bytes" if now.total_bytes else ""
+    return f"{now.documents:,} documents{share}"
+
+
+@dataclass(slots=True)
+class _Shown:
+    count: int = 0
+
+
+def _print_totals(
+    console: Console, report: IngestReport, collection: str, *, embedded: bool
+) -> None:
+    """A server does not say how many passages it embedded."""
+    console.print(
+        f"collection {collection}: {report.indexed:,} documents indexed, "
+        f"{report.unchanged:,} unchanged, {report.failed:,} failed"
+        + (f"; {report.embedded:,} passages embedded" if embedded else ""),
+        highlight=False,
+        soft_wrap=True,
+    )

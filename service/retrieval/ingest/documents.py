@@ -1,0 +1,115 @@
+"""Documents: which input is valid, and what a stored passage keeps of its document."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from service.core.domain import Passage
+
+LONGEST_ID = 512  # bytes of UTF-8; stores index an id as one term
+LONGEST_TITLE = 1_000  # characters
+MOST_FIELDS = 64  # metadata fields of one document
+_PASSAGE_ID = re.compile(r"#\d+\Z")
+_SORTED = orjson.OPT_SORT_KEYS
+
+
+class BadDocument(ValueError):
+    """An invalid document. The text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document as received. `metadata` holds every field except id, title and text."""
+
+    id: str
+    title: str
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of title, text and metadata. Equal hashes mean equal contents."""
+        content = [self.title, self.text, dict(self.metadata)]
+        return hashlib.sha256(orjson.dumps(content, option=_SORTED)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A passage as stored: number `part`, from 0, of the `parts` passages of its document."""
+
+    passage: Passage
+    document_id: str
+    content_hash: str
+    part: int
+    parts: int
+
+
+def parse_document(value: object) -> Document:
+    """Parse a decoded JSON object into a document. Raises BadDocument."""
+    if not isinstance(value, dict):
+        raise BadDocument(f"a document must be a JSON object, not {_kind(value)}")
+    title, text = value.get("title"), value.get("text")
+    if not isinstance(text, str):
+        raise BadDocument(f"text must be a string, not {_kind(text)}")
+    if not text.strip():
+        raise BadDocument("text is empty")
+    if title is None:
+        title = ""
+    if not isinstance(title, str):
+        raise BadDocument(f"title must be a string, not {_kind(title)}")
+    if len(title) > LONGEST_TITLE:
+        raise BadDocument(f"title is longer than {LONGEST_TITLE:,} characters")
+    metadata = {key: item for key, item in value.items() if key not in {"id", "title", "text"}}
+    _check_metadata(metadata)
+    return Document(_document_id(value.get("id"), title, text), title, text, metadata)
+
+
+def _document_id(given: object, title: str, text: str) -> str:
+    _check_text("title", title)
+    _check_text("text", text)
+    if given is None:
+        return hashlib.sha256(orjson.dumps([title, text])).hexdigest()[:32]
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = str(given)
+    if not isinstance(given, str):
+        raise BadDocument(f"id must be a string or an integer, not {_kind(given)}")
+    if not given.strip():
+        raise BadDocument("id is empty; omit it to get one derived from title and text")
+    _check_text("id", given)
+    if len(given.encode()) > LONGEST_ID:
+        raise BadDocument(f"id is longer than {LONGEST_ID} bytes")
+    if _PASSAGE_ID.search(given):
+        raise BadDocument("id must not end in # and a number, which is reserved for passage ids")
+    return given
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadDocument(f"{name} is not valid Unicode (it contains a lone surrogate)") from None
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    if len(metadata) > MOST_FIELDS:
+        raise BadDocument(f"there are more than {MOST_FIELDS} fields besides id, title and text")
+    if "" in metadata:
+        raise BadDocument("a field has an empty name")
+    try:
+        orjson.dumps(metadata, option=_SORTED)
+    except (TypeError, ValueError) as error:
+        raise BadDocument(f"its other fields are not plain JSON: {error}") from None
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+    if value is None:
+        return "missing"
+    return names.get(type(value), "a number")

@@ -1,0 +1,50 @@
+"""BEIR's `corpus.jsonl`: `_id`, `title`, `text` and, in some sets, an object `metadata`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from service.retrieval.ingest.documents import BadDocument, Document, parse_document
+from service.retrieval.ingest.formats.jsonl import read_objects
+from service.retrieval.ingest.formats.rows import Row
+from service.retrieval.ingest.formats.streams import Input
+
+OWN = frozenset({"id", "title", "text"})
+_ID = re.compile(rb'(?<!\\)"_id"\s*:')
+_PLAIN_ID = re.compile(rb'(?<!\\)"id"\s*:')
+
+
+def read_beir(source: Input) -> Iterator[Row]:
+    return read_objects(source, beir_document)
+
+
+def looks_like_beir(head: bytes) -> bool:
+    """By the first line: it has `_id` and no `id`."""
+    line = head.split(b"\n", 1)[0]
+    return bool(_ID.search(line)) and not _PLAIN_ID.search(line)
+
+
+def beir_document(value: object) -> Document:
+    """The fields of `metadata` become the document's own. Raises BadDocument.
+
+    Some sets have titles without text; BEIR's own retrievers then search the title, and so do we.
+    """
+    if not isinstance(value, dict):
+        return parse_document(value)
+    if "_id" not in value:
+        raise BadDocument("_id is missing; BEIR's corpus.jsonl has the fields _id, title and text")
+    return parse_document(_flattened(value))
+
+
+def _flattened(value: dict[str, Any]) -> dict[str, Any]:
+    own = {key: item for key, item in value.items() if key not in {"_id", "metadata"}}
+    metadata = value.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise BadDocument("metadata must be an object")
+    if twice := sorted(metadata.keys() & (own.keys() | OWN)):
+        raise BadDocument(f"metadata must not contain {twice[0]}, which is a field of the document")
+    if own.get("text") == "" and own.get("title"):
+        own["text"] = own["title"]
+    return {"id": value["_id"], **own, **metadata}

@@ -1,0 +1,77 @@
+"""Parquet: a row a document, its columns as the fields of a JSON line (extra `parquet`)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.formats.beir import beir_document
+from service.retrieval.ingest.formats.rows import Row, made, plain
+from service.retrieval.ingest.formats.streams import STANDARD_INPUT, Input
+
+MAGIC = b"PAR1"
+ROWS = 256  # decoded at once
+BUFFER = 1_000_000  # bytes of a column read at once
+
+
+def read_parquet(source: Input) -> Iterator[Row]:
+    """Lists of floats (vectors that came with the text) are left out."""
+    if importlib.util.find_spec("pyarrow") is None:
+        yield Row(0, "Parquet needs pyarrow; run: pip install 'revelator[parquet]'")
+        return
+    if source.path == STANDARD_INPUT or source.compressed:
+        yield Row(
+            0, "Parquet can be read only from a plain file, not from a stream; save it to a file"
+        )
+        return
+    import pyarrow  # noqa: PLC0415
+
+    row = 0
+    try:
+        for value in _rows(source):
+            row += 1
+            yield Row(row, value)
+    except _Refused as refused:
+        yield Row(0, str(refused))
+    except (pyarrow.ArrowException, OSError) as error:
+        what = f"after row {row:,}: " if row else ""
+        yield Row(0, f"not a complete Parquet file: {what}{error}; download it again")
+
+
+class _Refused(Exception):
+    """The file's columns are not those of documents."""
+
+
+def _rows(source: Input) -> Iterator[Document | str]:
+    from pyarrow import parquet  # noqa: PLC0415
+
+    with parquet.ParquetFile(source.path, buffer_size=BUFFER, pre_buffer=False) as file:
+        columns = _columns(file.schema_arrow)
+        beir, done = "_id" in columns and "id" not in columns, 0
+        for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+            done += batch.num_rows
+            source.reached(done / file.metadata.num_rows)
+            for value in batch.to_pylist():
+                yield _document(value, beir=beir)
+
+
+def _columns(schema: Any) -> list[str]:
+    from pyarrow import types  # noqa: PLC0415
+
+    if "text" not in schema.names:
+        raise _Refused(f"there is no column `text`; the columns are: {', '.join(schema.names)}")
+
+    def vector(kind: Any) -> bool:
+        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        return bool(listed and types.is_floating(kind.value_type))
+
+    return [field.name for field in schema if not vector(field.type)]
+
+
+def _document(value: dict[str, Any], *, beir: bool) -> Document | str:
+    present = plain({key: item for key, item in value.items() if item is not None})
+    if isinstance(present, str):
+        return present
+    return made(present, beir_document) if beir else made(present)

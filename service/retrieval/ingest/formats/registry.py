@@ -1,0 +1,50 @@
+"""Which format an input has: by its name where that says it, else by its first bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from service.retrieval.ingest.formats.beir import looks_like_beir, read_beir
+from service.retrieval.ingest.formats.dpr import looks_like_dpr, read_dpr
+from service.retrieval.ingest.formats.hipporag import read_hipporag
+from service.retrieval.ingest.formats.jsonl import read_jsonl
+from service.retrieval.ingest.formats.parquet import MAGIC, read_parquet
+from service.retrieval.ingest.formats.rows import Reader
+from service.retrieval.ingest.formats.streams import plain_suffix
+from service.retrieval.ingest.formats.text import MARKDOWN, TEXT, read_text
+
+FORMATS: Final[Mapping[str, Reader]] = {
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "dpr": read_dpr,
+    "beir": read_beir,
+    "hipporag": read_hipporag,
+    "text": read_text,
+}
+KNOWN: Final = ".jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or .zst of them"
+_LINES = frozenset({".jsonl", ".ndjson"})
+_NAMED = {".parquet": "parquet", ".tsv": "dpr", **dict.fromkeys(TEXT | MARKDOWN, "text")}
+_UNSAID = frozenset({"", ".json"})  # names that leave it to the content
+
+
+def detect(path: Path, head: bytes) -> str | None:
+    """The name of a format, or None for a file of an unknown kind."""
+    suffix = plain_suffix(path)
+    if head.startswith(MAGIC):
+        return "parquet"
+    if suffix in _LINES:
+        return "beir" if looks_like_beir(head) else "jsonl"
+    if suffix in _UNSAID:
+        return _by_content(head) or ("jsonl" if suffix else None)
+    return _NAMED.get(suffix)
+
+
+def _by_content(head: bytes) -> str | None:
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"["):
+        return "hipporag"
+    if start.startswith(b"{"):
+        return "beir" if looks_like_beir(head) else "jsonl"
+    return "dpr" if looks_like_dpr(head) else None

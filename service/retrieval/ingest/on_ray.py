@@ -1,0 +1,262 @@
+"""Ingest with Ray Data (extra `ray`): reading, chunking and embedding on its workers, writing here.
+
+The owner of the collection writes through the same writer as ever and in the order of the files,
+so that identity, replacement and the manifest are as without Ray. A worker that dies is replaced
+by Ray and its work is done again. Workers must see the files under the same paths and have the
+same Revelator installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import pickle
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import numpy as np
+import ray
+import ray.data
+
+from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
+from service.core.settings import RetrievalSettings
+from service.retrieval.collections.registry import Collections
+from service.retrieval.embedding import Embedder, open_embedder, passage_input
+from service.retrieval.ingest.ahead import Batch, ahead, size_of, take
+from service.retrieval.ingest.chunks import Chunked, cut, passages_of
+from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.formats.streams import STANDARD_INPUT
+from service.retrieval.ingest.run import IngestReport, Listener, write_batches
+from service.retrieval.ingest.sources import (
+    Entry,
+    Problem,
+    Source,
+    expand,
+    read_source,
+    total_bytes,
+)
+from service.retrieval.stores.base import LexicalStore
+
+LOCAL = "local"  # instead of an address: Ray is started on this machine, and ended
+BLOCK_BYTES = (
+    1_000_000  # of rows, passed on together: what one worker takes, and loses when it dies
+)
+MOST_READERS = 200  # files are shared out among so many tasks at most
+READER_CPUS = 0.25
+EMBEDDER_CPUS = 0.5  # a whole one each would leave none to the readers
+
+OpenEmbedder = Callable[[RetrievalSettings], Embedder]
+Rows = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What workers made of an entry of file number `source`.
+
+    Of a document that is not stored yet: the spans of its passages, and their vectors one after
+    the other, 32 bits a number.
+    """
+
+    source: int
+    entry: Entry
+    spans: Sequence[tuple[int, int]] = ()
+    vectors: bytes = b""
+
+
+async def ingest_on_ray(
+    address: str,
+    files: Sequence[Path],
+    collection: str,
+    collections: Collections,
+    settings: RetrievalSettings,
+    listener: Listener | None = None,
+    format: str | None = None,
+    opening: OpenEmbedder = open_embedder,
+) -> IngestReport:
+    """As `ingest`, with the work on the Ray at `address`, or on one started here for `local`.
+
+    Raises ConfigurationError when no Ray is there, InvalidRequest for standard input,
+    RevelatorError with a worker's last words when its work failed.
+    """
+    if STANDARD_INPUT in files:
+        raise InvalidRequest("Ray's workers cannot read standard input; name a file")
+    paths = [path.resolve() for path in files]
+    total = await anyio.to_thread.run_sync(total_bytes, paths)
+    found = await anyio.to_thread.run_sync(lambda: list(expand(paths, format)))
+    async with collections.writing(collection) as writer:
+        bm25 = (await collections.get(collection)).bm25
+        known = await anyio.to_thread.run_sync(_known, bm25)
+        with _connected(address):
+            batches = _batches(_work(found, format, settings, known, opening), found)
+            async with ahead(lambda: next(batches, None), _unchanged) as prepared:
+                return await write_batches(writer, prepared, total, listener or Listener())
+
+
+async def _unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    options = {"include_dashboard": False} if address == LOCAL else {}
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigurationError(
+            f"no Ray cluster responds at {address!r}: {error}; start one there, or use --ray local"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _work(
+    found: Sequence[Source | Problem],
+    format: str | None,
+    settings: RetrievalSettings,
+    known: Any,
+    opening: OpenEmbedder,
+) -> Iterator[_Made]:
+    """Everything that the files hold, in order. Blocking."""
+    if not found:
+        return
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.target_max_block_size = BLOCK_BYTES
+    context.enable_progress_bars = False
+    context.raise_original_map_exception = True
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    if not gpus:
+        one_thread = settings.embedding.model_copy(update={"threads": 1})
+        settings = settings.model_copy(update={"embedding": one_thread})
+    items = [{"row": pickle.dumps(pair)} for pair in enumerate(found)]
+    rows = ray.data.from_items(items, override_num_blocks=min(len(items), MOST_READERS))
+    rows = rows.map_batches(
+        _read, fn_kwargs={"format": format}, batch_size=None, num_cpus=READER_CPUS
+    ).map_batches(
+        _Embedding,
+        fn_constructor_args=(settings, ray.put(known), opening),
+        batch_size=None,
+        compute=ray.data.ActorPoolStrategy(size=gpus or max(1, cpus)),
+        **({"num_gpus": 1} if gpus else {"num_cpus": EMBEDDER_CPUS}),
+    )
+    try:
+        for block in rows.iter_batches(batch_size=None, batch_format="numpy"):
+            for row in block["row"]:
+                yield pickle.loads(row)
+    except ray.exceptions.RayError as error:
+        raise RevelatorError(f"the ingest on Ray failed: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """What a worker's own code raised, without the layers that Ray puts around it."""
+    while inner := getattr(error, "cause", None) or error.__cause__:
+        error = inner
+    told = str(error).strip() or "no reason given"
+    return f"{type(error).__name__}: {told.splitlines()[0]}"
+
+
+def _read(rows: Rows, format: str | None) -> Iterator[Rows]:
+    """On a worker: files into entries, a batch at a time."""
+    for row in rows["row"]:
+        index, source = pickle.loads(row)
+        if isinstance(source, Problem):
+            entries = iter([Entry(source, source.file, 0, 0)])
+        else:
+            entries = read_source(source, format)
+        while batch := take(entries, size_of):
+            yield {"row": [pickle.dumps(_Made(index, entry)) for entry in batch]}
+
+
+class _Embedding:
+    """On a worker: documents that are not stored yet get passages and vectors."""
+
+    def __init__(self, settings: RetrievalSettings, known: Any, opening: OpenEmbedder) -> None:
+        self._embedder = opening(settings)
+        self._known = ray.get(known) if isinstance(known, ray.ObjectRef) else known
+        self._runner = asyncio.Runner()
+
+    def __call__(self, rows: Rows) -> Rows:
+        made = [pickle.loads(row) for row in rows["row"]]
+        return {"row": [pickle.dumps(each) for each in self._runner.run(self._embed(made))]}
+
+    def close(self) -> None:
+        self._runner.close()
+
+    async def _embed(self, made: Sequence[_Made]) -> list[_Made]:
+        cuts = [self._cut(each) for each in made]
+        records = [record for _, part in cuts for record in part]
+        vectors = iter(
+            await self._embedder.embed_passages([passage_input(each.passage) for each in records])
+        )
+        filled = []
+        for each, (spans, part) in zip(made, cuts, strict=True):
+            numbers = array("f")
+            for _ in part:
+                numbers.extend(next(vectors))
+            filled.append(replace(each, spans=spans, vectors=numbers.tobytes()))
+        return filled
+
+    def _cut(self, made: _Made) -> tuple[Sequence[tuple[int, int]], Sequence[Record]]:
+        """Spans and passages; none of what is stored already."""
+        document = made.entry.found
+        if isinstance(document, Problem):
+            return (), ()
+        spans = cut(document.text)
+        records = passages_of(document, spans)
+        return ((), ()) if _all_in(self._known, records) else (spans, records)
+
+
+def _known(bm25: LexicalStore) -> Any:
+    """Sorted 64-bit hashes of every stored passage's id and content: what workers may pass over.
+
+    A chance collision costs nothing but time: the writer looks again, and embeds by itself.
+    """
+    keys = np.fromiter((_key(record) for record in bm25.records()), dtype=np.uint64)
+    keys.sort()
+    return keys
+
+
+def _all_in(known: Any, records: Sequence[Record]) -> bool:
+    keys = np.array([_key(record) for record in records], dtype=np.uint64)
+    places = np.searchsorted(known, keys)
+    return bool(len(known) and (known[np.minimum(places, len(known) - 1)] == keys).all())
+
+
+def _key(record: Record) -> int:
+    told = f"{record.passage.passage_id}\0{record.content_hash}".encode()
+    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest())
+
+
+def _batches(made: Iterator[_Made], found: Sequence[Source | Problem]) -> Iterator[Batch]:
+    """Positions counted over all files, as `read_files` does."""
+    before = [0]
+    for source in found:
+        before.append(before[-1] + (source.size if isinstance(source, Source) else 0))
+    while group := take(made, lambda each: size_of(each.entry)):
+        entries = [
+            replace(each.entry, position=before[each.source] + each.entry.position)
+            for each in group
+        ]
+        yield Batch(entries, dict(_chunked(each) for each in group if each.spans))
+
+
+def _chunked(made: _Made) -> tuple[str, Chunked]:
+    document = made.entry.found
+    assert isinstance(document, Document)
+    records = passages_of(document, made.spans)
+    numbers = array("f", made.vectors)
+    size = len(numbers) // len(records)
+    vectors = [numbers[start : start + size].tolist() for start in range(0, len(numbers), size)]
+    return document.id, Chunked(records, vectors)

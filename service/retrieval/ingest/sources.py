@@ -1,0 +1,164 @@
+"""Files, folders and standard input into documents, row by row, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.formats.registry import FORMATS, KNOWN, detect
+from service.retrieval.ingest.formats.rows import Row
+from service.retrieval.ingest.formats.streams import (
+    DAMAGED,
+    STANDARD_INPUT,
+    Input,
+    NotCompressed,
+    open_input,
+    plain_suffix,
+)
+from service.retrieval.ingest.formats.text import MARKDOWN, TEXT
+
+BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something did not go in: file, line or row (from 1; 0 is the whole file), what is
+    wrong."""
+
+    file: str
+    line: int
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}:{self.line}: {self.problem}"
+            if self.line
+            else f"{self.file}: {self.problem}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One document or one problem, where it stood, and the bytes read up to its end, all files.
+
+    Of a compressed file these are bytes as they are stored.
+    """
+
+    found: Document | Problem
+    file: str
+    line: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file to read, or `-`. `label` is the id of the document that a text file is: its name, or
+    its path below the folder that was given."""
+
+    path: Path
+    label: str
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.path == STANDARD_INPUT else str(self.path)
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+
+def total_bytes(files: Sequence[Path]) -> int | None:
+    """None where that cannot be known: standard input is among them."""
+    if STANDARD_INPUT in files:
+        return None
+    return sum(source.size for source in expand(files) if isinstance(source, Source))
+
+
+def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Entry]:
+    """Every document and every problem, in order. Blocking. Without a `format` each file tells
+    its own."""
+    before = 0
+    for source in expand(files, format):
+        if isinstance(source, Problem):
+            yield Entry(source, source.file, 0, before)
+            continue
+        for entry in read_source(source, format):
+            yield Entry(entry.found, entry.file, entry.line, before + entry.position)
+        before += source.size
+
+
+def expand(files: Sequence[Path], format: str | None = None) -> Iterator[Source | Problem]:
+    """Folders into their files, in order of name; a BEIR folder into its corpus alone."""
+    labels: set[str] = set()
+    for path in files:
+        found = list(_below(path)) if path.is_dir() else [Source(path, path.name)]
+        if not found:
+            yield Problem(str(path), 0, f"the folder contains no file; known formats: {KNOWN}")
+        for source in found:
+            text = format == "text" or plain_suffix(source.path) in TEXT | MARKDOWN
+            if text and source.label in labels:  # it is the id: the second would replace the first
+                yield Problem(source.name, 0, "another file of this run has the same name")
+                continue
+            labels.add(source.label)
+            yield source
+
+
+def read_source(source: Source, format: str | None = None) -> Iterator[Entry]:
+    """Every document and every problem of one file; positions count from its beginning."""
+    last = 0
+
+    def problem(what: str, line: int = 0) -> Entry:
+        return Entry(Problem(source.name, line, what), source.name, line, source.size)
+
+    try:
+        with open_input(source.path, source.label) as opened:
+            for row in _rows(opened, format):
+                last, found = row.number, row.found
+                told = Problem(source.name, last, found) if isinstance(found, str) else found
+                yield Entry(told, source.name, last, opened.position())
+    except NotCompressed:
+        yield problem(
+            "the file name says compressed, but the content is not gzip or zstd; download it again"
+        )
+    except DAMAGED as error:
+        what = (
+            "the compressed data is truncated or damaged after this line; download the file again"
+        )
+        yield problem(f"{what} ({error})", last)
+    except OSError as error:
+        yield problem(f"cannot be read: {error.strerror or type(error).__name__}", last)
+
+
+def _rows(opened: Input, format: str | None) -> Iterator[Row]:
+    kind = format or detect(opened.path, opened.head)
+    if not opened.head:
+        yield Row(0, "the file is empty")
+    elif kind is None and opened.path == STANDARD_INPUT:
+        yield Row(0, "the format cannot be detected; set it with --format")
+    elif kind is None:
+        suffix = plain_suffix(opened.path)
+        yield Row(0, f"unknown file type {suffix!r}; known: {KNOWN}; or set it with --format")
+    else:
+        empty = True
+        for row in FORMATS[kind](opened):
+            empty = False
+            yield row
+        if empty:
+            yield Row(0, f"the file contains no rows, read as {kind}")
+
+
+def _below(folder: Path) -> Iterator[Source]:
+    """Files below a folder without hidden ones; links to folders are not followed."""
+    for name in BEIR_CORPUS:
+        if (folder / name).is_file():
+            yield Source(folder / name, name)
+            return
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                path = Path(root, name)
+                yield Source(path, path.relative_to(folder).as_posix())

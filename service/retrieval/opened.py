@@ -1,0 +1,68 @@
+"""The collections that a runtime needs, with their stores, opened and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from service.core.locks import DataDirectory, acquire
+from service.core.settings import RetrievalSettings, Settings
+from service.retrieval.collections.backends import open_backends
+from service.retrieval.collections.registry import Collections
+from service.retrieval.embedding import Embedder, open_embedder
+from service.retrieval.reranking import Reranking, open_reranker
+from service.retrieval.reranking.ordering import BACKEND
+from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.observer import Observer, Silent
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedStores:
+    """An owned data directory and what is in it. Made by `open_embedded`."""
+
+    directory: DataDirectory
+    embedder: Embedder
+    collections: Collections
+    retriever: HybridRetriever
+
+
+@asynccontextmanager
+async def open_embedded(
+    settings: Settings, observer: Observer | None = None
+) -> AsyncIterator[EmbeddedStores]:
+    """Own `settings.data_dir`, open its collections as they are used, flush and close at the end.
+
+    Raises DirectoryOwned when another process holds the directory, ConfigurationError for an
+    unknown embedding model. Loads no model: `retriever.warm()` does, before the first question.
+    """
+    observer = observer or Silent()
+    embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))
+    directory = await anyio.to_thread.run_sync(acquire, settings.data_dir)
+    try:
+        backends = open_backends(settings.retrieval)
+        collections = Collections(settings.data_dir, embedder, backends=backends)
+        reranking = _reranking(settings.retrieval, observer)
+        retriever = HybridRetriever(collections, embedder, settings.retrieval, observer, reranking)
+        try:
+            yield EmbeddedStores(directory, embedder, collections, retriever)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await retriever.aclose()
+                await backends.aclose()
+                await embedder.aclose()
+                if reranking is not None:
+                    await reranking.aclose()
+    finally:
+        directory.release()
+
+
+def _reranking(settings: RetrievalSettings, observer: Observer) -> Reranking | None:
+    if settings.reranker is None:
+        return None
+    reranker = open_reranker(settings.reranker, partial(observer.retried, BACKEND))
+    return Reranking(reranker, settings.reranker, settings, observer)

@@ -1,0 +1,168 @@
+"""Protects every call of a backend: circuit breaker, concurrency limit, deadline and retries."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from service.core.concurrency import retrieve
+from service.core.errors import BackendUnavailable, RevelatorError
+from service.core.settings.retrieval import RetrievalSettings
+from service.retrieval.search.breaker import Breaker, BreakerState
+from service.retrieval.search.observer import Observer
+from service.retrieval.search.retries import retrying
+
+GRACE_S: Final = 0.05  # that a question waits for a trial of a backend that was out
+
+Result = TypeVar("Result")
+
+_log = structlog.get_logger(__name__)
+
+
+class Guard:
+    """The guard of one backend, by its name in the metrics. Calls must be safe to repeat.
+
+    Without `timeout_s`, the settings define the time limit of a call. Close it, because a trial may
+    be running.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        settings: RetrievalSettings,
+        observer: Observer,
+        timeout_s: float | None = None,
+    ) -> None:
+        own = settings.breaker
+        self._backend = backend
+        self._timeout_s = timeout_s or settings.search_timeout_s(backend)
+        self._retries = settings.retries
+        self._places = asyncio.Semaphore(settings.backends.of(backend).concurrency)
+        self._breaker = Breaker(own.failures, own.lost_s, own.open_s)
+        self._trial: asyncio.Task[Any] | None = None
+        self._observer = observer
+        self._shown: BreakerState = self._breaker.state
+        self._logged: BreakerState = self._breaker.state
+        self._on_retry = partial(observer.retried, backend)
+        observer.breaker(backend, self._shown)
+
+    async def call(self, ask: Callable[[], Awaitable[Result]], until: float = math.inf) -> Result:
+        """Return the result of `ask` within the backend's time limit, and by `until` (of
+        `time.monotonic`) at the latest.
+
+        Raises BackendUnavailable if the breaker is open, if the time is up (also while waiting for
+        a place), or if `ask` still raises it after all retries. Other errors of `ask` are raised at
+        once.
+        """
+        trying = self._trial is not None and not self._trial.done()
+        if trying or self._breaker.refuses(time.monotonic()):
+            raise self._refusal()
+        if self._breaker.state == "open":
+            return await self._tried(ask, until)
+        return await self._bounded(ask, until)
+
+    async def probe(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
+        """Return the result of `ask` by `until`, for a test of the backend outside of questions.
+
+        Bypasses breaker, places and retries, so that its result does not affect questions. Raises
+        BackendUnavailable if the time is up, and the errors of `ask`.
+        """
+        limit = max(0.0, until - time.monotonic())
+        try:
+            async with asyncio.timeout(limit):
+                return await ask()
+        except TimeoutError as error:
+            raise BackendUnavailable(
+                f"{self._backend} did not respond to a probe within {limit:.3g} s"
+            ) from error
+
+    async def aclose(self) -> None:
+        """Cancel a trial that may still be running."""
+        if self._trial is not None:
+            self._trial.cancel()
+            await asyncio.wait({self._trial})
+
+    async def _tried(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
+        """The first call after the pause is a trial. It has the backend's own time; its question
+        waits for a moment only and goes on without this backend."""
+        trial: asyncio.Task[Result] = asyncio.create_task(self._bounded(ask, math.inf))
+        self._trial = trial
+        trial.add_done_callback(retrieve)
+        patience = max(0.0, min(GRACE_S, until - time.monotonic()))
+        await asyncio.wait({trial}, timeout=patience)
+        if not trial.done():
+            raise self._refusal()
+        return trial.result()
+
+    async def _bounded(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
+        started = time.monotonic()
+        limit = min(self._timeout_s, max(0.0, until - started))
+        try:
+            async with asyncio.timeout(limit), self._places:
+                result = await self._admitted(ask, started + limit, own=limit == self._timeout_s)
+        except TimeoutError as error:
+            late = BackendUnavailable(f"{self._backend} took longer than {limit:.3g} s")
+            self._ended(started, late)
+            raise late from error
+        except Exception as error:
+            self._ended(started, error)
+            raise
+        self._ended(started)
+        return result
+
+    async def _admitted(
+        self, ask: Callable[[], Awaitable[Result]], until: float, own: bool
+    ) -> Result:
+        """`own`: time is up at the backend's own limit, which is a failure. Where the question
+        allowed less, or its caller leaves, the breaker hears of the lost time only."""
+        began = time.monotonic()
+        ticket = self._breaker.admit(began)
+        if ticket is None:
+            raise self._refusal()
+        self._show()
+        try:
+            result = await retrying(ask, self._retries, until, self._on_retry)
+        except BackendUnavailable:
+            self._breaker.failed(ticket, began, time.monotonic())
+            raise
+        except RevelatorError:  # it answers
+            self._breaker.succeeded(ticket)
+            raise
+        except BaseException:
+            now = time.monotonic()
+            if own and now >= until:
+                self._breaker.failed(ticket, began, now)
+            else:
+                self._breaker.left(ticket, began, now)
+            raise
+        else:
+            self._breaker.succeeded(ticket)
+            return result
+        finally:
+            self._show()
+
+    def _ended(self, started: float, failure: Exception | None = None) -> None:
+        self._observer.search(self._backend, time.monotonic() - started, failure is not None)
+        if failure is not None:
+            _log.warning("backend_failed", backend=self._backend, why=str(failure))
+
+    def _refusal(self) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"circuit breaker of {self._backend} is open after repeated failures; it closes when "
+            "a probe succeeds"
+        )
+
+    def _show(self) -> None:
+        state = self._breaker.state
+        if state != self._shown:
+            self._shown = state
+            self._observer.breaker(self._backend, state)
+        if state not in {"half-open", self._logged}:  # a trial a second would fill the log
+            self._logged = state
+            _log.warning("breaker", backend=self._backend, state=state)

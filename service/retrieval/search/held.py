@@ -1,0 +1,82 @@
+"""What the searches of one question share: one generation of each collection, whatever is switched,
+and the sides that failed, which are not asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from typing import Final, Self
+
+import anyio
+
+from service.core.domain import RetrieverName
+from service.core.errors import RetrievalFailure
+from service.retrieval.base import Filter, Retriever, SearchRequest, SearchResult, SideName
+
+SIDES: Final[tuple[SideName, ...]] = ("bm25", "dense")
+SIDES_OF: Final[dict[RetrieverName, tuple[SideName, ...]]] = {
+    "bm25": ("bm25",),
+    "dense": ("dense",),
+    "hybrid": SIDES,
+}
+
+# Gives the name that means a collection's present generation for as long as it is held.
+Hold = Callable[[str], AbstractAsyncContextManager[str]]
+
+
+class HeldRetriever:
+    """`retriever` for one question, inside `async with`.
+
+    A collection is held from its first search to the end: a question that never searches opens
+    none. A side that failed costs its time once, not once a search.
+    """
+
+    def __init__(self, retriever: Retriever, hold: Hold) -> None:
+        self._retriever = retriever
+        self._hold = hold
+        self._stack = AsyncExitStack()
+        self._lock = anyio.Lock()
+        self._held: dict[str, str] = {}
+        self._lost: dict[str, frozenset[SideName]] = {}  # by collection
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        (result,) = await self.search_many([request])
+        return result
+
+    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
+        held = [await self._of_held(each) for each in requests]
+        try:
+            results = await self._retriever.search_many(held)
+        except RetrievalFailure:
+            if len({(each.collection, each.retriever) for each in requests}) == 1:
+                self._lose(requests[0], SIDES_OF[requests[0].retriever])
+            raise
+        for request, result in zip(requests, results, strict=True):
+            self._lose(request, result.missing)
+        return results
+
+    def _lose(self, request: SearchRequest, missing: Sequence[str]) -> None:
+        """Remember the sides among what a search missed."""
+        known = self._lost.get(request.collection, frozenset())
+        self._lost[request.collection] = known | {side for side in SIDES if side in missing}
+
+    async def check_request(self, collection: str | None, filter: Filter) -> str:
+        return await self._retriever.check_request(collection, filter)
+
+    async def aclose(self) -> None:
+        """Nothing to do: the retriever is others' too."""
+
+    async def _of_held(self, request: SearchRequest) -> SearchRequest:
+        name = request.collection
+        async with self._lock:
+            if name not in self._held:
+                self._held[name] = await self._stack.enter_async_context(self._hold(name))
+        lost = self._lost.get(name, frozenset())
+        return replace(request, collection=self._held[name], without=request.without | lost)

@@ -1,0 +1,101 @@
+"""The two sides of a search: BM25, and dense with its embedding. Each may be unavailable."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import structlog
+
+from service.core.concurrency import gather
+from service.core.domain import ScoredPassage
+from service.core.errors import RevelatorError
+from service.core.settings import RetrievalSettings
+from service.retrieval.base import OpenCollection, SearchStore, StoreQuery
+from service.retrieval.embedding import Embedder, differences
+from service.retrieval.search.guard import Guard
+from service.retrieval.search.observer import Observer
+from service.retrieval.search.query_embedding import QueryEmbedding
+
+Hits = list[ScoredPassage]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The result of one retriever: hits per query, or why it is unavailable."""
+
+    hits: Sequence[Hits] = field(default_factory=list)
+    failure: str | None = None
+
+
+class Sides:
+    """Searches stores and `embedder`, each through the guard of its backend.
+
+    A side without a result by `until` (of `time.monotonic`) is left out. A `probe` bypasses the
+    circuit breakers.
+    """
+
+    def __init__(self, embedder: Embedder, settings: RetrievalSettings, observer: Observer) -> None:
+        self._embedder = embedder
+        self._settings = settings
+        self._observer = observer
+        self._guards: dict[str, Guard] = {}
+        self.answered = -math.inf  # when a store last answered a question, by `time.monotonic`
+        guard = self._guard("embedding")
+        self._embedding = QueryEmbedding(embedder, guard, settings, observer)
+
+    async def bm25(
+        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float, probe: bool
+    ) -> Side:
+        try:
+            return Side(await self._ask(stores.bm25, queries, until, probe))
+        except RevelatorError as error:
+            return Side(failure=error.detail)
+
+    async def dense(
+        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float, probe: bool
+    ) -> Side:
+        """Search the dense side. Refuses a collection whose vectors are not comparable to the
+        embedder's."""
+        if stores.embedding != self._embedder.contract:
+            apart = differences(stores.embedding, self._embedder.contract)
+            _log.warning("vectors_not_comparable", why=apart)
+            return Side(failure=f"the vectors were made with other embedding settings: {apart}")
+        try:
+            texts = [query.text for query in queries]
+            vectors = await self._embedding.vectors(texts, until, probe)
+            asked = [
+                replace(query, vector=vector)
+                for query, vector in zip(queries, vectors, strict=True)
+            ]
+            return Side(await self._ask(stores.dense, asked, until, probe))
+        except RevelatorError as error:
+            return Side(failure=error.detail)
+
+    async def aclose(self) -> None:
+        for guard in self._guards.values():
+            await guard.aclose()
+
+    async def _ask(
+        self, store: SearchStore, queries: Sequence[StoreQuery], until: float, probe: bool
+    ) -> list[Hits]:
+        """Several queries are one call: they begin in one turn of the event loop, in which a
+        store on a server sends them together. One that fails fails them all."""
+        calls = [partial(store.search, query) for query in queries]
+        guard = self._guard(store.backend)
+        if probe:
+            return await guard.probe(partial(gather, calls), until)
+        found = await guard.call(partial(gather, calls), until)
+        self.answered = time.monotonic()
+        return found
+
+    def _guard(self, backend: str) -> Guard:
+        guard = self._guards.get(backend)
+        if guard is None:
+            guard = self._guards[backend] = Guard(backend, self._settings, self._observer)
+        return guard

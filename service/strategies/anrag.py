@@ -1,0 +1,165 @@
+"""ANRAG, HANRAG's noise-resistant retrieval (METHODS.md §1.2, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
+
+from service.answer.events import BaseEvent, Judgement, Stop, TokenRole
+from service.answer.inquiry import OpenStep, Scope
+from service.core.concurrency import closing
+from service.core.domain import LoopName
+from service.core.errors import LimitReached
+from service.prompts.templates import PassageText
+from service.retrieval.base import SearchResult
+from service.strategies.revelator.reading import write_answer
+from service.strategies.revelator.relevance import Verdict, judge_relevance
+
+TOP_K: Final = 3
+UNREAD: Final = "judgement could not be parsed"
+NOT_JUDGED: Final = "not judged"
+
+
+class Choice(NamedTuple):
+    """Whether a passage is shown to the reader, and why."""
+
+    kept: bool
+    reason: str
+
+
+class Anrag:
+    """Fetch 10 passages, judge all concurrently, keep at most 3, and answer."""
+
+    name: LoopName = "anrag"
+
+    async def run(
+        self, scope: Scope, question: str, as_role: TokenRole
+    ) -> AsyncIterator[BaseEvent]:
+        step = scope.only_step("retrieve", question)
+        yield step.start()
+        async with closing(retrieve_and_answer(step, question, as_role)) as events:
+            async for event in events:
+                yield event
+        yield step.end()
+        yield Stop(step=step.id, stopped_by=step.stopped_by, answered=step.answer is not None)
+
+
+async def retrieve_and_answer(
+    step: OpenStep, question: str, as_role: TokenRole
+) -> AsyncIterator[BaseEvent]:
+    """Run one ANRAG cycle in an open step. The answer, or None, is left in `step.answer`, and the
+    limit of the question that was reached, if any, in `step.stopped_by`."""
+    settings = step.inquiry.settings.hanrag
+    reader = step.inquiry.roles.reader.generator.capabilities
+    top_k = step.inquiry.request.top_k or reader.passages or TOP_K
+    try:
+        yield step.begin_search(question)
+        result = await step.search(question, max(settings.fetch_k, top_k))
+    except LimitReached as limit:
+        step.stopped_by = limit.stopped_by
+        return
+    count = len(result.passages)
+    if not settings.relevance:
+        choices = keep_first(count, top_k, NOT_JUDGED)
+        yield step.passages_event(result, *zip(*choices, strict=True) if choices else ((), ()))
+    else:
+        yield step.passages_event(result, [None] * count, [None] * count)
+        choices = await _judge(step, question, result, top_k)
+        for judgement in _judgements(step, result, choices):
+            yield judgement
+    async with closing(_answer(step, question, result, choices, as_role)) as events:
+        async for event in events:
+            yield event
+
+
+async def _judge(step: OpenStep, question: str, result: SearchResult, top_k: int) -> list[Choice]:
+    """Judge all hits, as far as the limits of the question let."""
+    passages = [hit.passage for hit in result.passages]
+    verdicts = await judge_relevance(step, question, passages)
+    limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
+    if limits:
+        step.stopped_by = limits[0].stopped_by
+    return keep_relevant(verdicts, top_k)
+
+
+async def _answer(
+    step: OpenStep,
+    question: str,
+    result: SearchResult,
+    choices: Sequence[Choice],
+    as_role: TokenRole,
+) -> AsyncIterator[BaseEvent]:
+    """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
+    §1.2)."""
+    settings = step.inquiry.settings.answers
+    kept = [
+        hit.passage for hit, choice in zip(result.passages, choices, strict=True) if choice.kept
+    ]
+    if not kept:
+        step.flag("no_evidence")
+        if settings.no_evidence == "closed_book":
+            step.flag("closed_book")
+        elif settings.no_evidence == "abstain" or not result.passages:
+            return
+        else:
+            kept = [hit.passage for hit in result.passages[:TOP_K]]
+            for hit in result.passages[:TOP_K]:
+                yield Judgement(
+                    step=step.id,
+                    passage_id=hit.passage.passage_id,
+                    relevant=False,
+                    kept=True,
+                    reason="no passage was relevant",
+                )
+    texts = [PassageText(passage.title, passage.text) for passage in kept]
+    prompt = step.inquiry.roles.reader.templates.answer(question, texts)
+    async with closing(write_answer(step, prompt, as_role)) as events:
+        async for event in events:
+            yield event
+    step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
+
+
+def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
+    """Return the first `top_k` relevant passages in retriever order (METHODS.md §1.2, line 7).
+
+    A judgement that cannot be parsed, or that is missing because a limit was reached, does not mean
+    that a passage is irrelevant: if none is known to be relevant, the best-ranked of these are
+    kept.
+    """
+    found = True in verdicts
+    choices: list[Choice] = []
+    for verdict in verdicts:
+        room = sum(choice.kept for choice in choices) < top_k
+        if verdict is None or isinstance(verdict, LimitReached):
+            choices.append(Choice(room and not found, NOT_JUDGED if verdict else UNREAD))
+        elif not verdict:
+            choices.append(Choice(False, "not relevant"))
+        elif room:
+            choices.append(Choice(True, "relevant"))
+        else:
+            choices.append(Choice(False, f"beyond the first {top_k} relevant"))
+    return choices
+
+
+def keep_first(count: int, top_k: int, reason: str) -> list[Choice]:
+    """Return the best-ranked `top_k` passages, if nothing judges them."""
+    return [Choice(index < top_k, reason) for index in range(count)]
+
+
+def _relevant(choice: Choice) -> bool | None:
+    if choice.reason in (UNREAD, NOT_JUDGED):
+        return None
+    return choice.kept or choice.reason.startswith("beyond")
+
+
+def _judgements(step: OpenStep, result: SearchResult, choices: Sequence[Choice]) -> list[Judgement]:
+    return [
+        Judgement(
+            step=step.id,
+            passage_id=hit.passage.passage_id,
+            relevant=_relevant(choice),
+            kept=choice.kept,
+            reason=choice.reason,
+        )
+        for hit, choice in zip(result.passages, choices, strict=True)
+    ]

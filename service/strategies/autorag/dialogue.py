@@ -1,0 +1,156 @@
+"""Auto-RAG's prompts (METHODS.md §2.3): the dialogue, its trimming, and the calls beside it.
+
+Roles, markers, white space and turn order are those of the published checkpoints, down to the
+label that the knowledge prompt misspells; the sentences in the templates are ours. A set without
+`autorag_system` (the embedded model's) talks without a system message, one without
+`autorag_naive` answers closed-book questions by its `closed` prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from service.core.domain import AutoragMode, Passage
+from service.engines.base import GenerationRequest, Message
+from service.prompts.quoting import quote
+from service.prompts.templates import (
+    SHIPPED,
+    PassageText,
+    TemplateSet,
+    load_template,
+    passage_line,
+)
+from service.strategies.autorag.decisions import DIRECT_TOKENS, KNOWLEDGE_TOKENS
+
+KNOWLEDGE_STOPS: Final = ("<|eot_id|>", "\n")
+# An untuned model imitates the demonstrations to the end, the retriever's turns too.
+FEW_SHOT_STOPS: Final = ("\nRetrieved Document_", "\nQuestion:", "\n###\n")
+TOKENS_PER_BYTE: Final = 0.25
+_MESSAGE_OVERHEAD: Final = 4  # tokens of a chat format around each message
+_SHIPPED: Final = {  # read now: no question may wait for a disk
+    name: load_template(SHIPPED / "full", name)
+    for name in (
+        "autorag_few_shot", "autorag_knowledge", "autorag_reminder", "autorag_reminder_first",
+    )
+}  # fmt: skip
+_TELLING_BYTES: Final = 2_000  # of a shorter prompt the format is too large a part
+
+
+def opening(templates: TemplateSet, mode: AutoragMode, question: str) -> list[Message]:
+    """The messages before the first turn."""
+    system: list[Message] = []
+    if mode == "few_shot":
+        system.append(Message("system", _render(templates, "autorag_few_shot")))
+    elif templates.has("autorag_system"):
+        system.append(Message("system", templates.render("autorag_system")))
+    return [*system, _question(question)]
+
+
+def evidence_request(
+    templates: TemplateSet, question: str, passages: Iterable[Passage]
+) -> GenerationRequest:
+    """An answer from passages that were found, asked for as ANRAG asks."""
+    texts = [PassageText(passage.title, passage.text) for passage in passages]
+    prompt = templates.answer(question, texts)
+    return GenerationRequest(messages=(Message("user", prompt),), max_tokens=DIRECT_TOKENS)
+
+
+def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:
+    """NAIVE: an answer from the model's own knowledge and nothing else."""
+    if templates.has("autorag_naive"):
+        system = Message("system", templates.render("autorag_naive"))
+        messages = [system, _question(question)]
+    else:
+        messages = [Message("user", templates.closed(question))]
+    return GenerationRequest(messages=tuple(messages), max_tokens=DIRECT_TOKENS)
+
+
+def knowledge_request(templates: TemplateSet, question: str, query: str) -> GenerationRequest:
+    """COMPLETE: a document for `query` out of the model's own knowledge, by raw completion."""
+    fields = {"question": quote(question), "query": quote(query)}
+    prompt = _render(templates, "autorag_knowledge", **fields)
+    return GenerationRequest(prompt=prompt, max_tokens=KNOWLEDGE_TOKENS, stop=KNOWLEDGE_STOPS)
+
+
+def reminder(templates: TemplateSet, wrong: str, *, first: bool) -> list[Message]:
+    """A turn in the wrong form, and the form it should have: the first turn's, or a later one's."""
+    name = "autorag_reminder_first" if first else "autorag_reminder"
+    return [Message("assistant", wrong), Message("user", _render(templates, name))]
+
+
+def document_text(texts: Iterable[str]) -> str:
+    """The user turn's document: texts alone, in rank order, joined by one space."""
+    return " ".join(quote(text) for text in texts)
+
+
+def titled_text(passages: Iterable[Passage]) -> str:
+    """The same for models that were not trained on texts alone: each after its title."""
+    return " ".join(passage_line(PassageText(each.title, each.text)) for each in passages)
+
+
+def _question(question: str) -> Message:
+    return Message("user", f"Question: {quote(question)}")
+
+
+def _render(templates: TemplateSet, name: str, **fields: str) -> str:
+    """The set's own template, or the shipped one where it has none."""
+    if templates.has(name):
+        return templates.render(name, **fields)
+    return _SHIPPED[name].fill(fields)
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """The messages so far, and what the engine's counts say of their length."""
+
+    messages: list[Message]
+    tokens_per_byte: float = TOKENS_PER_BYTE
+    _documents: list[int] = field(default_factory=list)
+
+    @property
+    def shown(self) -> str:
+        """The question and the documents so far."""
+        return "\n".join(each.content for each in self.messages if each.role == "user")
+
+    def reply(self, text: str) -> None:
+        """The assistant's turn."""
+        self.messages.append(Message("assistant", text))
+
+    def document(self, number: int, text: str) -> None:
+        """The retriever's turn; `text` is empty when it found nothing new."""
+        self._documents.append(len(self.messages))
+        self.messages.append(Message("user", f"Retrieved Document_{number}: {text}"))
+
+    def learn(self, messages: Iterable[Message], prompt_tokens: int) -> None:
+        """Take the engine's own count of a prompt; the estimate only ever becomes more careful."""
+        size = sum(len(message.content.encode()) for message in messages)
+        if size >= _TELLING_BYTES:
+            self.tokens_per_byte = max(self.tokens_per_byte, prompt_tokens / size)
+
+    def fitted(self, limit: int) -> list[Message]:
+        """The messages in at most about `limit` tokens: the oldest documents' text goes first, the
+        reasoning stays; the newest document is cut where it alone is too long
+        (METHODS.md §2.2)."""
+        messages = list(self.messages)
+        for index in self._documents[:-1]:
+            if self._tokens(messages) <= limit:
+                break
+            messages[index] = Message("user", _label(messages[index]))
+        excess = self._tokens(messages) - limit
+        if excess > 0 and self._documents:
+            newest = self._documents[-1]
+            label, content = _label(messages[newest]), messages[newest].content
+            room = len(content.encode()) - int(excess / self.tokens_per_byte) - 1
+            cut = content.encode()[: max(room, 0)].decode(errors="ignore")
+            messages[newest] = Message("user", cut if len(cut) > len(label) else label)
+        return messages
+
+    def _tokens(self, messages: list[Message]) -> float:
+        size = sum(len(message.content.encode()) for message in messages)
+        return size * self.tokens_per_byte + _MESSAGE_OVERHEAD * len(messages)
+
+
+def _label(message: Message) -> str:
+    return message.content[: message.content.index(": ") + 2]

@@ -1,0 +1,174 @@
+"""Route `complex`: refine, ANRAG, ending, until done (METHODS.md §1.2, lines 5 and following)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from service.answer.events import BaseEvent, Judgement, Stop
+from service.answer.evidence import same_question
+from service.answer.inquiry import OpenStep, Scope
+from service.core.concurrency import closing
+from service.core.domain import Flag, StoppedBy
+from service.core.errors import LimitReached
+from service.prompts.templates import Pair
+from service.strategies.anrag import retrieve_and_answer
+from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
+from service.strategies.revelator.roles import RETRY_TEMPERATURE, judge_ending, refine
+
+MAX_STEPS: Final = 5
+
+
+class _Progress:
+    """What the loop knows between steps: the pairs, the questions asked, and how it ends."""
+
+    def __init__(self, max_steps: int, failed: str | None) -> None:
+        self.max_steps = max_steps
+        self.pairs: list[Pair] = []
+        self.asked: set[str] = set()
+        self.cycles = 0
+        self.failed: list[Pair] = []
+        if failed is not None:
+            self.failed.append(Pair(failed, None))
+            self.ask(failed)
+        self.done = False
+        self.unread = False
+        self.flag: Flag | None = None
+        self.stopped_by: StoppedBy = "answer"
+
+    def may_go_on(self, exhausted: str | None) -> bool:
+        """Whether another step may start. If not, `stopped_by` is set."""
+        if self.done or self.flag:
+            return False
+        if exhausted:
+            self.stopped_by = "deadline" if exhausted == "deadline" else "budget"
+        elif self.cycles >= self.max_steps:
+            self.stopped_by = "max_steps"
+        return self.stopped_by == "answer"
+
+    def repeats(self, question: str) -> bool:
+        return same_question(question) in self.asked
+
+    def ask(self, question: str) -> None:
+        self.asked.add(same_question(question))
+        self.cycles += 1
+
+
+async def handle_complex(
+    scope: Scope, question: str, failed: str | None = None
+) -> AsyncIterator[BaseEvent]:
+    """Answer a complex question. `failed` is given if another route has already searched this
+    question without an acceptable answer: that search counts and is not repeated, and the model
+    is not asked whether one is needed."""
+    inquiry = scope.inquiry
+    progress = _Progress(inquiry.request.max_steps or MAX_STEPS, failed)
+    try:
+        if inquiry.settings.hanrag.ending and failed is None:
+            async with closing(_ask_before(scope, question, progress)) as events:
+                async for event in events:
+                    yield event
+        while progress.may_go_on(inquiry.budget.exhausted()):
+            async with closing(_cycle(scope, question, progress)) as events:
+                async for event in events:
+                    yield event
+    except LimitReached as limit:
+        progress.stopped_by = limit.stopped_by
+    async with closing(_finish(scope, question, progress)) as events:
+        async for event in events:
+            yield event
+
+
+async def _ask_before(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
+    """ENDING on an empty history: called once before any retrieval."""
+    step = scope.step("ending", question)
+    yield step.start()
+    try:
+        progress.done = await judge_ending(step, question, [])
+        yield Judgement(step=step.id, ending=progress.done)
+    except LimitReached as limit:
+        progress.stopped_by = limit.stopped_by
+    yield step.end()
+
+
+async def _cycle(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
+    """One step: REFINE, ANRAG on the seed question, ENDING.
+
+    Without evidence the question is refined once more (METHODS.md §6 #8), as a step of its own.
+    """
+    step = scope.step("retrieve")
+    opened = False
+    try:
+        step.question = await _next_seed(step, question, progress)
+        opened = True
+        yield step.start()
+        if step.question is not None:
+            progress.ask(step.question)
+            async with closing(_retrieve(step, question, step.question, progress)) as events:
+                async for event in events:
+                    yield event
+    except LimitReached as limit:
+        progress.stopped_by = limit.stopped_by
+    if not opened:
+        yield step.start()
+    yield step.end()
+
+
+async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str | None:
+    """The seed question of this step; None when the refiner repeats itself (`refine_loop`)."""
+    if not step.inquiry.settings.hanrag.refine:
+        return question
+    seed = await refine(step, question, progress.pairs)
+    history = [*progress.failed, *progress.pairs]
+    if progress.repeats(seed) and _last_failed(history):
+        seed = await refine(step, question, history, RETRY_TEMPERATURE)
+    if progress.repeats(seed):
+        step.flag("refine_loop")
+        progress.flag = "refine_loop"
+        return None
+    return seed
+
+
+def _last_failed(pairs: Sequence[Pair]) -> bool:
+    return bool(pairs) and pairs[-1].answer is None
+
+
+async def _retrieve(
+    step: OpenStep, question: str, seed: str, progress: _Progress
+) -> AsyncIterator[BaseEvent]:
+    async with closing(retrieve_and_answer(step, seed, "draft")) as events:
+        async for event in events:
+            yield event
+    progress.unread = step.left_unread
+    if step.stopped_by != "answer":
+        progress.stopped_by = step.stopped_by
+    if step.answer or step.stopped_by == "answer":
+        progress.pairs.append(Pair(seed, step.answer))
+    if step.stopped_by != "answer":
+        return
+    if step.answer is None and step.inquiry.settings.hanrag.refine:
+        return
+    if step.inquiry.settings.hanrag.ending:
+        progress.done = await judge_ending(step, question, progress.pairs)
+        yield Judgement(step=step.id, ending=progress.done)
+
+
+async def _finish(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
+    """GEN_FINAL over the pairs; nothing is written from retrievals that found nothing, nor where
+    the newest evidence could not be read any more: the passages are worth more than the pairs."""
+    asked, found = bool(progress.cycles), any(pair.answer for pair in progress.pairs)
+    limited = progress.stopped_by in ("deadline", "budget")
+    if progress.unread or (not found and (asked or limited)):
+        yield Stop(stopped_by=progress.stopped_by, answered=False)
+        return
+    step = scope.step("answer", question)
+    yield step.start()
+    if not asked:
+        step.flag("closed_book")
+    templates, answers = scope.inquiry.roles.reader.templates, scope.inquiry.settings.answers
+    prompt = templates.final(question, progress.pairs, memory=answers.invites_memory)
+    async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS)) as events:
+        async for event in events:
+            yield event
+    yield step.end()
+    stopped_by = progress.stopped_by if step.stopped_by == "answer" else step.stopped_by
+    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)

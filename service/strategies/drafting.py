@@ -1,0 +1,155 @@
+"""DRAGIN's engine calls in a step: with token signals, or ended as soon as enough text is there.
+
+They are limited by the question's time and counted to the step, however they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeGuard, TypeVar
+
+from service.answer.calls import EngineCall, Role
+from service.answer.events import Token, Withdraw
+from service.answer.inquiry import RESTARTS, OpenStep
+from service.core.concurrency import closing, deadline
+from service.core.errors import EngineInterrupted
+from service.engines.base import GenerationRequest, Generator, TokenUsage
+from service.engines.signals import (
+    ContextRows,
+    ScoreRequest,
+    Scoring,
+    SignalCall,
+    SignalDelta,
+    SignalGenerator,
+    SignalRequest,
+    Span,
+)
+
+T = TypeVar("T")
+
+
+class DraftCall:
+    """A draft in progress. Iterate over it once; `rows` ends it."""
+
+    def __init__(self, call: SignalCall, step: OpenStep, counted: EngineCall) -> None:
+        self._call = call
+        self._step = step
+        self._counted = counted
+        self.tokens = 0
+
+    async def __aiter__(self) -> AsyncIterator[SignalDelta]:
+        async with closing(aiter(self._call)) as deltas:
+            while True:
+                delta = await _timed(self._step, lambda: anext(deltas, None))
+                if delta is None:
+                    return
+                self.tokens += len(delta.tokens)
+                self._counted.see_tokens(len(delta.tokens), delta.usage)
+                yield delta
+
+    async def rows(self, tokens: Sequence[int]) -> ContextRows:
+        return await _timed(self._step, lambda: self._call.rows(tokens))
+
+
+@asynccontextmanager
+async def drafting(step: OpenStep, request: SignalRequest) -> AsyncIterator[DraftCall]:
+    """Generate with signals by the reader. Leaving the context aborts the call; the unused part of
+    `max_tokens` counts as saved.
+
+    Raises DeadlineExceeded and EngineFailure, and ValueError if the reader provides no signals.
+    """
+    role = step.inquiry.roles.reader
+    generator = signals_of(role)
+    counted = step.begin(role, request)
+    try:
+        async with generator.signals(step.addressed(role, request)) as call:
+            draft = DraftCall(call, step, counted)
+            yield draft
+        if counted.usage is None:
+            await _cut(step, counted, request.prompt, request.max_tokens, draft.tokens)
+    finally:
+        step.count(counted)
+
+
+async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
+    """Score a text with the reader's engine: one call without output."""
+    role = step.inquiry.roles.reader
+    counted = step.begin(role, request)
+    try:
+        addressed = step.addressed(role, request)
+        scoring = await _timed(step, lambda: signals_of(role).score(addressed))
+        counted.see_tokens(0, scoring.usage)
+        return scoring
+    finally:
+        step.count(counted)
+
+
+async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
+    """Return the spans of the model's tokens in a text."""
+    role = step.inquiry.roles.reader
+    return await _timed(step, lambda: signals_of(role).token_spans(text, role.model))
+
+
+async def writing(
+    step: OpenStep, request: GenerationRequest, enough: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """Generate plain text by the reader, and stop once `enough` returns true."""
+    role = step.inquiry.roles.reader
+    counted = step.begin(role, request)
+    try:
+        async with closing(role.generator.stream(step.addressed(role, request))) as deltas:
+            while not enough():
+                delta = await _timed(step, lambda: anext(deltas, None))
+                if delta is None:
+                    break
+                counted.see(delta)
+                yield delta.text
+        if counted.usage is None:
+            prompt, most = request.prompt or "", request.max_tokens
+            await _cut(step, counted, prompt, most, counted.pieces)
+    finally:
+        step.count(counted)
+
+
+def gives_signals(generator: Generator) -> TypeGuard[SignalGenerator]:
+    return isinstance(generator, SignalGenerator) and generator.capabilities.token_signals
+
+
+def signals_of(role: Role) -> SignalGenerator:
+    """Return the signals of the reader's engine. Raises ValueError if it has none, which should
+    have been checked before the question began."""
+    if not gives_signals(role.generator):
+        raise ValueError(f"the engine {role.generator.name!r} does not provide token signals")
+    return role.generator
+
+
+async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int) -> None:
+    """Count a call that was ended on purpose, so that its engine never told its usage."""
+    tokens = len(await token_spans(step, prompt)) + 1
+    counted.see_tokens(0, TokenUsage(tokens, written))
+    if step.inquiry.observer:
+        step.inquiry.observer.saved(max(0, most - written))
+
+
+async def _timed(step: OpenStep, call: Callable[[], Awaitable[T]]) -> T:
+    with step.inquiry.generation_time, deadline(step.inquiry.budget.step_remaining_s):
+        return await call()
+
+
+async def begun_again(
+    attempt: Callable[[], AsyncIterator[Token]], void: Callable[[], Withdraw | None]
+) -> AsyncIterator[Token | Withdraw]:
+    """Yield the tokens of a call, and restart it if a pool's worker is lost. `void` discards what
+    the lost worker wrote, and withdraws it if it was shown."""
+    for restarts in range(RESTARTS, -1, -1):
+        try:
+            async with closing(attempt()) as tokens:
+                async for token in tokens:
+                    yield token
+            return
+        except EngineInterrupted:
+            if not restarts:
+                raise
+        if withdraw := void():
+            yield withdraw

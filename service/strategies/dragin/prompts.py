@@ -1,0 +1,106 @@
+"""DRAGIN's prompts: demonstrations, passages, the question, the text so far (METHODS.md §3.3).
+
+Raw text, and in this order, so that each draft's prompt begins with the one before it and every
+question's with the demonstrations. Where the profile lets the model decline, a demonstration of
+that comes first, where it weighs least; it is a file of its own, because the published prompts
+have none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from service.engines.signals import Span
+from service.prompts.quoting import quote
+from service.prompts.templates import TemplateSet
+from service.text import sentences
+
+ROLES: Final = ("dragin_demonstrations", "dragin_case", "dragin_context")
+DECLINING: Final = "dragin_declining"
+_MARK: Final = "\ue0d7"  # private use: where the question stands in its template
+_DEMONSTRATION = re.compile(r"\n(?=Question:)")
+_NUMBERED = re.compile(r"\[(\s*\d+\s*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`question` and `written` (the text so far) are their places in `text`."""
+
+    text: str
+    question: Span
+    written: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a prompt is made of; `passages` as they are shown, without their numbers."""
+
+    templates: TemplateSet
+    demonstrations: tuple[str, ...]
+    question: str
+    written: str = ""
+    passages: tuple[str, ...] = ()
+
+    def shots(self) -> str:
+        """What every prompt begins with."""
+        return "".join(f"{demonstration}\n" for demonstration in self.demonstrations)
+
+    def prompt(self) -> Prompt:
+        before = self.shots()
+        if self.passages:
+            lines = [f"[{n}] {passage}\n" for n, passage in enumerate(self.passages, 1)]
+            before += self.templates.render("dragin_context", passages="".join(lines)) + "\n"
+        opening = self.templates.render("dragin_case", question=_MARK).index(_MARK)
+        case = self.templates.render("dragin_case", question=self.question)
+        asked = len(before) + opening
+        text = f"{before}{case} {self.written}" if self.written else before + case
+        return Prompt(
+            text,
+            (asked, asked + len(self.question)),
+            (len(text) - len(self.written), len(text)),
+        )
+
+    def shorter(self) -> Iterator[Layout]:
+        """This layout with ever less in it: fewer passages, then fewer sentences of the last one,
+        then without it, then with ever fewer demonstrations, the last of them the last to go."""
+        layout = self
+        while len(layout.passages) > 1:
+            layout = replace(layout, passages=layout.passages[:-1])
+            yield layout
+        if layout.passages:
+            (passage,) = layout.passages
+            for begin, _ in reversed(sentences(passage)[1:]):
+                yield replace(layout, passages=(passage[:begin].rstrip(),))
+            layout = replace(layout, passages=())
+            yield layout
+        while layout.demonstrations:
+            layout = replace(layout, demonstrations=layout.demonstrations[1:])
+            yield layout
+
+
+def opening_layout(templates: TemplateSet, question: str, *, may_decline: bool = False) -> Layout:
+    """The first draft's: nothing written, nothing retrieved."""
+    text = demonstrations_text(templates, may_decline=may_decline)
+    demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
+    return Layout(templates, demonstrations, as_data(question))
+
+
+def demonstrations_text(templates: TemplateSet, *, may_decline: bool) -> str:
+    """The demonstrations, one a question; the one that declines only where the set has it."""
+    text = templates.render("dragin_demonstrations")
+    if may_decline and templates.has(DECLINING):
+        return f"{templates.render(DECLINING)}\n{text}"
+    return text
+
+
+def shown(passages: Sequence[str]) -> tuple[str, ...]:
+    """Passages as data; one without text has no line (METHODS.md §3.2, failures)."""
+    return tuple(line for line in map(as_data, passages) if line)
+
+
+def as_data(text: str) -> str:
+    """One line that cannot be mistaken for structure, nor a `[2]` in it for a passage's number."""
+    return _NUMBERED.sub(r"(\1)", quote(text))

@@ -1,0 +1,122 @@
+"""QFS: the words that a doubtful word attends to most, as a query (METHODS.md §3.2). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.engines.signals import AttentionRow, ContextRows, Scoring, Span
+from service.strategies.dragin.rind import Hit, has_content
+from service.strategies.dragin.words import Word, group_words
+
+
+@dataclass(frozen=True, slots=True)
+class QueryContext:
+    """C: its `words`, by tokens of a context, the `hits` among them by index, and all its `tokens`,
+    over which a row is normalised."""
+
+    words: Sequence[Word]
+    hits: frozenset[int]
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryText:
+    """C as a text of its own, and where the hit words lie in it."""
+
+    text: str
+    hits: tuple[Span, ...]
+
+
+def query_text(question: str, text: str, hit: Hit, *, prefix_only: bool = False) -> QueryText:
+    """Question, text, the sentences before, and the words of the hit's sentence, joined by spaces.
+
+    Empty parts leave their space, as in the official code. `prefix_only` leaves out the words
+    after the last hit (METHODS.md §3.4 #7).
+    """
+    words = [word.word.text for word in hit.words][: sentence_end(hit, prefix_only)]
+    joined = f"{question} {text} {hit.previous} "
+    spans: list[Span] = []
+    for word, flag in zip(words, hit.flags, strict=False):
+        if flag and word:
+            spans.append((len(joined), len(joined) + len(word)))
+        joined += f"{word} "
+    return QueryText(joined[:-1], tuple(spans))
+
+
+def sentence_end(hit: Hit, prefix_only: bool) -> int:
+    """One past the last word of the hit's sentence that C has."""
+    flagged = [index for index, flag in enumerate(hit.flags) if flag]
+    return flagged[-1] + 1 if prefix_only and flagged else len(hit.words)
+
+
+def text_context(query: QueryText, scoring: Scoring) -> QueryContext:
+    """C from a pass over its text. A hit that no word of the tokens lies at exactly is skipped
+    (METHODS.md §6 #23)."""
+    spans = [token.span for token in scoring.tokens]
+    first = next((n for n, (begin, end) in enumerate(spans) if end > begin), len(spans))
+    words = group_words(query.text, spans[first:], first)
+    wanted = set(query.hits)
+    hits = frozenset(index for index, word in enumerate(words) if word.span in wanted)
+    return QueryContext(words, hits, range(len(spans)))
+
+
+def generation_context(
+    context: ContextRows, text: str, regions: Sequence[Span], hits: Iterable[int]
+) -> QueryContext:
+    """C inside a generation's own context, `text`: what lies in its `regions`.
+
+    `hits` are tokens of the hit words, one of each at least.
+    """
+    words: list[Word] = []
+    for begin, end in regions:
+        tokens = [n for n, span in enumerate(context.spans) if span[0] < end and span[1] > begin]
+        if tokens:
+            inside = context.spans[tokens[0] : tokens[-1] + 1]
+            words += group_words(text, inside, tokens[0])
+    asked = set(hits)
+    found = frozenset(n for n, word in enumerate(words) if not asked.isdisjoint(word.tokens))
+    return QueryContext(words, found, [token for word in words for token in word.tokens])
+
+
+def attended(context: QueryContext, rows: Sequence[AttentionRow]) -> list[float] | None:
+    """How much the hit words attend to each word of C; None where no hit has a row.
+
+    For each piece of a hit word the row that predicted it, over the tokens of C before the word,
+    normalised to 1; averaged over pieces and hits, summed into words.
+    """
+    by_token: Mapping[int, Sequence[float]] = {row.token: row.weights for row in rows}
+    received: dict[int, float] = {}
+    counted = 0
+    for index in context.hits:
+        word = context.words[index]
+        pieces = [by_token[token] for token in word.tokens if token in by_token]
+        counted += bool(pieces)
+        for row in pieces:
+            before = [token for token in context.tokens if token < word.first]
+            total = sum(row[token] for token in before)
+            share = 1 / (total * len(word.tokens)) if total > 0 else 0.0
+            for token in before:
+                received[token] = received.get(token, 0.0) + row[token] * share
+    if not counted:
+        return None
+    return [
+        sum(received.get(token, 0.0) for token in word.tokens) / counted for word in context.words
+    ]
+
+
+def keep_content_words(
+    context: QueryContext, weights: Sequence[float] | None, content: frozenset[str], most: int
+) -> str:
+    """The `most` words attended to most that have content and are no hit, in their order.
+
+    Without weights (no hit survived the content filter) the first ones.
+    """
+    candidates = [
+        index
+        for index, word in enumerate(context.words)
+        if index not in context.hits and has_content(word.text, content)
+    ]
+    if weights is not None:
+        candidates.sort(key=lambda index: weights[index], reverse=True)
+    return " ".join(context.words[index].text for index in sorted(candidates[:most]))

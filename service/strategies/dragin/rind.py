@@ -1,0 +1,162 @@
+"""RIND: which word of a draft asks for retrieval (METHODS.md §3.2, steps 4 to 7). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from service.strategies.dragin.words import Word
+from service.text.tagging.base import Tagger
+
+Norm = Literal["sentence", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Of one token: attention it receives, and entropy (or −log p) of what it was taken from."""
+
+    attention: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`threshold` is θ. `norm`: attention relative to its sentence, or as it is
+    (METHODS.md §3.4 #1). `gate_on_filter`: words without content cannot trigger
+    (METHODS.md §3.4 #3). `weigh_last`: the last word of a sentence receives the mean attention of
+    the others at least."""
+
+    threshold: float = 1.0
+    norm: Norm = "sentence"
+    gate_on_filter: bool = False
+    weigh_last: bool = False
+
+
+_RULE: Final = Rule()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredWord:
+    word: Word
+    attention: float
+    weight: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The first sentence with a word over θ. `flags`: which of its words are hits once the content
+    filter has cleared the others; `strongest` asked for retrieval. `previous`: the sentences
+    before, `sentence`: this one."""
+
+    previous: str
+    sentence: str
+    words: tuple[ScoredWord, ...]
+    flags: tuple[bool, ...]
+
+    @property
+    def strongest(self) -> ScoredWord:
+        kept = [word for word, flag in zip(self.words, self.flags, strict=True) if flag]
+        return max(kept or self.words, key=lambda word: word.score)
+
+    @property
+    def first(self) -> int:
+        """The index of the first hit; of the strongest word where the filter cleared all."""
+        return self.flags.index(True) if any(self.flags) else self.words.index(self.strongest)
+
+
+def assign(sentences: Sequence[str], words: Sequence[Word]) -> list[range]:
+    """The words of each sentence, by index: the fewest that hold it as a substring (step 4).
+
+    The last sentence takes the rest. One that is not found has none; its words go to the next.
+    """
+    assigned: list[range] = []
+    start = 0
+    for sentence in sentences[:-1]:
+        end = find_end(sentence, words, start)
+        assigned.append(range(start, end))
+        start = end
+    return [*assigned, range(start, len(words))] if sentences else []
+
+
+def find_end(sentence: str, words: Sequence[Word], start: int) -> int:
+    """One past the last word of a sentence that begins at `start` or later; `start`: not found.
+
+    The last word is never tried, as in the official code.
+    """
+    joined = ""
+    for end in range(start + 1, len(words)):
+        joined = f"{joined} {words[end - 1].text}" if end > start + 1 else words[start].text
+        if sentence in joined:
+            return end
+    return start
+
+
+def score_words(
+    words: Sequence[Word], signals: Sequence[Signal], rule: Rule = _RULE
+) -> tuple[ScoredWord, ...]:
+    """The words of one sentence: the sum of attention times the mean of weight (steps 3 and 5).
+
+    Attention that is 0 in the whole sentence stays 0.
+    """
+    attention = [sum(signals[t].attention for t in word.tokens) for word in words]
+    if rule.weigh_last:
+        attention = _weigh_last(attention)
+    weights = [sum(signals[t].weight for t in word.tokens) / len(word.tokens) for word in words]
+    total = sum(attention)
+    factor = 1.0 if rule.norm == "none" else len(words) / total if total > 0 else 0.0
+    return tuple(
+        ScoredWord(word, a, h, a * factor * h)
+        for word, a, h in zip(words, attention, weights, strict=True)
+    )
+
+
+def _weigh_last(attention: Sequence[float]) -> list[float]:
+    """Attention per word, the last word's raised to the mean of the others.
+
+    Only later words attend to a word, and none comes after the last one, where answers stand. Its
+    own attention says nothing, so it counts as an average word, whose score is its entropy; so
+    does the only word of a sentence.
+    """
+    *others, last = attention or [0.0]
+    return [*others, max(last, sum(others) / len(others) if others else 1.0)] if attention else []
+
+
+def judge(
+    previous: Sequence[str], sentence: str, scored: tuple[ScoredWord, ...], rule: Rule, tag: Tagger
+) -> Hit | None:
+    """The hit of one sentence, None where it has none (steps 6 and 7)."""
+    over = [word.score > rule.threshold for word in scored]
+    if not any(over):
+        return None
+    content = tag.content_words(sentence)
+    flags = tuple(
+        flag and has_content(word.word.text, content)
+        for word, flag in zip(scored, over, strict=True)
+    )
+    if rule.gate_on_filter and not any(flags):
+        return None
+    return Hit(" ".join(previous), sentence, scored, flags)
+
+
+def has_content(word: str, content: frozenset[str]) -> bool:
+    """Whether a word holds a content word of its text: a substring, as in the official code."""
+    return any(term in word for term in content)
+
+
+def find_hit(
+    sentences: Sequence[str],
+    words: Sequence[Word],
+    signals: Sequence[Signal],
+    rule: Rule,
+    tag: Tagger,
+) -> Hit | None:
+    """The first hit of a whole draft."""
+    for number, indexes in enumerate(assign(sentences, words)):
+        own = [words[index] for index in indexes]
+        scored = score_words(own, signals, rule)
+        hit = judge(sentences[:number], sentences[number], scored, rule, tag)
+        if hit is not None:
+            return hit
+    return None

@@ -1,0 +1,5 @@
+"""EfficientRAG: two encoders lead the search, one call of the model reads (METHODS.md §4)."""
+
+from service.strategies.efficientrag.loop import EfficientRag
+
+__all__ = ["EfficientRag"]

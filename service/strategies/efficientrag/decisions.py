@@ -1,0 +1,61 @@
+"""What follows a hop (METHODS.md §4.2, lines 6 to 9; METHODS.md §6 #25); no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from service.core.domain import Flag, StoppedBy
+from service.encoders.base import PassageLabel, Tag
+from service.encoders.words import words
+from service.strategies.efficientrag.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Make the next query of these infos."""
+
+    infos: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The search is over: the reader's turn."""
+
+    stopped_by: StoppedBy = "answer"
+    flag: Flag | None = None
+
+
+def as_tagged(labels: Sequence[PassageLabel], options: Options) -> list[PassageLabel]:
+    """In two-tag mode FINISH is CONTINUE."""
+    if options.finishes:
+        return list(labels)
+    return [
+        replace(label, tag=Tag.CONTINUE) if label.tag is Tag.FINISH else label for label in labels
+    ]
+
+
+def after_labels(
+    labels: Sequence[PassageLabel], added: int, hops_left: int, options: Options
+) -> Ask | Read:
+    """Lines 6 to 8. `added`: passages that the hop brought into the pool."""
+    infos = [label.info for label in labels if label.tag is Tag.CONTINUE]
+    if not infos:
+        return Read()
+    if options.stops_early and not added:
+        return Read(flag="no_new_evidence")
+    if hops_left < 1:
+        return Read(stopped_by="max_steps")
+    return Ask(tuple(info for info in infos if info.strip()))
+
+
+def after_filter(query: str, filtered: str, options: Options) -> str | Read:
+    """Line 9: the next query, unless it is none, or the one before again."""
+    same = _compared(filtered) == _compared(query)
+    if not filtered or (same and options.stops_early):
+        return Read(flag="no_progress")
+    return filtered
+
+
+def _compared(query: str) -> list[str]:
+    return [word.text.casefold() for word in words(query)]

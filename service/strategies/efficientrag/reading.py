@@ -1,0 +1,153 @@
+"""READ: the one call of the model (METHODS.md §4.2, line 10; METHODS.md §4.3).
+
+A template set with `efficientrag_read` is asked for JSON; another one (the embedded model's) by
+its `answer` prompt. The official prompt invites an answer from memory, so it also serves where
+there is nothing to read; in every other case `closed` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from service.answer.calls import Role
+from service.answer.events import BaseEvent, Token, TokenRole, Withdraw
+from service.answer.inquiry import OpenStep
+from service.core.concurrency import closing
+from service.core.domain import Passage
+from service.core.errors import LimitReached
+from service.engines.base import GenerationRequest, Message
+from service.prompts.quoting import quote
+from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_line
+from service.strategies.efficientrag.answer_field import SCHEMA, AnswerField, answer_in
+from service.strategies.revelator.parsing import (
+    DECLINED,
+    NOTHING,
+    AnswerReading,
+    ends_with,
+    read_answer,
+)
+from service.strategies.revelator.reading import settle, write_answer
+from service.strategies.revelator.roles import RETRY_TEMPERATURE
+
+TEMPLATE: Final = "efficientrag_read"
+OFFICIAL: Final = "efficientrag_read_official"
+READ_TOKENS: Final = 96
+TOKENS_PER_BYTE: Final = 0.3  # more than of English prose, to be safe
+BLANK: Final = Passage("", "", "")
+
+
+async def read(
+    step: OpenStep,
+    question: str,
+    passages: Sequence[Passage],
+    as_role: TokenRole,
+    *,
+    official: bool = False,
+) -> AsyncIterator[BaseEvent]:
+    """Stream the answer and leave it in `step.answer`, None where none can be had.
+
+    At a limit of the question, told in `step.stopped_by`, what was written so far is the answer.
+    """
+    templates = step.inquiry.roles.reader.templates
+    prompt = _prompt(templates, question, passages, official)
+    in_json = templates.has(TEMPLATE) and (official or bool(passages))
+    if in_json:
+        events = _read_json(step, prompt, as_role, official)
+    else:
+        events = write_answer(step, prompt, as_role, closed=not passages)
+    async with closing(events) as stream:
+        async for event in stream:
+            yield event
+
+
+def room_for_passages(reader: Role, question: str, official: bool) -> int | None:
+    """Bytes of passages that fit the model's context; None where it is not known."""
+    context = reader.generator.capabilities.context_tokens
+    if context is None:
+        return None
+    frame = len(_prompt(reader.templates, question, (BLANK,), official).encode())
+    return max(0, int((context - READ_TOKENS) / TOKENS_PER_BYTE) - frame)
+
+
+def _prompt(
+    templates: TemplateSet, question: str, passages: Sequence[Passage], official: bool
+) -> Prompt:
+    texts = [PassageText(passage.title, passage.text) for passage in passages]
+    if templates.has(TEMPLATE) and (official or texts):
+        name = OFFICIAL if official and templates.has(OFFICIAL) else TEMPLATE
+        lines = "".join(f"{passage_line(text)}\n" for text in texts)
+        return templates.render(name, question=quote(question), passages=lines)
+    return templates.answer(question, texts) if texts else templates.closed(question)
+
+
+async def _read_json(
+    step: OpenStep, prompt: Prompt, as_role: TokenRole, official: bool
+) -> AsyncIterator[Token | Withdraw]:
+    """One retry where the output is no JSON with the key; then its plain text, flagged
+    `repaired`, is the answer. One retry as well for an example of the prompt; then there is none.
+    The official reader's is flagged and stands."""
+    stopped = echoed = False
+    for last, temperature in enumerate((0.0, RETRY_TEMPERATURE)):
+        request = GenerationRequest(
+            messages=(Message("user", prompt),),
+            max_tokens=READ_TOKENS,
+            temperature=temperature,
+            json_schema=SCHEMA,
+        )
+        field = AnswerField()
+        try:
+            async with closing(_tokens(step, request, field, as_role)) as tokens:
+                async for token in tokens:
+                    yield token
+        except LimitReached as limit:
+            stopped, step.stopped_by = True, limit.stopped_by
+        shown = field.shown if stopped else ""
+        take_text = stopped or bool(last)
+        reading = _read_reply(field.text, shown, step.question or "", take_text=take_text)
+        echoed = settle(step, prompt, reading, echoed, keeps=official, last=take_text)
+        if step.cut and step.answer and ends_with(field.text, step.answer):
+            step.flag("shortened")
+        for event in _settled(step, field.shown, as_role):
+            yield event
+        if step.answer or reading.declined or take_text:
+            return
+
+
+def _read_reply(text: str, shown: str, question: str, *, take_text: bool) -> AnswerReading:
+    """The JSON's answer, or what was `shown` of it; other text counts where it must."""
+    found = answer_in(text) or shown or None
+    whole = read_answer(text, question)
+    if whole.declined or (found and read_answer(found, question).declined):
+        return DECLINED
+    if found:
+        return AnswerReading(found)
+    return whole if take_text else NOTHING
+
+
+async def _tokens(
+    step: OpenStep, request: GenerationRequest, field: AnswerField, as_role: TokenRole
+) -> AsyncIterator[Token | Withdraw]:
+    """The answer's tokens out of one call."""
+    final = as_role == "answer"
+    async with closing(step.write("reader", request, as_role, final=final)) as events:
+        async for event in events:
+            if isinstance(event, Withdraw):
+                if field.restart():
+                    yield event
+            elif fresh := field.feed(event.text):
+                yield Token(step=step.id, role=as_role, text=fresh)
+
+
+def _settled(step: OpenStep, shown: str, as_role: TokenRole) -> list[Token | Withdraw]:
+    """What was shown is made the answer."""
+    if step.answer == (shown or None):
+        return []
+    if step.answer:
+        step.flag("repaired")
+    events: list[Token | Withdraw] = []
+    if shown:
+        events.append(Withdraw(step=step.id, role=as_role, reason="repair"))
+    if step.answer:
+        events.append(Token(step=step.id, role=as_role, text=step.answer))
+    return events

@@ -1,0 +1,68 @@
+"""Fallbacks for loops that ended without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from service.answer.events import BaseEvent, RetrievedPassage, Stop
+from service.answer.inquiry import Scope
+from service.core.concurrency import closing
+from service.core.domain import StoppedBy
+from service.prompts.templates import PassageText
+from service.strategies.anrag import Anrag
+from service.strategies.revelator.reading import write_answer
+
+TOKENS_PER_LETTER: Final = 0.3  # more than of English prose, to be safe
+ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the answer
+
+
+async def answer_from(
+    scope: Scope, question: str, passages: Sequence[RetrievedPassage], stopped_by: StoppedBy
+) -> AsyncIterator[BaseEvent]:
+    """Answer from the passages that were kept before a limit of the question was reached, best
+    first, with the reserve kept for the answer, and as many passages as the reader's model can
+    take."""
+    step = scope.step("answer", question)
+    yield step.start()
+    reader = scope.inquiry.roles.reader
+    able = reader.generator.capabilities
+    shown = best_first(passages, able.passages, able.context_tokens)
+    if len(shown) < len({passage.passage_id for passage in passages}):
+        step.flag("shortened")
+    texts = [PassageText(passage.title, passage.text) for passage in shown]
+    prompt = reader.templates.answer(question, texts)
+    async with closing(write_answer(step, prompt, "answer")) as events:
+        async for event in events:
+            yield event
+    yield step.end()
+    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
+
+
+async def search_once(
+    scope: Scope, question: str, stopped_by: StoppedBy
+) -> AsyncIterator[BaseEvent]:
+    """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
+    async with closing(Anrag().run(scope, question, "answer")) as events:
+        async for event in events:
+            if isinstance(event, Stop) and event.stopped_by == "answer":
+                event.stopped_by = stopped_by
+            yield event
+
+
+def best_first(
+    passages: Sequence[RetrievedPassage], most: int | None, context_tokens: int | None
+) -> list[RetrievedPassage]:
+    """Sort by rank, then by the order in which they were found, without duplicates; at most the
+    given number (None: no limit), in a context of the given number of tokens."""
+    room = None if context_tokens is None else (context_tokens - ROOM_BESIDE) / TOKENS_PER_LETTER
+    chosen: dict[str, RetrievedPassage] = {}
+    for passage in sorted(passages, key=lambda passage: passage.rank):
+        if passage.passage_id in chosen:
+            continue
+        if room is not None:
+            room -= len(passage.title) + len(passage.text)
+            if room < 0 and chosen:
+                break
+        chosen[passage.passage_id] = passage
+    return list(chosen.values())[:most]

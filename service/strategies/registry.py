@@ -1,0 +1,56 @@
+"""The routes and the loops: which code answers a routed question."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from service.answer.calls import Roles
+from service.answer.events import BaseEvent
+from service.answer.inquiry import Scope
+from service.core.domain import LoopName, RouteName
+from service.core.errors import LoopUnavailable
+from service.core.settings import Settings
+from service.strategies.anrag import Anrag
+from service.strategies.autorag import Autorag
+from service.strategies.base import Demanding, Loop
+from service.strategies.complex import handle_complex
+from service.strategies.compound import handle_compound
+from service.strategies.direct import handle_direct
+from service.strategies.dragin import Dragin
+from service.strategies.efficientrag import EfficientRag
+from service.strategies.single import handle_single
+
+LOOPS: dict[str, Loop] = {
+    loop.name: loop for loop in (Anrag(), Autorag(), Dragin(), EfficientRag())
+}
+
+
+def get_loop(name: LoopName) -> Loop:
+    """Return the loop with this name. Raises LoopUnavailable, which says what is missing."""
+    if name not in LOOPS:
+        built = ", ".join(sorted(LOOPS))
+        raise LoopUnavailable(
+            f"the loop {name!r} is not implemented in this version; available: {built}"
+        )
+    return LOOPS[name]
+
+
+def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
+    """Raise LoopUnavailable if this deployment cannot run the loop."""
+    loop = get_loop(name)
+    if isinstance(loop, Demanding) and (lacking := loop.missing(roles, settings)):
+        raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")
+
+
+def handle(scope: Scope, route: RouteName, loop: LoopName) -> AsyncIterator[BaseEvent]:
+    """Yield the events of a routed question. The last one is `Stop`."""
+    question = scope.inquiry.question
+    if route == "direct":
+        return handle_direct(scope, question)
+    if route == "compound":
+        return handle_compound(scope, question, get_loop(loop))
+    if route == "complex" and loop == "anrag":
+        return handle_complex(scope, question)
+    if route == "single" and loop == "anrag":
+        return handle_single(scope, question)
+    return get_loop(loop).run(scope, question, "answer")

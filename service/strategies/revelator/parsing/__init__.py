@@ -1,0 +1,30 @@
+"""Free-text readers for the outputs of HANRAG's roles (METHODS.md §1.2, §1.3).
+
+Used where an engine could not constrain decoding, and as the check where it could (METHODS.md
+§6 #4). Pure and total: any text gives a reading or None, never an exception. Thinking never counts.
+A reading that would be a guess is None, so that the caller can take the method's safe choice.
+"""
+
+from service.strategies.revelator.parsing.answers import (
+    DECLINED,
+    NOTHING,
+    AnswerReading,
+    read_answer,
+)
+from service.strategies.revelator.parsing.labels import parse_route, parse_verdict
+from service.strategies.revelator.parsing.parts import Decomposed, parse_decomposition
+from service.strategies.revelator.parsing.salvage import ends_with
+from service.strategies.revelator.parsing.texts import parse_question
+
+__all__ = [
+    "DECLINED",
+    "NOTHING",
+    "AnswerReading",
+    "Decomposed",
+    "ends_with",
+    "parse_decomposition",
+    "parse_question",
+    "parse_route",
+    "parse_verdict",
+    "read_answer",
+]

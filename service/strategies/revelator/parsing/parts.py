@@ -1,0 +1,133 @@
+"""Reader of DECOMPOSE's output (METHODS.md §1.3): JSON with the parts of a compound question."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from service.strategies.revelator.parsing.salvage import (
+    has_word,
+    holds_json,
+    json_values,
+    member,
+    one_line,
+    unfence,
+    unwrap,
+)
+
+PARTS_KEYS = frozenset(
+    [
+        "decomposition",
+        "decomposed",
+        "decompositions",
+        "questions",
+        "subquestions",
+        "queries",
+        "subqueries",
+    ]
+)
+QUESTION_KEYS = frozenset(
+    ["question", "query", "subquestion", "subquery", "nextquestion", "output"]
+)
+_ITEM = re.compile(
+    r"\s*(?:\*\*)?(?:[(\[（]?\d{1,2}(?:[.):：、．）\]]|\ufe0f?\u20e3)|[-–*+]\s|[•·▪]"
+    r"|(?:sub-?\s?)?(?:question|query|q)\s*-?\d+\s*[.:：)])(?:\*\*)?\s*(\S.*)",
+    re.IGNORECASE,
+)
+_NO_QUESTION = re.compile(
+    r"(?:thought|reasoning|note|explanation|analysis)\b\W*[:：]", re.IGNORECASE
+)
+_LIST_NUMBER = re.compile(r"\(?(\d{1,2})[.)]\s+")
+_SENTENCE_GAP = re.compile(r"(?<=[?？])[ \t]*(?=[^\s\"'”’)?？])")
+
+
+class Decomposed(NamedTuple):
+    """A decomposition: the questions in order, without repeats, and the reasoning where given.
+    `repaired`: its JSON was broken, or had parts in it that are no questions; some may be lost."""
+
+    thought: str | None
+    questions: tuple[str, ...]
+    repaired: bool = False
+
+
+def parse_decomposition(text: str) -> Decomposed | None:
+    """Read DECOMPOSE's JSON (keys `thought`, `decomposition`), or a plain list of questions.
+
+    JSON may stand anywhere and be broken; of cut JSON the complete list items are kept. An object
+    without the key is no decomposition (METHODS.md §1.2: retry), whatever else it holds.
+    """
+    text = unwrap(text)
+    if re.search(r'[\[{]\s*\\"', text):
+        text = text.replace('\\"', '"').replace("\\n", "\n")
+    values = [value for value in json_values(text) if value not in ({}, [])]
+    for value in values:
+        if holder := _holder(value):
+            thought, parts = member(holder, {"thought"}), member(holder, PARTS_KEYS)
+            if questions := _questions(parts):
+                said = one_line(thought) if isinstance(thought, str) else ""
+                repaired = not holds_json(text, value) or _loses(parts)
+                return Decomposed(said or None, questions, repaired)
+    for value in values:
+        if isinstance(value, list) and (questions := _questions(value)):
+            return Decomposed(None, questions, not holds_json(text, value) or _loses(value))
+    if any(isinstance(value, dict) for value in values) or text.startswith(("{", "[")):
+        return None
+    questions = _questions(_listed(unfence(text)))
+    return Decomposed(None, questions) if questions else None
+
+
+def _holder(value: object, depth: int = 0) -> dict[str, object] | None:
+    """The outermost object in `value` that has a decomposition key."""
+    if depth > 4:
+        return None
+    if isinstance(value, dict):
+        if member(value, PARTS_KEYS) is not None:
+            return value
+        value = list(value.values())
+    if isinstance(value, list):
+        return next((found for item in value if (found := _holder(item, depth + 1))), None)
+    return None
+
+
+def _questions(parts: object) -> tuple[str, ...]:
+    """The distinct questions among `parts`: strings, or objects that hold one."""
+    if isinstance(parts, str):
+        parts = _listed(parts) or [parts]
+    if isinstance(parts, dict):
+        parts = list(parts.values())
+    if not isinstance(parts, list):
+        return ()
+    texts = [member(part, QUESTION_KEYS) if isinstance(part, dict) else part for part in parts]
+    lines = [one_line(text) for text in texts if isinstance(text, str)]
+    lines = _unnumbered([line for line in lines if has_word(line)])
+    return tuple({line.casefold().rstrip("?.!？ "): line for line in reversed(lines)}.values())[
+        ::-1
+    ]
+
+
+def _loses(parts: object) -> bool:
+    """Whether there is something among the parts that gives no question."""
+    items = list(parts.values()) if isinstance(parts, dict) else parts
+    return isinstance(items, list) and any(not _questions([item]) for item in items)
+
+
+def _unnumbered(lines: list[str]) -> list[str]:
+    """Numbers off where they count the items; "1. FC Köln" alone is a name."""
+    numbers = [_LIST_NUMBER.match(line) for line in lines]
+    counted = [match and int(match[1]) for match in numbers] == list(range(1, len(lines) + 1))
+    if len(lines) < 2 or not counted:
+        return lines
+    return [line[match.end() :] for line, match in zip(lines, numbers, strict=True) if match]
+
+
+def _listed(text: str) -> list[str]:
+    """Items of a numbered or bulleted list, else the lines if each of them is a question."""
+    lines = [line.strip() for line in text.splitlines() if has_word(line)]
+    items = [match[1] for line in lines if (match := _ITEM.match(line))]
+    if not items:
+        if lines and lines[0].endswith((":", "：")):
+            lines = lines[1:]
+        asked = [line.strip("*_ ").endswith(("?", "？")) for line in lines]
+        items = [part for line in lines for part in _SENTENCE_GAP.split(line)] if all(asked) else []
+    plain = [item.replace("**", "").strip() for item in items]
+    return [item for item in plain if not _NO_QUESTION.match(item)]

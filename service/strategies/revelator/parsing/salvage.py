@@ -1,0 +1,228 @@
+"""What wraps or breaks a model's free text, taken off: control tokens, tags, fences, bad JSON.
+
+Below `parsing`, which knows the roles; nothing here knows what the text should say.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+from service.engines.thinking import strip_thinking
+
+_END_OF_TURN = re.compile(
+    r"</s>|<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|end|eot)\|>|<end_of_turn>"
+    r"|<｜end▁of▁sentence｜>|\[/INST\]",
+    re.IGNORECASE,
+)
+# Known names only: "x < y > z" in an answer is text.
+_BLOCK_TAG = re.compile(
+    r"</?(?:p|br|hr|li|ul|ol|pre|div|html|body|h[1-6])(?:\s[^<>]*)?/?>", re.IGNORECASE
+)
+_TAG = re.compile(
+    r"</?(?:b|i|u|s|em|span|code|strong|mark|answer|final|output|response|result|question|query"
+    r"|label|verdict|json)(?:\s[^<>]*)?>|<[|｜][^<>]{0,40}[|｜]>",
+    re.IGNORECASE,
+)
+_ENTITY = re.compile(r"&(?:#\d{1,6}|#x[0-9a-f]{1,6}|[a-z]{2,8});", re.IGNORECASE)
+_INVISIBLE = re.compile("[\ufeff\u200b\u2060\u00ad\u200e\u200f\ud800-\udfff]")
+_FENCE = re.compile(
+    r"(?:```|~~~)(?:[a-z]+[ \t]*\n|(?:json|text|txt|markdown|python)\b)?(.*?)(?:```|~~~|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
+_WORD = re.compile(r"[^\W_]")
+
+_MOST_VALUES = 64
+_DEEPEST = 16
+_OPENING = re.compile(r"[\[{]")
+_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "„": "“”", "«": "»", "「": "」"}
+_WRAPPERS = {**_QUOTES, "『": "』", "《": "》", "‹": "›", "*": "*", "_": "_", "`": "`"}
+_MOST_WRAPPERS = 4
+_SEPARATOR = frozenset(",，;")
+_BARE = re.compile(r"[^\s,，:：;\[\]{}\"'“”]+")
+_SPACE = re.compile(r"\s*")
+# A quote inside a string ("Who wrote "Emma"?") is not followed by what follows a string.
+_STRING_END = re.compile(
+    r"[ \t]*(?:\r?\n|\Z|[\]}:：]"
+    r"|[,，;]\s*(?:\Z|[\[{\]}\"'“‘„«「\d-]|(?:true|false|null|none)\b|\w+\s*[:：]))",
+    re.IGNORECASE,
+)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "", "f": ""}
+_STRICT = json.JSONDecoder(strict=False)
+_CUT = object()
+
+
+def has_word(text: str) -> bool:
+    """Whether `text` holds a letter or a digit of any script."""
+    return _WORD.search(text) is not None
+
+
+def unwrap(text: str) -> str:
+    """The first turn of `text`: no thinking, control tokens, tags, entities, zero widths."""
+    text = _INVISIBLE.sub("", strip_thinking(_INVISIBLE.sub("", text)))
+    text = next((turn for turn in _END_OF_TURN.split(text) if turn.strip()), "")
+    text = _TAG.sub("", _BLOCK_TAG.sub("\n", text))
+    return _INVISIBLE.sub("", _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)).strip()
+
+
+def unfence(text: str) -> str:
+    """What stands inside the first code fence that holds a word, else `text` without fences."""
+    blocks = (block[1] for block in _FENCE.finditer(text))
+    inside = next((block for block in blocks if has_word(block)), text)
+    return inside.replace("```", "").strip().strip("`").strip()
+
+
+def one_line(text: str) -> str:
+    """White space squeezed to single spaces; wrapping quotes and emphasis off."""
+    line = " ".join(_INVISIBLE.sub("", text).split())
+    for _ in range(_MOST_WRAPPERS):
+        inside = _unquoted(line)
+        if inside == line:
+            break
+        line = inside
+    return line
+
+
+def _unquoted(line: str) -> str:
+    if len(line) > 4 and line[:2] == line[-2:] and line[:2] in {'""', '\\"', "''"}:
+        return line[2:-2].strip()
+    if len(line) < 3 or line[-1] not in _WRAPPERS.get(line[0], ""):
+        return line
+    inside = line[1:-1]
+    # '"A" and "B"' is not one quotation; an apostrophe inside says nothing.
+    quotes = {line[0], line[-1]} - {"'", "’"}
+    return line if any(quote in inside for quote in quotes) else inside.strip()
+
+
+def ends_with(text: str, part: str) -> bool:
+    """Whether `part` reaches to the end of `text`, whatever the white space in both."""
+    return " ".join(text.split()).endswith(" ".join(part.split()))
+
+
+def plain_key(key: object) -> str:
+    return re.sub(r"[\W_]", "", str(key)).casefold()
+
+
+def member(holder: dict[str, object], keys: frozenset[str] | set[str]) -> object:
+    return next((value for key, value in holder.items() if plain_key(key) in keys), None)
+
+
+def json_values(text: str) -> Iterator[object]:
+    """Every JSON object and list in `text`, outermost only, left to right, broken ones mended.
+
+    Mended: other quotes, unescaped inner quotes, missing and trailing commas, line breaks in
+    strings, a missing end. Of cut JSON the complete strings and containers stay; a string that
+    was cut is dropped, since half a question asks something else.
+    """
+    at = 0
+    for _ in range(_MOST_VALUES):
+        opening = _OPENING.search(text, at)
+        if opening is None:
+            return
+        try:
+            value, at = _read(text, opening.start())
+        except ValueError:
+            at = opening.end()
+        else:
+            yield value
+            at = max(at, opening.end())
+
+
+def holds_json(text: str, value: object) -> bool:
+    """Whether `text` holds `value` as it stands, without any repair."""
+    for opening in _OPENING.finditer(text):
+        with suppress(ValueError, RecursionError):
+            if _STRICT.raw_decode(text, opening.start())[0] == value:
+                return True
+    return False
+
+
+def _read(text: str, at: int) -> tuple[object, int]:
+    try:
+        return _STRICT.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return _value(text, at, depth=0)
+
+
+def _skip(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
+
+
+def _value(text: str, at: int, depth: int) -> tuple[object, int]:
+    at = _skip(text, at)
+    if at >= len(text):
+        return _CUT, at
+    if depth > _DEEPEST:
+        raise ValueError("nested too deep")
+    if text[at] in _QUOTES:
+        return _string(text, at)
+    if text[at] in "{[":
+        return _container(text, at, depth)
+    bare = _BARE.match(text, at)
+    if bare is None:
+        raise ValueError(f"no value at {at}")
+    try:
+        return json.loads(bare[0].lower()), bare.end()
+    except ValueError:
+        return None, bare.end()
+
+
+def _container(text: str, at: int, depth: int) -> tuple[object, int]:
+    keyed = text[at] == "{"
+    members: dict[str, object] = {}
+    items: list[object] = []
+    at = _skip(text, at + 1)
+    while at < len(text) and text[at] not in "]}":
+        if text[at] in _SEPARATOR:
+            at = _skip(text, at + 1)
+            continue
+        key: object = None
+        if keyed:
+            key, at = _key(text, at, depth)
+        value, at = _value(text, at, depth + 1)
+        if isinstance(key, str) and value is not _CUT:
+            members[key] = value
+        elif not keyed and value is not _CUT:
+            items.append(value)
+        at = _skip(text, at)
+    closed = text[at : at + 1] == ("}" if keyed else "]")
+    return (members if keyed else items), at + closed
+
+
+def _key(text: str, at: int, depth: int) -> tuple[object, int]:
+    """A member's name, quoted or bare, and where its value starts."""
+    bare = _BARE.match(text, at)
+    key: object = bare[0] if bare else None
+    if bare is None:
+        key, at = _value(text, at, depth + 1)
+    else:
+        at = bare.end()
+    at = _skip(text, at)
+    if at < len(text) and text[at] not in ":：":
+        raise ValueError(f"no colon at {at}")
+    return key, at + 1
+
+
+def _string(text: str, at: int) -> tuple[object, int]:
+    closing = _QUOTES[text[at]]
+    position = at + 1
+    while position < len(text):
+        if text[position] == "\\":
+            position += 2
+            continue
+        if text[position] in closing and _STRING_END.match(text, position + 1):
+            return _ESCAPE.sub(_unescape, text[at + 1 : position]), position + 1
+        position += 1
+    return _CUT, len(text)
+
+
+def _unescape(escape: re.Match[str]) -> str:
+    code = escape[1]
+    if len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _ESCAPED.get(code, code)

@@ -1,0 +1,87 @@
+"""The reader's calls (GEN, GEN_CLOSED, GEN_MERGE, GEN_FINAL; METHODS.md §1.3, §6 #7), streamed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from service.answer.events import Token, TokenRole, Withdraw
+from service.answer.inquiry import OpenStep
+from service.core.concurrency import closing
+from service.core.errors import LimitReached
+from service.engines.base import GenerationRequest, Message
+from service.prompts.templates import Prompt
+from service.strategies.revelator.parsing import AnswerReading, ends_with, read_answer
+from service.strategies.revelator.roles import RETRY_TEMPERATURE
+
+ANSWER_TOKENS: Final = 64
+PROSE_TOKENS: Final = 128
+
+
+async def write_answer(
+    step: OpenStep,
+    prompt: Prompt,
+    as_role: TokenRole,
+    max_tokens: int = ANSWER_TOKENS,
+    *,
+    closed: bool = False,
+) -> AsyncIterator[Token | Withdraw]:
+    """Stream a reader's answer and leave it in `step.answer`.
+
+    It is None where no text came after one retry, and where the reader declined to answer, which
+    is flagged `declined`; nothing of such a reply stands. Nor does an example of the prompt, which
+    is flagged `prompt_example` where it comes again; `closed`: it is flagged and stands, since an
+    answer from memory stands nowhere else.
+
+    Text that needs cleaning (a label before it, a fence around it) is withdrawn and written
+    again clean, flagged `repaired`, so that the tokens that stand are the answer. At a limit
+    of the question, told in `step.stopped_by`, what was written so far is the answer. An answer
+    that is cut is flagged `shortened`.
+    """
+    final = as_role == "answer"
+    echoed = False
+    for again, temperature in enumerate((0.0, RETRY_TEMPERATURE)):
+        request = GenerationRequest(
+            messages=(Message("user", prompt),), max_tokens=max_tokens, temperature=temperature
+        )
+        pieces: list[str] = []
+        stopped = False
+        try:
+            async with closing(step.write("reader", request, as_role, final=final)) as tokens:
+                async for event in tokens:
+                    pieces = [*pieces, event.text] if isinstance(event, Token) else []
+                    yield event
+        except LimitReached as limit:
+            stopped, step.stopped_by = True, limit.stopped_by
+        text = "".join(pieces)
+        reading = read_answer(text, step.question or "", parts=step.kind == "merge")
+        last = stopped or bool(again)
+        echoed = settle(step, prompt, reading, echoed, keeps=closed, last=last)
+        if step.cut and step.answer and ends_with(text, step.answer):
+            step.flag("shortened")
+        if step.answer != text and pieces:
+            if step.answer:
+                step.flag("repaired")
+            yield Withdraw(step=step.id, role=as_role, reason="repair")
+            if step.answer:
+                yield Token(step=step.id, role=as_role, text=step.answer)
+        if step.answer or reading.declined or last:
+            return
+
+
+def settle(
+    step: OpenStep, prompt: Prompt, reading: AnswerReading, echoed: bool, *, keeps: bool, last: bool
+) -> bool:
+    """Leave in `step.answer` what stands of a reply, and flag the step where nothing will.
+
+    Returns whether this reply or one before it (`echoed`) was an example of the prompt; it stands
+    nevertheless where `keeps`.
+    """
+    example = reading.answer is not None and prompt.gives(reading.answer)
+    step.answer = reading.answer if keeps or not example else None
+    echoed = echoed or example
+    if reading.declined:
+        step.flag("declined")
+    elif (keeps and example) or (last and echoed and not step.answer):
+        step.flag("prompt_example")
+    return echoed

@@ -1,0 +1,196 @@
+"""The Revelator's roles (METHODS.md §1.3; REL: relevance.py), typed, one engine call each.
+
+Decoding is constrained where the engine can; the free-text readers of `parsing` read what comes
+either way. What cannot be read takes the safe choice of METHODS.md §1.2's failure table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from service.answer.calls import Role
+from service.answer.inquiry import OpenStep
+from service.core.domain import RouteName
+from service.engines.base import Completion, GenerationRequest, Message
+from service.prompts.templates import Pair
+from service.strategies.revelator.parsing import (
+    Decomposed,
+    ends_with,
+    parse_decomposition,
+    parse_question,
+    parse_route,
+    parse_verdict,
+)
+
+ROUTE_LABELS: Final[Mapping[RouteName, str]] = {
+    "direct": "straightforward question",
+    "single": "single-step question",
+    "compound": "compound question",
+    "complex": "complex question",
+}
+ENDING_LABELS: Final = ("yes", "no")
+LABEL_TOKENS: Final = 8  # where the engine holds its model to the labels
+FREE_LABEL_TOKENS: Final = 64  # elsewhere there is a preface, or a sentence around the label
+QUESTION_TOKENS: Final = 64
+JSON_TOKENS: Final = 256
+RETRY_TEMPERATURE: Final = 0.7
+DECOMPOSITION_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "thought": {"type": "string"},
+        "decomposition": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    },
+    "required": ["thought", "decomposition"],
+    "additionalProperties": False,
+}
+
+
+class Decomposition(NamedTuple):
+    """The parts of a compound question; `atomic` when it has only itself."""
+
+    thought: str | None
+    questions: tuple[str, ...]
+
+
+class RouteChoice(NamedTuple):
+    """A route, who chose it, and its probability among the routes allowed, where that is known."""
+
+    route: RouteName
+    by: Literal["classifier", "model", "settings"]
+    confidence: float | None
+
+
+async def choose_route(step: OpenStep) -> RouteChoice:
+    """The classifier's route, else that of the ROUTE call.
+
+    `direct`, which looks nothing up, takes `router.direct_confidence`; below it the likeliest other
+    route counts. A route below `router.confidence` is left to the model, unless the classifier
+    chooses by default: the small model that it then stands in for is more often wrong.
+    Unreadable text becomes `single`, flagged `route_parse_failed` (METHODS.md §1.2).
+    """
+    classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
+    if classifier is None:
+        return await _ask_for_route(step)
+    question, allowed = step.inquiry.question, settings.routes.allowed
+    route, probability = await classifier.classify(question, allowed)
+    others = tuple(name for name in allowed if name != "direct")
+    if route == "direct" and probability < settings.router.direct_confidence and others:
+        route, probability = await classifier.classify(question, others)
+    if probability >= settings.router.confidence or settings.router.kind is None:
+        return RouteChoice(route, "classifier", round(probability, 4))
+    return await _ask_for_route(step)
+
+
+async def _ask_for_route(step: OpenStep) -> RouteChoice:
+    """ROUTE."""
+    revelator = step.inquiry.roles.revelator
+    prompt = revelator.templates.route(step.inquiry.question)
+    labels = tuple(ROUTE_LABELS[route] for route in step.inquiry.settings.routes.allowed)
+    request = label_request(revelator, prompt, labels, logprobs=True)
+    completion = await step.ask("revelator", request)
+    read = parse_route(completion.text)
+    if read is None:
+        step.flag("route_parse_failed")
+        return RouteChoice("single", "model", None)
+    return RouteChoice(read, "model", _probability(completion))
+
+
+async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposition:
+    """DECOMPOSE: the parts, at most `max_parts` (then flagged `shortened`).
+
+    Output that is cut is asked for again with more room, other output that cannot be read, or
+    that gives an example of the prompt back, at temperature 0.7. What is still cut then is flagged
+    `shortened`, what had to be repaired `repaired`; without any parts of its own it is the question
+    itself, flagged `repaired`.
+    """
+    prompt = step.inquiry.roles.revelator.templates.decompose(question)
+    most, temperature = JSON_TOKENS, 0.0
+    decomposed: Decomposed | None = None
+    for _ in range(2):
+        request = GenerationRequest(
+            messages=(Message("user", prompt),),
+            max_tokens=most,
+            temperature=temperature,
+            json_schema=DECOMPOSITION_SCHEMA,
+        )
+        completion = await step.ask("revelator", request)
+        read = parse_decomposition(completion.text)
+        example = read is not None and any(map(prompt.gives, read.questions))
+        decomposed = decomposed if example else read or decomposed
+        cut = completion.finish == "length"
+        if decomposed is not None and not cut and not example:
+            break
+        if cut:
+            most = _more_room(step, prompt)
+        else:
+            temperature = RETRY_TEMPERATURE
+    if decomposed is None:
+        if example:
+            step.flag("prompt_example")
+        step.flag("repaired")
+        return Decomposition(None, (question,))
+    if decomposed.repaired:
+        step.flag("repaired")
+    if cut or len(decomposed.questions) > max_parts:
+        step.flag("shortened")
+    return Decomposition(decomposed.thought, decomposed.questions[:max_parts])
+
+
+def _more_room(step: OpenStep, prompt: str) -> int:
+    """Tokens for JSON that was cut, as far as the model's context has them."""
+    context = step.inquiry.roles.revelator.generator.capabilities.context_tokens
+    room = 3 * JSON_TOKENS
+    return room if context is None else max(JSON_TOKENS, min(room, context - len(prompt) // 3))
+
+
+async def refine(
+    step: OpenStep, question: str, history: Sequence[Pair], temperature: float = 0.0
+) -> str:
+    """REFINE: the next seed question. Output that is empty, cut or an example of the prompt: one
+    retry, then the question itself."""
+    prompt = step.inquiry.roles.revelator.templates.refine(question, history)
+    for heat in (temperature, RETRY_TEMPERATURE):
+        request = GenerationRequest(
+            messages=(Message("user", prompt),), max_tokens=QUESTION_TOKENS, temperature=heat
+        )
+        completion = await step.ask("revelator", request)
+        refined = parse_question(completion.text)
+        example = refined is not None and prompt.gives(refined)
+        if refined is not None and not example:
+            cut = completion.finish == "length" and ends_with(completion.text, refined)
+            if not cut or refined.endswith("?"):
+                return refined
+    if example:
+        step.flag("prompt_example")
+    step.flag("repaired")
+    return question
+
+
+async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -> bool:
+    """ENDING: whether the pairs suffice. Unreadable text means not done (METHODS.md §1.2), flagged
+    `unread_judgement`."""
+    judge = step.inquiry.roles.judge
+    request = label_request(judge, judge.templates.ending(question, history), ENDING_LABELS)
+    verdict = parse_verdict((await step.ask("judge", request)).text)
+    if verdict is None:
+        step.unread(1)
+    return verdict is True
+
+
+def label_request(
+    role: Role, prompt: str, labels: tuple[str, ...], *, logprobs: bool = False
+) -> GenerationRequest:
+    """A call that can say nothing but one of `labels`, where the engine can be held to that."""
+    held = role.generator.capabilities.choices
+    return GenerationRequest(
+        messages=(Message("user", prompt),),
+        max_tokens=LABEL_TOKENS if held else FREE_LABEL_TOKENS,
+        choices=labels,
+        logprobs=logprobs,
+    )
+
+
+def _probability(completion: Completion) -> float | None:
+    return None if completion.logprob is None else round(math.exp(completion.logprob), 4)

@@ -1,0 +1,80 @@
+"""Route `single`: one ANRAG cycle, followed by `complex` if it failed.
+
+The cycle is METHODS.md §1.2, line 3.
+
+Escalation is our addition: the question continues as a complex one within the same budget, and the
+answer that was shown is withdrawn. It is restored if the longer way finds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from service.answer.events import BaseEvent, RouteChosen, Stop, Token, Withdraw
+from service.answer.inquiry import Inquiry, OpenStep, Scope
+from service.core.concurrency import closing
+from service.core.domain import Flag, RouteName
+from service.core.settings import EscalationSettings
+from service.strategies.anrag import retrieve_and_answer
+from service.strategies.complex import MAX_STEPS, handle_complex
+
+AFTER: RouteName = "complex"
+
+
+async def handle_single(scope: Scope, question: str) -> AsyncIterator[BaseEvent]:
+    inquiry = scope.inquiry
+    escalates = may_escalate(inquiry)
+    step = scope.step("retrieve", question)
+    step.weighed = escalates and inquiry.settings.escalation.below > 0
+    yield step.start()
+    async with closing(retrieve_and_answer(step, question, "answer")) as events:
+        async for event in events:
+            yield event
+    yield step.end()
+    failed = fails_check(step.flags, step.probability, inquiry.settings.escalation)
+    if not (escalates and failed) or inquiry.budget.exhausted():
+        yield Stop(step=step.id, stopped_by=step.stopped_by, answered=step.answer is not None)
+        return
+    async with closing(_escalate(scope, step, question)) as events:
+        async for event in events:
+            yield event
+
+
+def may_escalate(inquiry: Inquiry) -> bool:
+    """Whether settings and request allow another route and another step, which must not repeat the
+    same search."""
+    settings, request = inquiry.settings, inquiry.request
+    wanted = {"never": (), "auto": ("auto",), "always": ("auto", "single")}
+    return (
+        request.route in wanted[settings.escalation.when]
+        and AFTER in settings.routes.allowed
+        and settings.hanrag.refine
+        and (request.max_steps or MAX_STEPS) > 1
+    )
+
+
+def fails_check(
+    flags: Sequence[Flag], probability: float | None, settings: EscalationSettings
+) -> bool:
+    """Whether one cycle was not enough: nothing relevant was found, there is no answer, or its
+    probability is low. If the engine reports no probability, the answer passes."""
+    if settings.no_evidence and {"no_evidence", "declined"} & set(flags):
+        return True
+    return probability is not None and probability < settings.below
+
+
+async def _escalate(scope: Scope, first: OpenStep, question: str) -> AsyncIterator[BaseEvent]:
+    if first.answer:
+        yield Withdraw(step=first.id, role="answer", reason="restart")
+    step = scope.step("route", question)
+    step.flag("escalated")
+    yield step.start()
+    yield RouteChosen(step=step.id, route=AFTER, loop="anrag", by="escalation")
+    yield step.end()
+    async with closing(handle_complex(scope, question, failed=question)) as events:
+        async for event in events:
+            if isinstance(event, Stop) and not event.answered and first.answer:
+                yield Token(step=first.id, role="answer", text=first.answer)
+                yield event.model_copy(update={"answered": True})
+            else:
+                yield event

@@ -1,0 +1,141 @@
+"""Fetches what the workers have for all calls at once: one RPC at a time, however many wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from service.engines.signals import AttentionUpdate
+from service.vllm_plugin.wire import (
+    NOTHING,
+    Floats,
+    Packet,
+    RankMerger,
+    merge_rows,
+    numbers_of,
+    weighted,
+)
+
+Rpc = Callable[..., Awaitable[list[Any]]]
+
+
+class SignalsLost(Exception):
+    """The signals of a call cannot be had; the text says why."""
+
+
+class Inbox:
+    """What came for one call and was not taken yet."""
+
+    def __init__(self, ranks: int) -> None:
+        self.numbers: list[tuple[float, float]] = []
+        self.updates: list[Sequence[AttentionUpdate]] = []
+        self.rows: dict[int, Floats] = {}
+        self.maxima: Floats | None = None  # of a score, when it is whole: (2, tokens)
+        self.error: str | None = None
+        self._merger = RankMerger(ranks)
+
+    def put(self, packets: Sequence[Packet]) -> None:
+        """Take in one packet of every rank."""
+        errors = [packet["error"] for packet in packets if "error" in packet]
+        if errors:
+            self.error = errors[0]
+            return
+        self.numbers += numbers_of(packets)
+        heads = [packet["heads"] for packet in packets]
+        if "maxima" in packets[0]:
+            means = [np.frombuffer(packet["maxima"], np.float32) for packet in packets]
+            self.maxima = weighted([mean.reshape(2, -1) for mean in means], heads)
+            self.rows |= merge_rows([packet["rows"] for packet in packets], heads)
+        else:
+            self.updates += self._merger.updates(packets)
+
+    def take(self) -> tuple[list[tuple[float, float]], list[Sequence[AttentionUpdate]]]:
+        """The numbers and updates since the last time. Raises SignalsLost."""
+        if self.error is not None:
+            raise SignalsLost(self.error)
+        taken = self.numbers, self.updates
+        self.numbers, self.updates = [], []
+        return taken
+
+
+class Collector:
+    def __init__(self, rpc: Rpc, ranks: int) -> None:
+        self.worker_calls = 0
+        self.worker_bytes = 0
+        self._rpc = rpc
+        self._ranks = ranks
+        self._inboxes: dict[str, Inbox] = {}
+        self._released: list[str] = []
+        self._asked: dict[str, list[int]] = {}
+        self._next: asyncio.Future[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def open(self, call: str) -> Inbox:
+        inbox = self._inboxes[call] = Inbox(self._ranks)
+        return inbox
+
+    def close(self, call: str) -> None:
+        """Forget a call, here and (soon) on the workers."""
+        self._inboxes.pop(call, None)
+        self._released.append(call)
+        self._start()
+
+    def ask_rows(self, call: str, positions: Sequence[int]) -> None:
+        """Have these rows of a draft in its inbox after the next `refresh`."""
+        self._asked[call] = list(positions)
+
+    async def refresh(self) -> None:
+        """Return when a fetch that began after this call has been taken in.
+
+        Raises SignalsLost when the workers cannot be asked.
+        """
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        waiting = self._next
+        self._start()
+        await asyncio.shield(waiting)
+
+    def _start(self) -> None:
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._next is not None or self._released:
+            waiting, self._next = self._next, None
+            released, self._released = self._released, []
+            asked, self._asked = self._asked, {}
+            try:
+                self._take(await self._rpc("revelator_fetch", released, list(asked.items())))
+            except Exception as error:  # a dead engine raises what it likes
+                _settle(waiting, SignalsLost(f"the worker did not respond: {error}"))
+            else:
+                _settle(waiting, None)
+        self._running = None
+
+    def _take(self, fetched: Sequence[dict[str, Any]]) -> None:
+        self.worker_calls = max(side["calls"] for side in fetched)
+        self.worker_bytes = max(side["bytes"] for side in fetched)
+        heads = [side["heads"] for side in fetched]
+        names = {name for side in fetched for name in side["packets"]}
+        for name in names & self._inboxes.keys():
+            inbox = self._inboxes[name]
+            try:
+                inbox.put([side["packets"].get(name, NOTHING) for side in fetched])
+            except (KeyError, ValueError) as error:
+                inbox.error = f"the worker's ranks disagree about the call ({error})"
+        for name in fetched[0]["rows"].keys() & self._inboxes.keys():
+            rows = merge_rows([side["rows"][name] for side in fetched], heads)
+            self._inboxes[name].rows |= rows
+
+
+def _settle(waiting: asyncio.Future[None] | None, error: Exception | None) -> None:
+    if waiting is None or waiting.done():
+        return
+    if error is None:
+        waiting.set_result(None)
+    else:
+        waiting.set_exception(error)
+        waiting.exception()  # seen, whether or not somebody still waits

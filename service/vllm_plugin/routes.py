@@ -1,0 +1,189 @@
+"""The routes under `/v1/revelator`, where vLLM's own `--api-key` guards them.
+
+- `GET info`: whether signals can be had, why not, bounds and what is held.
+- `POST signals`: a draft as server-sent events: `{"call"}`, then `{"tokens"}` as they come, the
+  last with `finish` and `usage`, or `{"error"}`; then `[DONE]`. With `attention` the stream stays
+  open after the end, for at most `calls.HOLD_S`: while it is open the rows are kept.
+- `POST signals/{call}/rows`: rows of that draft; ends it, and the stream.
+- `POST score`: several texts or id lists, each read by prefill alone, in one batch.
+- `POST spans`: where the tokens of a text lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import CancelScope
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from service.core.concurrency import gather
+from service.vllm_plugin import calls as calls_module
+from service.vllm_plugin.backend import UnknownModel
+from service.vllm_plugin.bodies import (
+    DraftBody,
+    RowsBody,
+    ScoreBody,
+    SpansBody,
+    delta_body,
+    rows_body,
+    scoring_body,
+)
+from service.vllm_plugin.calls import BadRequest, Calls, DraftCall, UnknownCall
+from service.vllm_plugin.collector import SignalsLost
+from service.vllm_plugin.ledger import Full
+
+PROTOCOL = 1
+router = APIRouter(prefix="/v1/revelator", tags=["revelator"])
+
+
+@dataclass
+class PluginState:
+    """What `app.state.revelator` holds: the calls, or why there are none."""
+
+    vllm: str
+    calls: Calls | None = None
+    reason: str | None = "the server has not started yet"
+    ranks: int = 0
+
+
+class Unavailable(Exception):
+    """This server has no signals; the text says why."""
+
+
+STATUS = {
+    BadRequest: 400,
+    UnknownCall: 404,
+    UnknownModel: 404,
+    Unavailable: 501,
+    SignalsLost: 500,
+    Full: 503,
+}
+
+
+def install(app: FastAPI, state: PluginState) -> None:
+    """Add the routes, and what their errors become."""
+    app.state.revelator = state
+    app.include_router(router)
+    for kind in STATUS:
+        app.add_exception_handler(kind, lambda _, error: refusal(error))
+
+
+def refusal(error: Exception) -> JSONResponse:
+    status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
+    headers = {"Retry-After": "1"} if status == 503 else None
+    body = {"error": {"message": str(error), "code": status}}
+    return JSONResponse(body, status, headers)
+
+
+def calls_of(request: Request) -> Calls:
+    state: PluginState = request.app.state.revelator
+    if state.calls is None:
+        raise Unavailable(f"this vLLM does not provide token signals: {state.reason}")
+    return state.calls
+
+
+Held = Annotated[Calls, Depends(calls_of)]
+
+
+@router.get("/info")
+async def info(request: Request) -> dict[str, Any]:
+    state: PluginState = request.app.state.revelator
+    body: dict[str, Any] = {
+        "protocol": PROTOCOL,
+        "vllm": state.vllm,
+        "signals": state.calls is not None,
+        "reason": state.reason,
+    }
+    if state.calls is not None:
+        ledger, collector = state.calls.ledger, state.calls.collector
+        await collector.refresh()
+        body |= {
+            "ranks": state.ranks,
+            "context_tokens": state.calls.context_tokens,
+            "calls": ledger.calls,
+            "max_calls": ledger.max_calls,
+            "reserved_bytes": ledger.bytes,
+            "max_bytes": ledger.max_bytes,
+            "worker_calls": collector.worker_calls,
+            "worker_bytes": collector.worker_bytes,
+        }
+    return body
+
+
+@router.post("/signals")
+async def signals(body: DraftBody, calls: Held) -> StreamingResponse:
+    stack = ExitStack()
+    call = stack.enter_context(calls.draft(body.to_request()))
+    return DraftResponse(_events(calls, call), stack)
+
+
+class DraftResponse(StreamingResponse):
+    """Frees the draft however the response ends.
+
+    A client that leaves may find the events not begun yet, or waiting at a `yield`, where nothing
+    ends them by itself.
+    """
+
+    def __init__(self, events: AsyncGenerator[str, None], stack: ExitStack) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._events = events
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._stack:
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                with CancelScope(shield=True):
+                    await self._events.aclose()
+
+
+async def _events(calls: Calls, call: DraftCall) -> AsyncGenerator[str, None]:
+    yield _event({"call": call.name})
+    try:
+        async with aclosing(calls.run(call)) as deltas:
+            async for delta in deltas:
+                yield _event(delta_body(delta))
+    except Exception as error:  # the status is sent: the event is the only place left
+        yield _event({"error": {"message": str(error) or type(error).__name__}})
+    else:
+        if call.request.attention:
+            await _until(call.let_go)
+    yield "data: [DONE]\n\n"
+
+
+async def _until(event: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), calls_module.HOLD_S)
+    except TimeoutError:
+        return
+
+
+@router.post("/signals/{call}/rows")
+async def rows(call: str, body: RowsBody, calls: Held) -> JSONResponse:
+    return JSONResponse(rows_body(await calls.rows(call, body.tokens)))
+
+
+@router.post("/score")
+async def score(body: ScoreBody, calls: Held) -> JSONResponse:
+    requests = [item.to_request(body.model) for item in body.items]
+    scorings = await gather([partial(calls.score, request) for request in requests])
+    return JSONResponse({"results": [scoring_body(scoring) for scoring in scorings]})
+
+
+@router.post("/spans")
+async def spans(body: SpansBody, calls: Held) -> JSONResponse:
+    _, places = calls.encoder.encode_with_spans(body.text, bos=False)
+    return JSONResponse({"spans": places})
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body)}\n\n"

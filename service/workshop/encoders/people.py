@@ -1,0 +1,154 @@
+"""Items out of questions that people wrote: MuSiQue with its hops, SQuAD on one passage each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from service.encoders.inputs import passage_text
+from service.encoders.words import words
+from service.text import STOP_WORDS, sentences
+from service.workshop.encoders.alignment import Mark
+from service.workshop.encoders.items import Item, Part, Rewrite, text_words
+from service.workshop.encoders.marking import Marks
+from service.workshop.encoders.wording import STAYS, Token, Told, Wording, rewritten
+from service.workshop.facts.corpora import Passage, RealQuestion, load_passages, load_questions
+from service.workshop.facts.labels import sentence_words
+from service.workshop.facts.splits import is_held_out
+
+_HOP = re.compile(r"#(\d)")
+
+
+def people_items(data: Path) -> Iterator[Item]:
+    """Those that may train: neither the question nor any of its passages is held out."""
+    passages = {passage.id: passage for passage in load_passages(data)}
+    for question in load_questions(data, "musique"):
+        made = musique_item(question, passages)
+        if made is not None:
+            yield made
+            yield from _hops(made, question)
+    for question in load_questions(data, "squad"):
+        made = _squad_item(question, passages)
+        if made is not None:
+            yield made
+
+
+def musique_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Item | None:
+    """Its hops in order; None where one has no passage here, or an answer is not in its passage."""
+    hops = question.row["hops"]
+    asked = _filled(hops)
+    wording = _hopped(question.question, asked)
+    parts: list[Part] = []
+    rewrites: list[Rewrite] = []
+    needed = {int(n) for hop in hops for n in _HOP.findall(hop["question"])}
+    start = wording
+    for number, hop in enumerate(hops, 1):
+        passage = passages.get(hop["passage_id"])
+        marks = passage and mark_answer(passage, hop["answer"], asked[number - 1])
+        if passage is None or not marks:
+            return None
+        query = wording if _HOP.search(hop["question"]) else start
+        parts.append(Part(query.text, passage, marks.useful, number == len(hops)))
+        if number in needed:
+            told = [
+                Told(w, bool(a)) for w, u, a in zip(text_words(passage), *marks, strict=True) if u
+            ]
+            made = rewritten(wording, number, [told])
+            if made is None:
+                return None
+            rewrites.append(Rewrite(wording.text, made[0], made[1]))
+            wording = made[2]
+    titles = [part.passage.title for part in parts]
+    return Item(
+        question.row["id"], "musique", question.question, parts, rewrites, titles, titles[-1], True
+    )
+
+
+def _filled(hops: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The questions of the hops, with answers in the place of ``#1``; ``A >> r`` is ``A r``."""
+    return [
+        _HOP.sub(lambda n: str(hops[int(n.group(1)) - 1]["answer"]), hop["question"]).replace(
+            ">>", ""
+        )
+        for hop in hops
+    ]
+
+
+def _hopped(question: str, asked: Sequence[str]) -> Wording:
+    """A word goes with the last hop that speaks of it, unless that is the last of all; a small
+    word goes with its neighbours where both go with one hop."""
+    cut = sentence_words(question, ())
+    spoken = [_stems(text) for text in asked]
+    hops = []
+    for word in cut:
+        own = [k for k, told in enumerate(spoken, 1) if _stem(word) in told]
+        hops.append(own[-1] if own and own[-1] < len(asked) else STAYS if own else 0)
+    for place, (word, hop) in enumerate(zip(cut, hops, strict=True)):
+        if hop == 0:
+            before = next((h for h in reversed(hops[:place]) if h), STAYS)
+            after = next((h for h in hops[place + 1 :] if h), STAYS)
+            hops[place] = before if before == after and word.casefold() in STOP_WORDS else STAYS
+    return Wording(question, tuple(Token(*pair) for pair in zip(cut, hops, strict=True)))
+
+
+def _stems(text: str) -> set[str]:
+    """Of the content words of a text."""
+    said = [word for word in sentence_words(text, ()) if any(map(str.isalnum, word))]
+    return {_stem(word) for word in said if word.casefold() not in STOP_WORDS}
+
+
+def _stem(word: str) -> str:
+    """Long enough to be told apart, short enough to be found in another form."""
+    return word.casefold()[:5]
+
+
+def _hops(item: Item, question: RealQuestion) -> Iterator[Item]:
+    """Each hop as a question of its own, where it is one and not a relation."""
+    for number, (hop, text) in enumerate(
+        zip(question.row["hops"], _filled(question.row["hops"]), strict=True)
+    ):
+        if ">>" not in hop["question"] and not is_held_out(text):
+            part = item.parts[number]
+            alone = Part(text, part.passage, part.marks, True)
+            title = part.passage.title
+            yield Item(f"{item.id}.{number}", "hop", text, [alone], [], [title], title, True)
+
+
+def _squad_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Item | None:
+    row = question.row
+    passage = passages.get(row["supporting_passage_ids"][0])
+    answer = (row.get("answers") or [row.get("answer", "")])[0]
+    marks = passage and mark_answer(passage, answer, question.question)
+    if passage is None or not marks:
+        return None
+    part = Part(question.question, passage, marks.useful, True)
+    title = passage.title
+    return Item(row["id"], "squad", question.question, [part], [], [title], title, True)
+
+
+def mark_answer(passage: Passage, answer: str, question: str) -> Marks | None:
+    """The answer, and the question's words in the title and beside the answer, in the sentence
+    that shares most of them. None where the passage does not have the answer."""
+    text = passage_text(passage.title, passage.text)
+    sought = _stems(question)
+    body = len(text) - len(passage.text)
+    best: tuple[int, tuple[int, int], tuple[int, int]] | None = None
+    for start, end in sentences(text):
+        for found in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text[start:end], re.I):
+            shared = sum(_stem(w.text) in sought for w in words(text[start:end]))
+            place = (start + found.start(), start + found.end())
+            if best is None or shared > best[0]:
+                best = (shared, place, (start, end))
+    if best is None:
+        return None
+    _, (from_, to), (start, end) = best
+    answers: list[Mark] = []
+    useful: list[Mark] = []
+    for word in words(text):
+        is_answer = from_ <= word.start and word.end <= to and word.text.isalnum()
+        near = word.end <= body or start <= word.start < end
+        answers.append(1 if is_answer else 0)
+        useful.append(1 if is_answer or (near and _stem(word.text) in sought) else 0)
+    return Marks(useful, answers)

@@ -1,0 +1,74 @@
+"""A small made-up world of people, films and places, for runs that must harm no real measure.
+
+Smoke runs train on it: its titles are syllables, none stands in a corpus, and the held-out rule
+splits them like any others.
+"""
+
+from __future__ import annotations
+
+import random
+
+from service.workshop.facts.corpora import Passage
+from service.workshop.facts.facts import all_facts
+from service.workshop.facts.substitution import Names, random_date, syllable_name
+from service.workshop.facts.synthesis import Maker
+
+NATIONS = ("American", "British", "French", "German", "Italian", "Japanese", "Polish", "Swedish")
+JOBS = ("film director", "actor", "singer", "painter", "politician", "writer", "composer")
+GENRES = ("drama", "comedy", "horror", "crime", "war", "science fiction")
+SITES = ("village", "town", "river", "castle", "museum")
+
+
+def made_up_passages(count: int, seed: int = 0) -> list[Passage]:
+    """`count` passages on both sides of the split: people, films by them, places they come from."""
+    rng = random.Random(seed)
+    people = [f"{syllable_name(rng)} {syllable_name(rng)}" for _ in range(max(8, count // 2))]
+    towns = [syllable_name(rng) for _ in range(max(8, count // 6))]
+    passages = []
+    for number in range(count):
+        if number < len(people):
+            title, text = people[number], _person(people[number], people, towns, rng)
+        elif number % 3:
+            title = " ".join(syllable_name(rng) for _ in range(rng.randint(1, 3)))
+            text = _film(title, people, rng)
+        else:
+            title = f"{syllable_name(rng)} {syllable_name(rng)}"
+            text = _place(title, towns, rng)
+        passages.append(Passage(f"made-up-{number}", title, text, "made-up"))
+    return passages
+
+
+def made_up_maker(count: int, seed: int, *, held_out: bool) -> Maker:
+    """Draws questions over one side of `count` made-up passages; without other names in them."""
+    passages = [p for p in made_up_passages(count) if p.held_out is held_out]
+    facts = all_facts(passages)
+    return Maker(facts, Names(facts), random.Random(seed))
+
+
+def _person(name: str, people: list[str], towns: list[str], rng: random.Random) -> str:
+    relation = rng.choice(("was the son of", "married", "was the sister of"))
+    return (
+        f"{name} (born {random_date('1 May 1900', rng)} in {rng.choice(towns)}) was a "
+        f"{rng.choice(NATIONS)} {rng.choice(JOBS)}. {name.split(maxsplit=1)[0]} {relation} "
+        f"{_other(name, people, rng)}, and died on {random_date('1 May 1900', rng)}."
+    )
+
+
+def _film(title: str, people: list[str], rng: random.Random) -> str:
+    director = rng.choice(people)
+    return (
+        f"{title} is a {rng.randint(1920, 2015)} {rng.choice(NATIONS)} {rng.choice(GENRES)} film "
+        f"directed by {director} and starring {_other(director, people, rng)}."
+    )
+
+
+def _place(title: str, towns: list[str], rng: random.Random) -> str:
+    people = f"{rng.randint(1, 99)},{rng.randint(100, 999)}"
+    return (
+        f"{title} is a {rng.choice(SITES)} in {rng.choice(towns)}. It was founded in "
+        f"{rng.randint(1100, 1990)}. Its population was {people}."
+    )
+
+
+def _other(name: str, people: list[str], rng: random.Random) -> str:
+    return rng.choice([person for person in people if person != name])

@@ -1,0 +1,170 @@
+"""The rows that `train sft` and `train router` learn from: chats as JSON Lines, one a line.
+
+`synthesize` writes them and `train` reads them. A message carries the loss on it (`learn`): only
+what the model itself says is learnt, never a prompt or a retrieved text. What a row was made from
+stands in `provenance`, so that the rule on what is held out is checked on the row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from service.core.errors import InvalidRequest
+from service.engines.base import ChatRole
+from service.workshop.facts import splits
+from service.workshop.facts.splits import Side, is_held_out
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class RowMessage(_Part):
+    role: ChatRole
+    content: str
+    learn: bool = False
+
+    @model_validator(mode="after")
+    def _own_words(self) -> Self:
+        if self.learn and self.role != "assistant":
+            raise ValueError(f"a message of the {self.role} is not to be learnt")
+        if self.learn and not self.content.strip():
+            raise ValueError("an empty message cannot be learnt")
+        return self
+
+
+class RowProvenance(_Part):
+    """Where a row comes from.
+
+    `titles`: of all passages behind it, `answer_title` the one that holds the answer, `sources`
+    the ids. `written`: people wrote the question, it was not synthesised. `teacher`: the model, or
+    `rules`; `engine`, `collection`, `prompts` (a digest of the teacher's templates), `templates`
+    (the set of the row's own), `version` (of the pipeline), `seed`, `side` and `date` tell how to
+    make the row again.
+    """
+
+    pipeline: str = Field(min_length=1)
+    teacher: str = Field(min_length=1)
+    item: str = Field(min_length=1)
+    titles: list[str] = []
+    answer_title: str | None = None
+    written: bool = False
+    sources: list[str] = []
+    engine: str | None = None
+    collection: str | None = None
+    prompts: str | None = None
+    templates: str | None = None
+    version: int | None = None
+    seed: int | None = None
+    side: Side | None = None
+    date: str | None = None
+
+
+def side_of(question: str, source: RowProvenance) -> Side | None:
+    """What a row made from `source` may be used for; None: for neither.
+
+    `question` is the one people wrote, where `source.written`.
+    """
+    answers = [] if source.answer_title is None else [source.answer_title]
+    return splits.side_of(source.titles, answers, question if source.written else None)
+
+
+class Sourced(_Part):
+    """A row of any kind: the question it was made for, and from what."""
+
+    question: str = Field(min_length=1)
+    provenance: RowProvenance
+
+    @property
+    def side(self) -> Side | None:
+        return side_of(self.question, self.provenance)
+
+
+AnyRow = TypeVar("AnyRow", bound=Sourced)
+
+
+class Row(Sourced):
+    """`task`: a role of METHODS.md §1.3 (`route`, `decompose`, …), `autorag` or `dragin`.
+    `question`: as the user typed it, outside of any prompt (`train router` reads it with the last
+    message). `raw`: the reply goes on with the text of the prompt, without a chat's turns."""
+
+    task: str = Field(pattern=r"^[a-z_]+$")
+    messages: list[RowMessage] = Field(min_length=2)
+    raw: bool = False
+
+    @model_validator(mode="after")
+    def _a_chat(self) -> Self:
+        roles = [message.role for message in self.messages]
+        turns = roles[1:] if roles[0] == "system" else roles
+        if turns != [("user", "assistant")[index % 2] for index in range(len(turns))]:
+            raise ValueError(f"the turns are not user and assistant in turn: {', '.join(roles)}")
+        if roles[-1] != "assistant":
+            raise ValueError("the last message is not the assistant's")
+        if not any(message.learn for message in self.messages):
+            raise ValueError("no message is to be learnt")
+        if self.raw and (roles[0] == "system" or len(roles) > 2):
+            raise ValueError("a raw row has one text and one that goes on with it")
+        return self
+
+
+def prompt_row(
+    task: str, question: str, prompt: str, target: str, provenance: RowProvenance
+) -> Row:
+    """A row of one turn: `prompt` is what the role's template renders, `target` is learnt."""
+    messages = [
+        RowMessage(role="user", content=prompt),
+        RowMessage(role="assistant", content=target, learn=True),
+    ]
+    return Row(task=task, question=question, messages=messages, provenance=provenance)
+
+
+def read_rows(path: Path, side: Side = "train") -> Iterator[Row]:
+    """The rows of `train sft` and `train router`, as `read_rows_of` gives them."""
+    return read_rows_of(Row, path, side)
+
+
+def read_rows_of(kind: type[AnyRow], path: Path, side: Side = "train") -> Iterator[AnyRow]:
+    """The rows of a file, one after the other; blank lines are passed over.
+
+    Raises InvalidRequest with file and line number: not JSON, a field that is wrong, or a row that
+    may not be used for `side` (the first, and how many there are).
+    """
+    try:
+        with path.open("rb") as file:
+            lines = ((f"{path}:{n}", line) for n, line in enumerate(file, 1) if line.strip())
+            for where, line in lines:
+                row = _parse(kind, line, where)
+                if row.side != side:
+                    more = sum(_parse(kind, line, where).side != side for where, line in lines)
+                    raise InvalidRequest(_leak(row, where, side, more))
+                yield row
+    except OSError as error:
+        raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parse(kind: type[AnyRow], line: bytes, where: str) -> AnyRow:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise InvalidRequest(f"{where}: {field}: {first['msg']}") from None
+
+
+def _leak(row: Sourced, where: str, side: Side, more: int) -> str:
+    used = f"only to {row.side}" if row.side else "neither to train nor to test"
+    made = "made from what is held out" if side == "train" else "not made from what is held out"
+    return (
+        f"{where}: {made}: {_names(row)}the row may be used {used}, and {more} more rows of this "
+        f"file may not {side} either; make the data anew with `revelator synthesize`"
+    )
+
+
+def _names(row: Sourced) -> str:
+    """The held-out passages of `row`, or nothing where its question is what is held out."""
+    titles = [repr(title) for title in row.provenance.titles if is_held_out(title)]
+    return f"{', '.join(titles)}; " if titles else ""

@@ -1,0 +1,190 @@
+"""The updates: AdamW on float32 copies of the weights, points to resume from, bit for bit.
+
+A point is saved every so many updates or minutes and when the process is asked to end (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from service.workshop.lean.batches import batches_of
+from service.workshop.lean.families import Family, packed
+from service.workshop.lean.network import LeanLlama
+from service.workshop.recipes.checkpoint import POINTS
+from service.workshop.recipes.curves import write_curves
+from service.workshop.recipes.fitting import WHOLE, last_point
+from service.workshop.recipes.recipe import LossPoint, Run
+
+STATE: Final = "state.pt"
+KEPT: Final = 2  # points
+BETAS: Final = (0.9, 0.99)
+
+
+class Stopped(KeyboardInterrupt):
+    """The process was asked to end, and a point was saved; the command ends as by Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`steps` updates of about `tokens` tokens each; after `warm_up` of them the rate is constant,
+    unless it falls linearly over the last `cool_down`."""
+
+    steps: int
+    tokens: int
+    learning_rate: float
+    warm_up: int
+    cool_down: int
+    weight_decay: float
+    clip: float
+    seed: int
+    save_every: int
+    save_minutes: float | None
+    log_every: int
+
+    def rate(self, step: int) -> float:
+        """Of update `step`, counted from 0."""
+        warm = min(1.0, (step + 1) / max(1, self.warm_up))
+        cool = min(1.0, (self.steps - step) / max(1, self.cool_down))
+        return self.learning_rate * min(warm, cool)
+
+
+class Loop:
+    """`export` writes the model as it is now into a folder."""
+
+    def __init__(
+        self, model: LeanLlama, families: Sequence[Family], plan: Plan, run: Run,
+        export: Callable[[Path], None],
+    ) -> None:  # fmt: skip
+        self.model, self.families, self.plan, self.run = model, families, plan, run
+        self.export = export
+        self.weights = [p for p in model.parameters() if p.requires_grad]
+        self.masters = [p.detach().float() for p in self.weights]
+        self.optimizer = torch.optim.AdamW(
+            self.masters, betas=BETAS, weight_decay=plan.weight_decay, fused=True
+        )
+        self.step = self.tokens = 0
+        self.losses: list[LossPoint] = []
+        self.recent: list[float] = []
+        self.stopping = False
+
+    def fit(self) -> list[LossPoint]:
+        """All updates that are left. Raises Stopped."""
+        if self.run.resume:
+            self._resume()
+        saved = began = time.monotonic()
+        seen = self.tokens
+        with self._stopping_gently():
+            for batch in self._batches():
+                self._update(batch)
+                now = time.monotonic()
+                if self.step % self.plan.log_every == 0 or self.step == self.plan.steps:
+                    self._log((self.tokens - seen) / max(1e-9, now - began))
+                minutes = self.plan.save_minutes
+                due = self.step % self.plan.save_every == 0
+                if self.stopping or due or (minutes and now - saved > 60 * minutes):
+                    self._save()
+                    saved = now
+                if self.stopping:
+                    raise Stopped
+        return self.losses
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Those of the updates that are left, over as many epochs as they need."""
+        lengths = [len(family) for family in self.families]
+        at, epoch = 0, 0
+        while at < self.plan.steps:
+            for batch in batches_of(lengths, self.plan.tokens, f"{self.plan.seed}:{epoch}"):
+                if self.step <= at < self.plan.steps:
+                    yield batch
+                at += 1
+            epoch += 1
+
+    def _update(self, batch: Sequence[int]) -> None:
+        families = [self.families[place] for place in batch]
+        inputs = packed(families)
+        loss = cross_entropy(self.model(inputs), inputs.targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        grads = self._gradients()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.rate(self.step)
+        for master, grad in zip(self.masters, grads, strict=True):
+            master.grad = grad
+        self.optimizer.step()
+        with torch.no_grad():
+            for weight, master in zip(self.weights, self.masters, strict=True):
+                weight.copy_(master)
+                weight.grad = master.grad = None
+        self.step += 1
+        self.tokens += sum(map(len, families))
+        self.recent.append(loss.item())
+
+    def _gradients(self) -> list[Tensor]:
+        """In float32, together no longer than `clip`."""
+        grads = [w.grad for w in self.weights if w.grad is not None]
+        norms = [torch.linalg.vector_norm(grad, dtype=torch.float32) for grad in grads]
+        factor = self.plan.clip / max(float(torch.stack(norms).norm()), self.plan.clip)
+        return [grad.float().mul_(factor) for grad in grads]
+
+    def _log(self, rate: float) -> None:
+        loss = sum(self.recent) / len(self.recent)
+        self.losses.append(LossPoint(self.step, loss, self.plan.rate(self.step - 1)))
+        self.recent = []
+        self.run.say(
+            f"step {self.step} of {self.plan.steps}  loss {loss:.4f}  {self.tokens:,} tokens, "
+            f"{rate:.0f}/s"
+        )
+
+    def _save(self) -> None:
+        folder = self.run.folder / POINTS / f"checkpoint-{self.step}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.export(folder)
+        state: dict[str, Any] = {
+            "step": self.step, "tokens": self.tokens, "losses": self.losses, "recent": self.recent,
+            "masters": self.masters, "optimizer": self.optimizer.state_dict(),
+        }  # fmt: skip
+        torch.save(state, folder / STATE)
+        (folder / WHOLE).touch()
+        write_curves(self.run.folder, self.losses)
+        others = sorted(folder.parent.glob("checkpoint-*"), key=lambda p: int(p.name[11:]))
+        for old in others[:-KEPT]:
+            shutil.rmtree(old)
+
+    def _resume(self) -> None:
+        point = last_point(self.run.folder / POINTS)
+        self.run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
+        if point is None:
+            return
+        state = torch.load(point / STATE, weights_only=False)
+        self.step, self.tokens = state["step"], state["tokens"]
+        self.losses, self.recent = state["losses"], state["recent"]
+        with torch.no_grad():
+            for master, kept, weight in zip(
+                self.masters, state["masters"], self.weights, strict=True
+            ):
+                master.copy_(kept)
+                weight.copy_(kept)
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    @contextmanager
+    def _stopping_gently(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stopping = True
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,210 @@
+"""`train router`: a head of two layers on the frozen first layers of MiniLM, and its temperature.
+
+`--data` names folders of people's questions and passages (`service/workshop/facts/routes.py` says
+what is made of them) or files of rows, of which the task `route` is learnt. A tenth of what could
+train sets the temperature instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import torch
+from pydantic import Field
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+
+from service.core.errors import ConfigurationError, InvalidRequest
+from service.encoders.router.base import ROUTES
+from service.encoders.router.head import SIZE, Head, RouterCard, normal_form, save_head
+from service.encoders.router.minilm import encoder_of
+from service.strategies.revelator.parsing import parse_route
+from service.workshop.calibration import fit_temperature
+from service.workshop.facts.routes import RoutedQuestion, routed_questions, weights
+from service.workshop.facts.rows import read_rows
+from service.workshop.facts.splits import Side
+from service.workshop.recipes.fitting import fit, trainer_arguments
+from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, Score, TrainingData
+from service.workshop.recipes.router_smoke import write_smoke_rows
+from service.workshop.recipes.settings import TrainerSettings
+
+HELD_OUT_SCALE = 0.15  # of what is synthesised for training
+
+
+class RouterTraining(TrainerSettings):
+    layers: int = Field(3, ge=1, le=6, description="Of MiniLM; the head reads their mean vector.")
+    longest: int = Field(128, ge=8, le=512, description="Word pieces that are read of a question.")
+    hidden: int = Field(128, ge=1)
+    dropout: float = Field(0.3, ge=0, lt=1, description="Of the hidden layer; half as much before.")
+    synthesised: float = Field(1.0, ge=0, description="How many, against what is usual.")
+    threads: int = Field(1, ge=1)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "shipped": {
+        "epochs": 12, "batch": 128, "rows_at_once": 128, "learning_rate": 2e-3, "warm_up": 0.1,
+        "weight_decay": 0.01, "schedule": "cosine", "log_every": 50, "device": "cpu",
+    },
+}  # fmt: skip
+
+
+class Network(torch.nn.Module):
+    """The head while it learns: what stands still of it is `routing.head.Head`. Vectors of length 1
+    come in, standardised by what training has seen."""
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+    def __init__(self, settings: RouterTraining, vectors: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", vectors.mean(0))
+        self.register_buffer("deviation", vectors.std(0) + 1e-5)
+        self.inner = torch.nn.Linear(SIZE, settings.hidden)
+        self.outer = torch.nn.Linear(settings.hidden, len(ROUTES))
+        self.dropout = settings.dropout
+
+    def forward(
+        self, vectors: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """(rows, 384), (rows,), (rows,) to `loss` and `logits` (rows, routes)."""
+        drop = torch.nn.functional.dropout
+        standard = drop((vectors - self.mean) / self.deviation, self.dropout / 2, self.training)
+        hidden = drop(torch.relu(self.inner(standard)), self.dropout, self.training)
+        logits = self.outer(hidden)
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        return {"loss": (losses * weight).mean(), "logits": logits}
+
+    @torch.inference_mode()
+    def logits(self, vectors: torch.Tensor) -> Any:
+        self.eval()
+        nothing = torch.zeros(len(vectors))
+        return self(vectors, nothing.long(), nothing)["logits"].numpy()
+
+    def head(self, card: RouterCard) -> Head:
+        """With the standardisation inside the first layer."""
+        inner = self.inner.weight.detach() / self.deviation
+        bias = self.inner.bias.detach() - inner @ self.mean
+        outer = self.outer.weight.detach(), self.outer.bias.detach()
+        return Head(card, *(np.ascontiguousarray(part) for part in (inner, bias, *outer)))
+
+
+class _Rows(Dataset[dict[str, Any]]):
+    def __init__(self, rows: Sequence[RoutedQuestion], vectors: torch.Tensor) -> None:
+        self.rows, self.vectors, self.weights = rows, vectors, weights(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return {
+            "vectors": self.vectors[place],
+            "labels": ROUTES.index(self.rows[place].route),
+            "weight": self.weights[place],
+        }
+
+
+def read(settings: RouterTraining) -> TrainingData[RoutedQuestion]:
+    if not settings.data:
+        raise ConfigurationError("data: name a folder of questions and passages, or files of rows")
+    train = [row for path in settings.data for row in _questions(path, "train", settings)]
+    held_out = [row for path in settings.held_out for row in _questions(path, "test", settings)]
+    digest = hashlib.sha256(json.dumps([train, held_out]).encode()).hexdigest()
+    return TrainingData(train, held_out, digest)
+
+
+def _questions(path: Path, side: Side, settings: RouterTraining) -> list[RoutedQuestion]:
+    if path.is_dir():
+        held_out = side == "test"
+        scale = settings.synthesised * (HELD_OUT_SCALE if held_out else 1.0)
+        return routed_questions(path, held_out=held_out, seed=settings.seed, scale=scale)
+    found = []
+    for row in read_rows(path, side):
+        if row.task == "route":
+            said = row.messages[-1].content
+            if (route := parse_route(said)) is None:
+                raise InvalidRequest(f"{path}: row {row.provenance.item}: {said!r} is no route")
+            question = normal_form(row.question)
+            found.append(RoutedQuestion(question, route, row.provenance.pipeline))
+    if not found:
+        raise InvalidRequest(f"{path}: no rows of task route")
+    return found
+
+
+def vectors_of(rows: Sequence[RoutedQuestion], card: RouterCard, threads: int) -> torch.Tensor:
+    """(rows, 384), by the very encoder that serves."""
+    encoder = encoder_of(card, threads)
+    return torch.tensor(anyio.run(encoder.embed_queries, [row.question for row in rows]))
+
+
+def card_of(settings: RouterTraining) -> RouterCard:
+    return RouterCard(layers=settings.layers, longest=settings.longest, temperature=1.0)
+
+
+def train_network(
+    settings: RouterTraining, rows: Sequence[RoutedQuestion], vectors: torch.Tensor, run: Run
+) -> tuple[Network, list[LossPoint]]:
+    torch.manual_seed(settings.seed)
+    network = Network(settings, vectors)
+    arguments = TrainingArguments(**trainer_arguments(settings, run), remove_unused_columns=False)
+    losses = fit(Trainer(network, arguments, train_dataset=_Rows(rows, vectors)), run)
+    return network.cpu(), losses
+
+
+def fit_router(settings: RouterTraining, data: TrainingData[RoutedQuestion], run: Run) -> Outcome:
+    """Train, set the temperature, write the head; scores of the held-out rows."""
+    card, validating = card_of(settings), [row.validates for row in data.train]
+    rows = [row for row, aside in zip(data.train, validating, strict=True) if not aside]
+    aside = [row for row in data.train if row.validates]
+    network, losses = train_network(settings, rows, vectors_of(rows, card, settings.threads), run)
+    if not run.main:
+        return Outcome(losses)
+    if aside:
+        logits = network.logits(vectors_of(aside, card, settings.threads))
+        temperature = fit_temperature(logits, [ROUTES.index(row.route) for row in aside])
+        card = card.model_copy(update={"temperature": temperature})
+        run.say(f"temperature {temperature:.3f}, set on {len(aside)} rows")
+    head = network.head(card)
+    save_head(head, run.folder)
+    if not data.held_out:
+        return Outcome(losses)
+    chances = head.probabilities(vectors_of(data.held_out, card, settings.threads))
+    return Outcome(losses, scores_of(data.held_out, [ROUTES[n] for n in chances.argmax(1)]))
+
+
+def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str, Score]:
+    """Accuracy, beside always giving the commonest route, and the recall of each route."""
+    right = [row.route == route for row, route in zip(rows, given, strict=True)]
+    counts = Counter(row.route for row in rows)
+    scores = {
+        "accuracy": Score(sum(right) / len(rows), max(counts.values()) / len(rows), len(rows))
+    }
+    for route in ROUTES:
+        own = [hit for hit, row in zip(right, rows, strict=True) if row.route == route]
+        if own:
+            scores[f"recall of {route}"] = Score(sum(own) / len(own), 1 / len(counts), len(own))
+    return scores
+
+
+def smoke(folder: Path) -> RouterTraining:
+    train, held_out = write_smoke_rows(folder)
+    return RouterTraining(
+        data=(train,), held_out=(held_out,), steps=120, batch=32, rows_at_once=32,
+        learning_rate=5e-3, log_every=4, save_every=40, device="cpu",
+    )  # fmt: skip
+
+
+RECIPE: Recipe[RouterTraining, RoutedQuestion] = Recipe(
+    name="router",
+    settings=RouterTraining,
+    presets=PRESETS,
+    read=read,
+    fit=fit_router,
+    smoke=smoke,
+)

@@ -1,0 +1,115 @@
+"""The settings of a recipe: a preset, its file (TOML), flags, each over the one before."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+
+from service.core.errors import ConfigurationError
+from service.core.settings.base import Section
+
+S = TypeVar("S", bound="RecipeSettings")
+
+
+class RecipeSettings(Section):
+    """What every recipe has. Data and how often is saved or shown leave the weights alone."""
+
+    data: tuple[Path, ...] = Field((), description="What is learnt.")
+    held_out: tuple[Path, ...] = Field((), description="What only measures; scores need it.")
+    seed: int = 0
+    save_every: int = Field(200, ge=1, description="Updates between two saved points.")
+    log_every: int = Field(10, ge=1, description="Updates between two rows of the loss table.")
+
+
+class TrainerSettings(RecipeSettings):
+    """What recipes on `transformers.Trainer` have besides. `steps`, where given, replaces `epochs`.
+
+    `batch` is the rows of one update over all devices, so that it means the same on any number of
+    them; `rows_at_once` is what one device holds at a time.
+    """
+
+    epochs: float = Field(1.0, gt=0)
+    steps: int | None = Field(None, ge=1)
+    batch: int = Field(32, ge=1)
+    rows_at_once: int = Field(8, ge=1)
+    learning_rate: float = Field(1e-4, gt=0)
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warm_up: float = Field(0.1, ge=0, description="Below 1 a share of the updates, else updates.")
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float = Field(1.0, gt=0, description="Longest gradient.")
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: Literal["auto", "cpu"] = "auto"
+
+
+WITHOUT_EFFECT = frozenset({"data", "held_out", "save_every", "log_every"})
+
+
+def read_settings(
+    kind: type[S],
+    presets: Mapping[str, Mapping[str, Any]],
+    *,
+    preset: str | None = None,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> S:
+    """Raises ConfigurationError naming the preset, the file or the setting, and what is wrong."""
+    if preset is not None and preset not in presets:
+        raise ConfigurationError(f"no preset {preset!r}; this recipe has {', '.join(presets)}")
+    chosen = dict(presets[preset]) if preset else {}
+    try:
+        return kind.model_validate(chosen | _read_toml(file) | dict(flags or {}))
+    except ValidationError as error:
+        raise ConfigurationError(_explain(kind, error)) from None
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` texts to values; a value reads as TOML does, else as plain text."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not (name.strip() and equals):
+            raise ConfigurationError(f"--set {assignment}: it is --set NAME=VALUE")
+        try:
+            values[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name.strip()] = value.strip()
+    return values
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What tells two runs' settings (as JSON) apart and has an effect on the weights."""
+    names = sorted((before.keys() | now.keys()) - WITHOUT_EFFECT)
+    return [
+        f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _read_toml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no valid TOML: {error}") from None
+
+
+def _explain(kind: type[RecipeSettings], error: ValidationError) -> str:
+    problems = []
+    for problem in error.errors():
+        name = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            said = f"no such setting; there are {', '.join(kind.model_fields)}"
+        elif problem["type"] == "missing":
+            said = f"it must be given: --set {name}=VALUE"
+        else:
+            said = problem["msg"]
+        problems.append(f"{name}: {said}")
+    return "settings: " + "; ".join(problems)

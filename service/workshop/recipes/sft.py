@@ -1,0 +1,247 @@
+"""`train sft`: a causal language model learns its own turns in chats, by LoRA or whole.
+
+Any model of transformers with a fast tokenizer. The result is an adapter (`revelator worker MODEL
+--lora NAME=OUT`), or with `merge` or without LoRA a model to be served as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel
+from pydantic import Field
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+from trl import SFTConfig, SFTTrainer
+
+from service.core.errors import ConfigurationError, InvalidRequest
+from service.engines.encoding import PromptEncoder
+from service.engines.training_notes import KEY, TrainingNotes
+from service.workshop.facts.rows import Row
+from service.workshop.recipes.chats import TokenRow, encode_chat
+from service.workshop.recipes.data import read_data
+from service.workshop.recipes.fitting import fit, trainer_arguments
+from service.workshop.recipes.lean import LeanPlan, fit_lean
+from service.workshop.recipes.mixing import mix
+from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, TrainingData
+from service.workshop.recipes.replying import reply_scores
+from service.workshop.recipes.sft_smoke import write_base, write_smoke_rows
+
+CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
+
+
+class SftSettings(LeanPlan):
+    model: str = Field(description="The base model: a folder or a name on the hub.")
+    longest: int = Field(2048, ge=16, description="Tokens of a row; longer ones are left out.")
+    lora_rank: int = Field(8, ge=0, description="0: no LoRA, all weights are trained.")
+    lora_alpha: int = Field(16, ge=1)
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    lora_targets: str | tuple[str, ...] = "all-linear"
+    merge: bool = Field(False, description="Write the whole model with the adapter in it.")
+    gradient_checkpointing: bool = Field(False, description="Less memory, a third more time.")
+    cap_per_task: int = Field(60_000, ge=1)
+    task_weights: dict[str, float] = {}
+    task_temperature: float = Field(1.0, ge=1)
+    score_rows: int = Field(200, ge=1, description="Held-out rows that are answered at the end.")
+    lean: bool = Field(False, description="A Llama on a CPU, whole or by LoRA: see training/lean.")
+    batch_tokens: int = Field(2048, ge=16, description="Tokens of an update, where lean.")
+    cool_down: float = Field(0.0, ge=0, description="Where lean: updates, or a share of them.")
+    save_minutes: float | None = Field(None, gt=0, description="Where lean: save so often too.")
+    threads: int | None = Field(None, ge=1, description="Where lean; else as torch has it.")
+    chat_template: str | None = Field(
+        None, description="A Jinja file instead of the model's own, or `turns`: turns alone."
+    )
+
+
+# hanrag (METHODS.md §1.5) is on a causal base. What the papers do not give is ours, of autorag
+# (METHODS.md §2.5) too.
+PRESETS: dict[str, dict[str, Any]] = {
+    "hanrag": {
+        "epochs": 1, "learning_rate": 1e-4, "schedule": "cosine", "warm_up": 0.1, "batch": 64,
+        "lora_rank": 8, "lora_alpha": 16, "cap_per_task": 60_000, "longest": 2048,
+        "precision": "bf16",
+    },
+    "autorag": {
+        "epochs": 5, "learning_rate": 1e-5, "schedule": "cosine", "warm_up": 0.03, "batch": 64,
+        "lora_rank": 0, "longest": 8192, "precision": "bf16", "gradient_checkpointing": True,
+    },
+    "embedded": {
+        "epochs": 1, "learning_rate": 1e-4, "schedule": "constant", "warm_up": 40, "lora_rank": 0,
+        "longest": 1536, "precision": "bf16", "device": "cpu", "lean": True, "save_minutes": 10,
+        "save_every": 100_000, "chat_template": "turns",
+    },
+    "small": {
+        "epochs": 3, "learning_rate": 2e-3, "schedule": "cosine", "warm_up": 0.1, "batch": 16,
+        "rows_at_once": 16, "lora_rank": 16, "lora_alpha": 32, "device": "cpu",
+    },
+}  # fmt: skip
+
+
+def fit_sft(settings: SftSettings, data: TrainingData[Row], run: Run) -> Outcome:
+    """Train on `data` and write adapter or model, with its tokenizer, into the run's folder."""
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    _check_is_causal(settings.model)
+    encoder = PromptEncoder(_tokenizer(settings))
+    rows = token_rows(settings, data.train, encoder, run)
+    if settings.lean:
+        base = _load_model(settings)
+        setattr(base.config, KEY, notes_of(data.train).model_dump())
+        losses, model = fit_lean(settings, base, _lora(settings), rows, encoder, run)
+        return _written(settings, data, run, losses, model, encoder)
+    trainer = SFTTrainer(
+        model=_load_model(settings),
+        args=sft_arguments(settings, run),
+        train_dataset=Dataset.from_list([row._asdict() for row in rows]),
+        processing_class=encoder.tokenizer,
+        peft_config=_lora(settings),
+    )
+    losses = fit(trainer, run)
+    if not run.main:
+        return Outcome(losses)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return _written(settings, data, run, losses, model, encoder)
+
+
+def _written(
+    settings: SftSettings, data: TrainingData[Row], run: Run, losses: Sequence[LossPoint],
+    model: Any, encoder: PromptEncoder,
+) -> Outcome:  # fmt: skip
+    """Score the model on what is held out and write it."""
+    model.eval()
+    scores = reply_scores(
+        model, encoder, data.held_out, at_once=settings.rows_at_once, most=settings.score_rows
+    )
+    if settings.merge and isinstance(model, PeftModel):
+        model = model.merge_and_unload()
+    model.save_pretrained(run.folder)
+    (run.folder / "README.md").unlink(missing_ok=True)  # a form that nobody has filled in
+    encoder.tokenizer.save_pretrained(run.folder)
+    return Outcome(losses, scores)
+
+
+def notes_of(rows: Sequence[Row]) -> TrainingNotes:
+    """What the model's folder says of its training: the template set, where all rows have one."""
+    sets = {row.provenance.templates for row in rows}
+    tuned = any(row.task == "autorag" for row in rows)
+    return TrainingNotes(
+        templates=sets.pop() if len(sets) == 1 else None, autorag="tuned" if tuned else None
+    )
+
+
+def token_rows(
+    settings: SftSettings, rows: Sequence[Row], encoder: PromptEncoder, run: Run
+) -> list[TokenRow]:
+    """The rows of one epoch as ids and labels, mixed over tasks.
+
+    Says how many are left out as too long. Raises InvalidRequest where none is left or the model's
+    template refuses one, ConfigurationError for a weight of a task that has no rows.
+    """
+    try:
+        order = mix(
+            [row.task for row in rows], seed=settings.seed, cap=settings.cap_per_task,
+            temperature=settings.task_temperature, weights=settings.task_weights,
+        )  # fmt: skip
+    except KeyError as error:
+        raise ConfigurationError(f"task_weights: no rows of task {error}") from None
+    encoded: dict[int, list[TokenRow]] = {}
+    for place in set(order):
+        try:
+            encoded[place] = encode_chat(encoder, rows[place])
+        except ValueError as error:
+            raise InvalidRequest(f"row {rows[place].provenance.item}: {error}") from None
+    mixed = [row for place in order for row in encoded[place]]
+    kept = [row for row in mixed if len(row.input_ids) <= settings.longest]
+    if run.main and len(kept) < len(mixed):
+        left_out = f"{len(mixed) - len(kept)} of {len(mixed)} rows"
+        run.say(f"{left_out} left out: over {settings.longest} tokens")
+    if not kept:
+        raise InvalidRequest(f"every row is longer than {settings.longest} tokens (longest)")
+    return kept
+
+
+def _open(kind: Any, model: str, **options: Any) -> Any:
+    try:
+        return kind.from_pretrained(model, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0][:300]
+        raise ConfigurationError(f"model: {model} cannot be loaded: {reason}") from None
+
+
+def _tokenizer(settings: SftSettings) -> Any:
+    tokenizer = _open(AutoTokenizer, settings.model)
+    if settings.chat_template is not None:
+        path = CHAT_TEMPLATES.get(settings.chat_template, Path(settings.chat_template))
+        try:
+            tokenizer.chat_template = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"chat_template: {path} cannot be read: {error}") from None
+    return tokenizer
+
+
+def _check_is_causal(model: str) -> None:
+    """HANRAG-Fair's FLAN-T5 and its kin have an encoder, which the loss on chats knows nothing of.
+
+    Raises ConfigurationError.
+    """
+    config = _open(AutoConfig, model)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ConfigurationError(
+            f"model: {model} is an encoder-decoder ({config.model_type}); train sft trains "
+            "decoder-only (causal) models, so HANRAG-Fair on FLAN-T5 cannot be trained: name a "
+            "causal instruct model"
+        )
+
+
+def _load_model(settings: SftSettings) -> Any:
+    """Full precision where the weights themselves are trained; under LoRA they only serve."""
+    frozen = settings.lora_rank and settings.precision == "bf16"
+    return _open(
+        AutoModelForCausalLM, settings.model, dtype=torch.bfloat16 if frozen else torch.float32
+    )
+
+
+def sft_arguments(settings: SftSettings, run: Run) -> SFTConfig:
+    return SFTConfig(
+        **trainer_arguments(settings, run),
+        gradient_checkpointing=settings.gradient_checkpointing,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+    )
+
+
+def _lora(settings: SftSettings) -> LoraConfig | None:
+    if not settings.lora_rank:
+        return None
+    targets = settings.lora_targets
+    kind: Literal["CAUSAL_LM"] = "CAUSAL_LM"
+    return LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type=kind,
+    )
+
+
+def smoke(folder: Path) -> SftSettings:
+    """Two made-up tasks, learnt by a small random model."""
+    train, held_out = write_smoke_rows(folder)
+    return SftSettings(
+        data=(train,), held_out=(held_out,), model=str(write_base(folder / "base", train)),
+        steps=200, batch=16, rows_at_once=16, learning_rate=2e-3, lora_rank=0, log_every=5,
+        save_every=100, device="cpu", chat_template="turns",
+    )  # fmt: skip
+
+
+RECIPE: Recipe[SftSettings, Row] = Recipe(
+    name="sft",
+    settings=SftSettings,
+    presets=PRESETS,
+    read=lambda settings: read_data(Row, settings),
+    fit=fit_sft,
+    smoke=smoke,
+)

@@ -1,0 +1,235 @@
+"""`revelator synthesize PIPELINE`: read, ask the teacher, write rows and an account of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio.to_thread
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from service.core.concurrency import closing
+from service.core.errors import ConfigurationError, StoreError
+from service.core.settings import Settings
+from service.runtime import Runtime, open_runtime
+from service.workshop.facts.splits import Side
+from service.workshop.synthesis.contract import Item, Pipeline, Reading
+from service.workshop.synthesis.driver import WRONG_SIDE, Run, key_of, work_off
+from service.workshop.synthesis.excluding import EXCLUDED, is_excluded, read_questions_of
+from service.workshop.synthesis.finding import finder_of
+from service.workshop.synthesis.journal import Journal, open_journal
+from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
+from service.workshop.synthesis.reading import read_lines
+from service.workshop.synthesis.report import (
+    Account,
+    Prices,
+    Report,
+    Result,
+    files_of,
+    report_of,
+    settle,
+    table,
+    write_report,
+    write_rows,
+)
+from service.workshop.synthesis.rules.running import TEACHER, draw_all, read_corpus
+from service.workshop.synthesis.teacher import Spent, Teacher
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. `teacher` is the name of an engine, `model` of a model there, or
+    `rules`; `exclude` files of questions that no row may ask. `date` is today's where it is not
+    given."""
+
+    input: Path
+    output: Path
+    teacher: str = "default"
+    model: str | None = None
+    collection: str | None = None
+    templates: str | None = None
+    exclude: tuple[Path, ...] = ()
+    side: Side = "train"
+    limit: int | None = None
+    concurrency: int = 8
+    seed: int = 0
+    prices: Prices = field(default_factory=Prices)
+    date: str = ""
+
+    @property
+    def day(self) -> str:
+        return self.date or datetime.now(UTC).date().isoformat()
+
+    @property
+    def journal(self) -> Path:
+        return self.output.with_name(f"{self.output.name}.journal")
+
+    @property
+    def report(self) -> Path:
+        return self.output.with_name(f"{self.output.stem}.report.json")
+
+
+async def synthesize_file(
+    settings: Settings, name: PipelineName, options: Options, console: Console | None = None
+) -> Report:
+    """Run a pipeline, or go on with a run that ended early; show and write the report.
+
+    Raises InvalidRequest for an input that cannot be read or used, ConfigurationError for a
+    teacher or templates that cannot be used, EngineFailure when the teacher is out (what is done
+    is kept), StoreError.
+    """
+    screen = console or Console()
+    pipeline = pipeline_of(name, options.templates)
+    if options.teacher == TEACHER:
+        with screen.status("drawing by rules"):
+            report = await anyio.to_thread.run_sync(
+                by_rules, name, pipeline, options, abandon_on_cancel=True
+            )
+    else:
+        report = await by_teacher(settings, pipeline, options, screen)
+    screen.print(table(report))
+    files = [*files_of(options.output, pipeline.kinds).values(), options.report]
+    screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
+    return report
+
+
+async def by_teacher(
+    settings: Settings, pipeline: Pipeline[Any], options: Options, screen: Console
+) -> Report:
+    """Work off the items of the input with an engine of the settings."""
+    if pipeline.searches and options.collection is None:
+        raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
+    reading = read_input(pipeline, options)
+    async with open_runtime(settings) as runtime:
+        run = Run(
+            pipeline,
+            teacher_of(runtime, options),
+            await finder_of(runtime.retriever, options.collection, options.side),
+            options.side,
+            options.seed,
+            options.concurrency,
+        )
+        return await run_all(run, reading, options, screen)
+
+
+def read_input(pipeline: Pipeline[Any], options: Options) -> Reading[Any]:
+    """The items that are to be worked off, and all lines that are none."""
+    lines, bad = read_lines(options.input)
+    reading = pipeline.read(lines, Random(options.seed))
+    return Reading(reading.items[: options.limit], sorted(bad + reading.bad))
+
+
+def teacher_of(runtime: Runtime, options: Options) -> Teacher:
+    """The engine that the options name, with the name of its model for the rows."""
+    engine = runtime.engines.get(options.teacher)
+    if engine is None:
+        known = ", ".join(sorted(runtime.engines))
+        raise ConfigurationError(f"--teacher {options.teacher}: the engines are {known}")
+    settings = runtime.settings.engines[options.teacher]
+    label = options.model or settings.model
+    if label is None and settings.kind != "embedded":
+        raise ConfigurationError(
+            f"--teacher {options.teacher}: every row names its teacher's model; give --model or "
+            f"engines.{options.teacher}.model"
+        )
+    return Teacher(engine, label or "embedded", options.model)
+
+
+async def run_all(run: Run, reading: Reading[Any], options: Options, screen: Console) -> Report:
+    """Work off what is not done, then settle: write the output and the report."""
+    excluded = read_questions_of(options.exclude)
+    own = [item for item in reading.items if item.source.side == run.side]
+    items = [item for item in own if not is_excluded(item.source.question, excluded)]
+    refused = Counter({WRONG_SIDE[run.side]: len(reading.items) - len(own)})
+    refused[EXCLUDED] = len(own) - len(items)
+    with _writing(options), open_journal(options.journal, header_of(run, options)) as journal:
+        await _work_off(items, run, journal, options, screen)
+        records = {item.id: journal.done[key_of(item)] for item in items}
+        account = Account(items, records, refused, reading.bad, excluded=excluded)
+        result = settle(account, run.pipeline, run.seed)
+        report = report_of(result, account, journal.header, journal.spent, options.prices)
+        _write(run.pipeline, result, report, options)
+    return report
+
+
+def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: Options) -> Report:
+    """Draw items from passages by rules, without a teacher."""
+    lines, bad = read_lines(options.input)
+    corpus = read_corpus(lines, bad, options.side, options.seed, pipeline.templates)
+    drawn = draw_all(name, corpus, options.limit)
+    account = replace(drawn, excluded=read_questions_of(options.exclude))
+    header = {
+        "pipeline": name, "version": pipeline.version, "teacher": TEACHER, "seed": options.seed,
+        "templates": pipeline.templates or None, "side": options.side, "date": options.day,
+    }  # fmt: skip
+    result = settle(account, pipeline, options.seed)
+    report = report_of(result, account, header)
+    with _writing(options):
+        _write(pipeline, result, report, options)
+    return report
+
+
+@contextmanager
+def _writing(options: Options) -> Iterator[None]:
+    try:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        file = error.filename or options.output
+        raise StoreError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def _write(pipeline: Pipeline[Any], result: Result, report: Report, options: Options) -> None:
+    write_rows(files_of(options.output, pipeline.kinds), result.rows, report.run)
+    write_report(options.report, report)
+
+
+def header_of(run: Run, options: Options) -> dict[str, Any]:
+    """What makes a run this one; it becomes the provenance of its rows."""
+    return {
+        "pipeline": run.pipeline.name,
+        "version": run.pipeline.version,
+        "prompts": run.pipeline.prompts.digest,
+        "templates": run.pipeline.templates or None,
+        "teacher": run.teacher.label,
+        "engine": run.teacher.engine.name,
+        "collection": options.collection,
+        "seed": run.seed,
+        "side": run.side,
+        "date": options.day,
+    }
+
+
+async def _work_off(
+    items: list[Item[Any]], run: Run, journal: Journal, options: Options, screen: Console
+) -> None:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[spent]}"),
+    )  # fmt: skip
+    progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
+    done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)
+    with progress:
+        bar = progress.add_task(run.pipeline.name, total=len(items), completed=done, spent="")
+        async with closing(work_off(items, run, journal)) as finished:
+            async for _ in finished:
+                progress.update(bar, advance=1, spent=_shown(journal.spent, options.prices))
+
+
+def _shown(spent: Spent, prices: Prices) -> str:
+    tokens = f"{spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens"
+    cost = prices.of(spent)
+    return f"{tokens}, cost {cost:,.2f}" if cost else tokens

@@ -1,0 +1,135 @@
+"""Runs a pipeline over its items: performs what it asks for, and keeps what became of each."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.core.concurrency import closing, merge
+from service.core.domain import Passage
+from service.core.errors import EngineFailure
+from service.workshop.facts.splits import Side
+from service.workshop.synthesis.contract import (
+    Ask,
+    BadRound,
+    Dropped,
+    Item,
+    Outcome,
+    Pipeline,
+    Request,
+    Search,
+    Steps,
+)
+from service.workshop.synthesis.journal import Journal, Record
+from service.workshop.synthesis.teacher import Spent, Teacher, TeacherOut
+
+Finder = Callable[[Search], Awaitable[tuple[Passage, ...]]]
+OUTAGE: Final = 5  # items in a row that the teacher was out for: the run ends
+WRONG_SIDE: Final[dict[Side, str]] = {"train": "held out", "test": "not held out"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a pipeline is run. `side`: what the rows are for; `find` searches the collection."""
+
+    pipeline: Pipeline[Any]
+    teacher: Teacher
+    find: Finder
+    side: Side = "train"
+    seed: int = 0
+    concurrency: int = 8
+
+
+def key_of(item: Item[Any]) -> str:
+    """An item and its content, by which a journal knows it again."""
+    return hashlib.sha256(repr((item.id, item.content)).encode()).hexdigest()[:16]
+
+
+async def work_off(
+    items: list[Item[Any]], run: Run, journal: Journal
+) -> AsyncIterator[tuple[Item[Any], Record]]:
+    """Work off the items that the journal does not have; each is in it before it is yielded.
+
+    Raises EngineFailure when the teacher is out for several items in a row: all that is done is
+    in the journal, and the same run may be started again.
+    """
+    todo = iter([item for item in items if not _is_done(item, journal)])
+    workers = [_work(todo, run, journal) for _ in range(max(run.concurrency, 1))]
+    missed = 0
+    async with closing(merge(workers)) as results:
+        async for _, (item, record, out) in results:
+            yield item, record
+            missed = missed + 1 if out else 0
+            if out and missed >= OUTAGE:
+                raise _outage(out)
+
+
+def _is_done(item: Item[Any], journal: Journal) -> bool:
+    record = journal.done.get(key_of(item))
+    return record is not None and not record.again
+
+
+def _outage(out: TeacherOut) -> EngineFailure:
+    return EngineFailure(
+        f"the teacher is out: {out.failure.detail}; what is done is kept, the same command goes on"
+    )
+
+
+async def _work(
+    todo: Iterator[Item[Any]], run: Run, journal: Journal
+) -> AsyncIterator[tuple[Item[Any], Record, TeacherOut | None]]:
+    for item in todo:
+        spent = Spent()
+        try:
+            record, out = kept(item, await _perform(item, run, spent), run.side, spent), None
+        except Dropped as drop:
+            record, out = Record(key_of(item), dropped=drop.reason, spent=spent), None
+        except TeacherOut as error:
+            record = Record(key_of(item), dropped="the teacher was out", again=True, spent=spent)
+            out = error
+        journal.append(record)
+        yield item, record, out
+
+
+def kept(item: Item[Any], outcome: Outcome, side: Side, spent: Spent) -> Record:
+    """The outcome as a record, without rows of the other side of the split."""
+    rows = tuple(row for row in outcome.rows if row.source.side == side)
+    lost = Counter(outcome.lost)
+    if len(rows) < len(outcome.rows):
+        lost[WRONG_SIDE[side]] += len(outcome.rows) - len(rows)
+    dropped = None if rows else (lost.most_common(1)[0][0] if lost else "no rows")
+    return Record(key_of(item), rows, dropped, lost if rows else {}, spent=spent)
+
+
+async def _perform(item: Item[Any], run: Run, spent: Spent) -> Outcome:
+    """Step the pipeline to its end."""
+    rng = random.Random(f"{run.seed}:{item.id}")
+    steps: Steps[Outcome] = run.pipeline.steps(item, rng)
+    brought: Any = None
+    asked = 0
+    try:
+        while True:
+            request = steps.send(brought)
+            asked += isinstance(request, Ask)
+            seed = random.Random(f"{run.seed}:{item.id}:{asked}").getrandbits(31)
+            brought = await _bring(request, run, seed, spent)
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome
+    finally:
+        steps.close()
+
+
+async def _bring(request: Request, run: Run, seed: int, spent: Spent) -> Any:
+    match request:
+        case Ask():
+            return await run.teacher.say(request, seed, spent)
+        case Search():
+            return await run.find(request)
+        case BadRound():
+            spent.bad[f"{request.stage}: {request.reason}"] += 1
+            return None

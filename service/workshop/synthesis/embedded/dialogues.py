@@ -1,0 +1,60 @@
+"""Rows of Auto-RAG's tuned format (METHODS.md §2.3): a dialogue with what the retriever brought."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from service.workshop.facts.corpora import Passage
+from service.workshop.facts.questions import vary_surface
+from service.workshop.facts.roles import autorag_turns
+from service.workshop.facts.rows import Row
+from service.workshop.facts.synthesis import Hop, Maker, Synthesised, hop_of
+from service.workshop.synthesis.embedded.prompts import Prompts
+from service.workshop.synthesis.embedded.reading import Reading
+
+MISSED: Final = 0.2  # of the hops whose first documents do not tell
+
+
+class Dialogues:
+    """Draws dialogues over facts under other names; a document is up to two passages."""
+
+    def __init__(
+        self, maker: Maker, reading: Reading, prompts: Prompts, rng: random.Random
+    ) -> None:
+        self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
+
+    def autorag(self) -> Row:
+        made = self._made()
+        question = vary_surface(made.question, self.rng)
+        documents: list[tuple[int, list[str]]] = []
+        repeats: list[str] = []
+        behind: list[Passage] = []
+        for number, hop in enumerate(made.hops):
+            if self.rng.random() < MISSED:
+                others = self._others(hop, self.rng.randint(1, 2))
+                documents.append((-1, [self._text(p, "") for p in others]))
+                repeats.append(hop_of(hop.fact, self.rng).question)
+                behind += others
+            others = self._others(hop, self.rng.randint(0, 1))
+            texts = [self._text(hop.fact.passage, hop.answer)]
+            texts += [self._text(p, "") for p in others]
+            self.rng.shuffle(texts)
+            documents.append((number, texts))
+            behind += [hop.fact.passage, *others]
+        turns = autorag_turns(made, question, documents, repeats)
+        return self.prompts.dialogue("autorag", question, turns, behind)
+
+    def _made(self) -> Synthesised:
+        """One whose passages name what they are about: a document shows no titles."""
+        while True:
+            made = self.maker.single() if self.rng.random() < 0.4 else self.maker.bridge()
+            if all(hop.fact.subject in hop.fact.passage.text for hop in made.hops):
+                return made
+
+    def _others(self, hop: Hop, size: int) -> Sequence[Passage]:
+        return self.reading.distractors(hop.question, hop.answer, [hop.fact.passage], size)
+
+    def _text(self, passage: Passage, answer: str) -> str:
+        return self.reading.cut(passage, answer).text

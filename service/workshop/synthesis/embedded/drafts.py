@@ -1,0 +1,77 @@
+"""Rows of DRAGIN's drafts (METHODS.md §3.3): reasoning that ends in ``So the answer is X.``
+
+Raw text without turns, as the profile `service` shows it. In a third of the rows nothing has been
+retrieved, and what the names stand for cannot be known: there the model learns to be unsure.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Final
+
+from service.strategies.dragin.prompts import Layout, opening_layout, shown
+from service.workshop.facts.corpora import Passage
+from service.workshop.facts.drafts import conclusion, statement
+from service.workshop.facts.questions import vary_surface
+from service.workshop.facts.roles import typed_like
+from service.workshop.facts.rows import Row
+from service.workshop.facts.synthesis import Maker, Synthesised
+from service.workshop.synthesis.embedded.prompts import Prompts
+from service.workshop.synthesis.embedded.reading import Reading
+
+UNRETRIEVED: Final = 0.35
+CONTINUED: Final = 0.35  # of the rows: the first sentences are written already
+TOP: Final = 3  # passages that the loop shows
+
+
+class Drafts:
+    """Draws drafts over facts, mostly under other names: single ones, bridges, comparisons."""
+
+    def __init__(
+        self, maker: Maker, reading: Reading, prompts: Prompts, rng: random.Random
+    ) -> None:
+        self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
+
+    def dragin(self) -> Row:
+        made = self._made()
+        draw = self.rng.random()
+        question = vary_surface(made.question, self.rng) if draw < 0.3 else made.question
+        sentences = [statement(typed_like(hop, question)) for hop in made.hops]
+        sentences.append(conclusion(made.answer))
+        layout = opening_layout(self.prompts.templates, question, may_decline=True)
+        behind = [hop.fact.passage for hop in made.hops]
+        if self.rng.random() >= UNRETRIEVED:
+            others = self._others(made, max(0, TOP - len(behind)))
+            layout = replace(layout, passages=self._shown(made, others))
+            behind += others
+        done = 0
+        if self.rng.random() < CONTINUED:
+            done = self.rng.randrange(len(sentences))
+            layout = replace(layout, written=" ".join(sentences[:done]))
+        return self._row(question, layout, " ".join(sentences[done:]), behind)
+
+    def _row(self, question: str, layout: Layout, rest: str, behind: list[Passage]) -> Row:
+        """The line ends with the answer: the next one would be another question's."""
+        return self.prompts.draft(question, layout.prompt().text, f" {rest}\n", behind)
+
+    def _made(self) -> Synthesised:
+        """One whose passages name what they are about: the block shows no titles."""
+        while True:
+            draw = self.rng.random()
+            made = self.maker.single() if draw < 0.25 else self.maker.bridge()
+            if draw > 0.75:
+                made = self.maker.comparison()
+            if all(hop.fact.subject in hop.fact.passage.text for hop in made.hops):
+                return made
+
+    def _others(self, made: Synthesised, most: int) -> list[Passage]:
+        hop = self.rng.choice(made.hops)
+        gold = [hop.fact.passage for hop in made.hops]
+        return self.reading.distractors(hop.question, made.answer, gold, self.rng.randint(0, most))
+
+    def _shown(self, made: Synthesised, others: list[Passage]) -> tuple[str, ...]:
+        texts = [self.reading.cut(hop.fact.passage, hop.answer).text for hop in made.hops]
+        texts += [self.reading.cut(other, "").text for other in others]
+        self.rng.shuffle(texts)
+        return shown(texts)

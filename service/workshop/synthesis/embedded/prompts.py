@@ -1,0 +1,134 @@
+"""Rows of the embedded model: a prompt of the template set that serves, and its target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from service.core.domain import RouteName
+from service.prompts.quoting import quote
+from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
+from service.strategies.revelator.roles import ROUTE_LABELS
+from service.workshop.facts.corpora import Passage
+from service.workshop.facts.roles import Turn
+from service.workshop.facts.rows import Row, RowMessage, RowProvenance, prompt_row
+from service.workshop.synthesis.embedded.sets import split_key
+
+PIPELINE: Final = "embedded"
+VERSION: Final = 1
+THINGS: Final = {1: "asks 1 thing"}
+
+
+class Prompts:
+    """Makes rows; `passages` are those behind a row, `written` where people wrote the question."""
+
+    def __init__(self, templates: str, seed: int, passages: Mapping[str, Passage]) -> None:
+        self.templates, self.passages = TemplateSet(templates), passages
+        self.name, self.seed = templates, seed
+        self.made = 0
+
+    def answer(
+        self, question: str, texts: Sequence[PassageText], answer: str,
+        passages: Sequence[Passage], *, written: bool,
+    ) -> Row:  # fmt: skip
+        """An empty `answer` is the declining form."""
+        prompt = self.templates.answer(question, texts)
+        target = quote(answer) or NO_ANSWER
+        return self._row("answer", question, prompt, target, passages, written=written)
+
+    def relevance(
+        self, question: str, text: PassageText, relevant: bool, passage: Passage, *, written: bool
+    ) -> Row:
+        prompt = self.templates.relevance(question, text)
+        target = "true" if relevant else "false"
+        return self._row("relevance", question, prompt, target, [passage], written=written)
+
+    def route(
+        self, question: str, route: RouteName, passages: Sequence[Passage], *, written: bool
+    ) -> Row:
+        prompt = self.templates.route(question)
+        return self._row("route", question, prompt, ROUTE_LABELS[route], passages, written=written)
+
+    def decompose(
+        self, question: str, parts: Sequence[str], passages: Sequence[Passage], *, written: bool
+    ) -> Row:
+        thought = THINGS.get(len(parts), f"asks {len(parts)} things")
+        value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
+        prompt, target = self.templates.decompose(question), json.dumps(value, ensure_ascii=False)
+        return self._row("decompose", question, prompt, target, passages, written=written)
+
+    def refine(
+        self, question: str, history: Sequence[Pair], target: str, passages: Sequence[Passage],
+        *, written: bool,
+    ) -> Row:  # fmt: skip
+        prompt = self.templates.refine(question, history)
+        return self._row("refine", question, prompt, quote(target), passages, written=written)
+
+    def ending(
+        self, question: str, history: Sequence[Pair], done: bool, passages: Sequence[Passage],
+        *, written: bool,
+    ) -> Row:  # fmt: skip
+        prompt = self.templates.ending(question, history)
+        target = "yes" if done else "no"
+        return self._row("ending", question, prompt, target, passages, written=written)
+
+    def final(
+        self, question: str, pairs: Sequence[Pair], answer: str, passages: Sequence[Passage],
+        *, written: bool,
+    ) -> Row:  # fmt: skip
+        prompt = self.templates.final(question, pairs)
+        target = quote(answer) or NO_ANSWER
+        return self._row("final", question, prompt, target, passages, written=written)
+
+    def merge(
+        self, question: str, pairs: Sequence[Pair], passages: Sequence[Passage], *, written: bool
+    ) -> Row:
+        """``A and B`` or ``A, B and C``; parts without an answer are left out."""
+        found = [quote(pair.answer) for pair in pairs if pair.answer]
+        tail = [f"{', '.join(found[:-1])} and {found[-1]}"] if len(found) > 1 else found
+        target = tail[0] if tail else NO_ANSWER
+        prompt = self.templates.merge(question, pairs)
+        return self._row("merge", question, prompt, target, passages, written=written)
+
+    def closed(self, question: str, answer: str) -> Row:
+        prompt = self.templates.closed(question)
+        return self._row("closed", question, prompt, quote(answer), (), written=True)
+
+    def dialogue(
+        self, task: str, question: str, turns: Sequence[Turn], passages: Sequence[Passage]
+    ) -> Row:
+        """Turns of the user and of the model, which learns all of its own."""
+        messages = [
+            message
+            for turn in turns
+            for message in (
+                RowMessage(role="user", content=turn.user),
+                RowMessage(role="assistant", content=turn.assistant, learn=True),
+            )
+        ]
+        source = self._source(task, passages, written=False)
+        return Row(task=task, question=question, messages=messages, provenance=source)
+
+    def draft(self, question: str, prompt: str, rest: str, passages: Sequence[Passage]) -> Row:
+        """Raw text that the model goes on with."""
+        row = self._row("dragin", question, prompt, rest, passages, written=False)
+        return row.model_copy(update={"raw": True})
+
+    def _row(
+        self, task: str, question: str, prompt: str, target: str, passages: Iterable[Passage],
+        *, written: bool,
+    ) -> Row:  # fmt: skip
+        source = self._source(task, passages, written=written)
+        return prompt_row(task, question, prompt, target, source)
+
+    def _source(self, task: str, passages: Iterable[Passage], *, written: bool) -> RowProvenance:
+        self.made += 1
+        behind = [self.passages[p.id] for p in passages]  # under their own titles
+        return RowProvenance(
+            pipeline=PIPELINE, version=VERSION, teacher="rules", item=f"{task}-{self.made}",
+            titles=list(dict.fromkeys(split_key(p) for p in behind)),
+            answer_title=split_key(behind[0]) if behind else None, written=written,
+            sources=list(dict.fromkeys(p.id for p in behind)), templates=self.name,
+            seed=self.seed, side="train",
+        )  # fmt: skip

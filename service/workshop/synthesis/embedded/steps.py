@@ -1,0 +1,170 @@
+"""Rows of the steps between searches: taking apart, asking next, knowing the end, concluding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from service.prompts.templates import Pair
+from service.workshop.facts.corpora import Passage
+from service.workshop.facts.questions import join_questions, vary_surface
+from service.workshop.facts.roles import as_typed as as_typed_answer
+from service.workshop.facts.roles import typed_like
+from service.workshop.facts.rows import Row
+from service.workshop.facts.splits import is_held_out
+from service.workshop.facts.synthesis import Maker, Synthesised, hop_of
+from service.workshop.synthesis.embedded.prompts import Prompts
+from service.workshop.synthesis.embedded.quantities import compared_quantities
+from service.workshop.synthesis.embedded.routing import Routing
+from service.workshop.synthesis.embedded.sets import Asked, Sets
+
+LOST: Final = 0.08  # of the histories, one of whose answers was not found
+
+
+class Chain(NamedTuple):
+    """A question over several others with their answers, in the order in which they are asked."""
+
+    question: str
+    pairs: tuple[Pair, ...]
+    answer: str
+    passages: tuple[Passage, ...]
+    written: bool
+
+
+class Steps:
+    """Draws rows of `decompose`, `refine`, `ending`, `final`, `merge` and `closed`."""
+
+    def __init__(
+        self, sets: Sets, maker: Maker, routing: Routing, prompts: Prompts, rng: random.Random
+    ) -> None:
+        self.maker, self.routing, self.prompts, self.rng = maker, routing, prompts, rng
+        self.known = [chain for row in sets.questions("decompositions") if (chain := known(row))]
+        self.read = [a for a in sets.asked("squad_train") if a.answer]
+        self.senses = [
+            (row["question"], row["answers"][0])
+            for row in sets.questions("routing")
+            if row["kind"] == "direct" and row["answers"]
+        ]
+
+    def decompose(self) -> Row:
+        draw = self.rng.random()
+        if draw < 0.15:
+            question, _ = self.routing.question("single")
+            question = vary_surface(question, self.rng)
+            part = question if question.endswith("?") else f"{question}?"
+            return self.prompts.decompose(question, [part], (), written=False)
+        if draw < 0.5:
+            made = self.maker.compound()
+            heads = [f"{hop.question.rstrip('? ')}?" for hop in made.hops]
+            passages, asked = passages_of(made), made.question
+        else:
+            heads, passages = self.routing.parts(), []
+            asked = join_questions(heads, self.rng)
+        question = vary_surface(asked, self.rng)
+        parts = as_typed(heads, question)
+        return self.prompts.decompose(question, parts, passages, written=False)
+
+    def refine(self) -> Row:
+        """The next sub-question; again in other words where the last one found nothing."""
+        if self.rng.random() < LOST:
+            made = self.maker.bridge()
+            lost = Pair(made.hops[0].question, None)
+            target = hop_of(made.hops[0].fact, self.rng).question
+            question = vary_surface(made.question, self.rng)
+            return self.prompts.refine(question, [lost], target, passages_of(made), written=False)
+        chain = self.single() if self.rng.random() < 0.12 else self.chain()
+        done = self.rng.randrange(len(chain.pairs))
+        target, history = chain.pairs[done].question, chain.pairs[:done]
+        return self.prompts.refine(
+            chain.question, history, target, chain.passages, written=chain.written
+        )
+
+    def ending(self) -> Row:
+        chain = self.single() if self.rng.random() < 0.2 else self.chain()
+        done = self.rng.random() < 0.5
+        pairs = list(chain.pairs if done else chain.pairs[: self.rng.randrange(len(chain.pairs))])
+        if done and self.rng.random() < LOST:
+            pairs[-1] = Pair(pairs[-1].question, None)
+            done = False
+        return self.prompts.ending(
+            chain.question, pairs, done, chain.passages, written=chain.written
+        )
+
+    def final(self) -> Row:
+        draw = self.rng.random()
+        if draw < 0.2:
+            chain = Chain(*compared_quantities(self.maker.names, self.rng), (), False)
+        else:
+            chain = self.single() if draw < 0.25 else self.chain()
+        pairs, answer = list(chain.pairs), chain.answer
+        if self.rng.random() < LOST:
+            pairs[-1], answer = Pair(pairs[-1].question, None), ""
+        return self.prompts.final(
+            chain.question, pairs, answer, chain.passages, written=chain.written
+        )
+
+    def merge(self) -> Row:
+        """Answers of parts put together; now and then one or all of them are missing."""
+        if self.rng.random() < 0.5:
+            made = self.maker.compound()
+            pairs = [Pair(hop.question, hop.answer) for hop in made.hops]
+            passages, asked = passages_of(made), made.question
+        else:
+            drawn = self.rng.sample(self.read, self.rng.choices((2, 3), (3, 1))[0])
+            pairs = [Pair(f"{a.question.rstrip('?. ')}?", a.answer) for a in drawn]
+            passages = [p for a in drawn for p in a.gold]
+            asked = join_questions([pair.question for pair in pairs], self.rng)
+        for place, pair in enumerate(pairs):
+            if self.rng.random() < LOST:
+                pairs[place] = Pair(pair.question, None)
+        question = vary_surface(asked, self.rng)
+        return self.prompts.merge(question, pairs, passages, written=False)
+
+    def closed(self) -> Row:
+        question, answer = self.rng.choice(self.senses)
+        return self.prompts.closed(vary_surface(question, self.rng), answer)
+
+    def chain(self) -> Chain:
+        """People's (two in five) or one made by rules."""
+        draw = self.rng.random()
+        if draw < 0.4 and self.known:
+            return self.rng.choice(self.known)
+        made = self.maker.bridge() if draw < 0.72 else self.maker.comparison()
+        question = vary_surface(made.question, self.rng)
+        hops = [typed_like(hop, question) for hop in made.hops]
+        pairs = tuple(Pair(hop.question, hop.answer) for hop in hops)
+        answer = as_typed_answer(made.answer, question)
+        return Chain(question, pairs, answer, tuple(passages_of(made)), False)
+
+    def single(self) -> Chain:
+        asked: Asked = self.rng.choice(self.read)
+        pair = Pair(f"{asked.question.rstrip('?. ')}?", asked.answer)
+        return Chain(asked.question, (pair,), asked.answer, asked.gold, True)
+
+
+def known(row: dict[str, object]) -> Chain | None:
+    """A chain of the set's own, where every sub-question has the object of one triple as answer.
+
+    None for others, and where a name that a triple is about is a held-out title.
+    """
+    evidences, parts, answers = row.get("evidences"), row["decomposition"], row["answers"]
+    if not evidences or not isinstance(evidences, list) or not isinstance(parts, list):
+        return None
+    if len(evidences) != len(parts) or not isinstance(answers, list) or not answers:
+        return None
+    if any(is_held_out(name) for subject, _, value in evidences for name in (subject, value)):
+        return None
+    pairs = tuple(Pair(str(q), str(e[2])) for q, e in zip(parts, evidences, strict=True))
+    return Chain(str(row["question"]), pairs, str(answers[0]), (), True)
+
+
+def passages_of(made: Synthesised) -> list[Passage]:
+    return [hop.fact.passage for hop in made.hops]
+
+
+def as_typed(parts: Sequence[str], question: str) -> list[str]:
+    """Parts begin with a capital, unless the question was typed in small letters."""
+    if question == question.lower():
+        return [part.lower() for part in parts]
+    return [part[:1].upper() + part[1:] for part in parts]

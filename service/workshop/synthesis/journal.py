@@ -1,0 +1,147 @@
+"""What is done, kept as it is done: one line an item, so that a run that ends goes on later."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from service.core.errors import ConfigurationError, StoreError
+from service.workshop.synthesis.contract import Row, Source
+from service.workshop.synthesis.teacher import Spent
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What became of one item: rows, or the reason for none. `key`: of the item and its content.
+
+    `again`: the teacher was out, so the next run tries it anew.
+    """
+
+    key: str
+    rows: tuple[Row, ...] = ()
+    dropped: str | None = None
+    lost: Mapping[str, int] = field(default_factory=dict)
+    again: bool = False
+    spent: Spent = field(default_factory=Spent)
+
+    def to_line(self) -> bytes:
+        spent = self.spent
+        value = {
+            "key": self.key,
+            "rows": [
+                {"fields": dict(row.fields), "source": asdict(row.source), "kind": row.kind}
+                for row in self.rows
+            ],
+            "dropped": self.dropped,
+            "lost": dict(self.lost),
+            "again": self.again,
+            "spent": [spent.calls, spent.prompt_tokens, spent.completion_tokens, dict(spent.bad)],
+        }
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+            errors="backslashreplace"
+        )
+
+    @classmethod
+    def from_line(cls, value: Mapping[str, Any]) -> Record:
+        calls, prompt, completion, bad = value["spent"]
+        spent = Spent(calls, prompt, completion, Counter(bad))
+        read = {"rows": tuple(map(_row, value["rows"])), "spent": spent}
+        return cls(**{**value, **read})
+
+
+def _row(value: Mapping[str, Any]) -> Row:
+    given = value["source"]
+    many = {name: tuple(given[name]) for name in ("ids", "titles", "answer_titles")}
+    return Row(value["fields"], Source(**many, question=given["question"]), value["kind"])
+
+
+class Journal:
+    """The records of one run. `header` says which run; `date` is the day of its first start."""
+
+    def __init__(self, handle: int, header: Mapping[str, Any], records: list[Record]) -> None:
+        self._handle = handle
+        self.header = header
+        self.done = {record.key: record for record in records}  # of two, the later
+        self.spent = Spent()
+        for record in records:
+            self.spent.add(record.spent)
+
+    def append(self, record: Record) -> None:
+        """Write a record to the disk, whole or (to be repaired at the next opening) not at all."""
+        _write(self._handle, record.to_line())
+        self.done[record.key] = record
+        self.spent.add(record.spent)
+
+
+@contextmanager
+def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
+    """Open, repair and read, or begin, the journal of a run.
+
+    Raises ConfigurationError where it is of another run (all of `header` but `date` counts),
+    StoreError where it cannot be used or another process does.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be opened: {error.strerror}") from None
+    try:
+        _lock(handle, path)
+        first, records = _read(handle, path)
+        if first is None:
+            first = {"format": FORMAT, **header}
+            _write(handle, json.dumps(first, ensure_ascii=False).encode())
+        _same_run(path, first, {"format": FORMAT, **header})
+        yield Journal(handle, first, records)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise StoreError(f"{path}: another process is writing it; wait until it ends") from None
+
+
+def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[Record]]:
+    """The header and the records; a last line without its end is cut off."""
+    with os.fdopen(os.dup(handle), "rb") as file:
+        file.seek(0)
+        content = file.read()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.ftruncate(handle, whole)
+    lines = content[:whole].splitlines()
+    try:
+        values = [json.loads(line) for line in lines]
+        return (values[0] if values else None), [Record.from_line(value) for value in values[1:]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path}: is no journal of a synthesis ({error}); move it away or name another --output"
+        ) from None
+
+
+def _same_run(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    names = sorted((found.keys() | wanted.keys()) - {"date"})
+    for name in names:
+        if found.get(name) != wanted.get(name):
+            raise ConfigurationError(
+                f"{path}: was begun with {name} {found.get(name)!r}, now it is "
+                f"{wanted.get(name)!r}; use the same, name another --output, or remove it"
+            )
+
+
+def _write(handle: int, line: bytes) -> None:
+    left = memoryview(line + b"\n")
+    while left:
+        left = left[os.write(handle, left) :]
+    os.fsync(handle)

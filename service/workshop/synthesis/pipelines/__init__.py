@@ -1,0 +1,32 @@
+"""The pipelines: each is a module, or a package, with a `PIPELINE`.
+
+One whose rows have prompts also has `pipeline(templates)`, which makes it for another set.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Literal
+
+from service.core.errors import ConfigurationError
+from service.workshop.synthesis.contract import Pipeline
+
+PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound"]
+
+
+def pipeline_of(name: PipelineName, templates: str | None = None) -> Pipeline[Any]:
+    """Import one pipeline, for rows with the prompts of `templates` where it has a choice.
+
+    Raises ConfigurationError for templates that cannot be used.
+    """
+    module = import_module(f"{__name__}.{name}")
+    pipeline: Pipeline[Any] = module.PIPELINE
+    if templates is None:
+        return pipeline
+    if not pipeline.templates:
+        raise ConfigurationError(f"{name} writes no prompts into its rows; leave out --templates")
+    try:
+        pipeline = module.pipeline(templates)
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigurationError(f"--templates {templates}: {error}") from None
+    return pipeline

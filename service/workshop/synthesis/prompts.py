@@ -1,0 +1,60 @@
+"""The teacher's prompts: files in `templates/<pipeline>`, with the papers' fields and markers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cached_property
+from pathlib import Path
+
+from service.engines.base import Message
+from service.prompts.quoting import quote
+from service.prompts.templates import PromptTemplate
+
+SHIPPED = Path(__file__).parent / "templates"
+_MARKER = re.compile(
+    r"(?<![^\W_])(Simple Question ?\d*|Compound Question|Paragraph|Known Info|JSON_OUTPUT|Entity"
+    r"|Relations?(?: ?\d+)?)>?\s*[:：]",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"<(?=/?(?:question|document|answer|thought|known info|json_output)>)", re.I)
+
+
+def field(text: str) -> str:
+    """Data as one line that is no structure of any prompt of ours."""
+    return _MARKER.sub(r"\1 -", quote(_TAG.sub("< ", text)))
+
+
+class Prompts:
+    """The templates of one pipeline. A file is one user message; `$name` fields are filled.
+
+    `shared`: files from elsewhere, of prompts that also serve.
+    """
+
+    def __init__(
+        self, pipeline: str, folder: Path | None = None, shared: tuple[Path, ...] = ()
+    ) -> None:
+        self.folder = folder or SHIPPED / pipeline
+        self.shared = shared
+
+    @cached_property
+    def _templates(self) -> dict[str, PromptTemplate]:
+        files = sorted((*self.folder.glob("*.txt"), *self.shared))
+        return {path.stem: PromptTemplate(_text(path)) for path in files}
+
+    def messages(self, template: str, **fields: str) -> tuple[Message, ...]:
+        """The prompt as a chat. `fields` go in as they are: pass data through `field` first.
+
+        Raises KeyError for an unknown template or a field that is missing.
+        """
+        return (Message("user", self._templates[template].fill(fields)),)
+
+    @property
+    def digest(self) -> str:
+        """Of all templates, for the provenance of rows: twelve hexadecimal digits."""
+        texts = "\0".join(f"{name}\0{t.text}" for name, t in self._templates.items())
+        return hashlib.sha256(texts.encode()).hexdigest()[:12]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8").rstrip("\n")

@@ -1,0 +1,73 @@
+"""Input files: JSON Lines, each bad line with its number and a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from service.core.domain import Passage
+from service.core.errors import InvalidRequest
+from service.workshop.synthesis.contract import BadLine
+
+
+def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], list[tuple[int, str]]]:
+    """The objects of a file with their line numbers, and the bad lines with theirs.
+
+    Raises InvalidRequest where the file cannot be read or has no line.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from None
+    good: list[tuple[int, Mapping[str, Any]]] = []
+    bad: list[tuple[int, str]] = []
+    for number, line in _numbered(lines):
+        try:
+            good.append((number, _object(line)))
+        except BadLine as error:
+            bad.append((number, error.reason))
+    if not good and not bad:
+        raise InvalidRequest(f"{path}: has no lines; give items as JSON Lines")
+    return good, bad
+
+
+def _numbered(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except UnicodeError:
+        raise BadLine("not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise BadLine("not JSON") from None
+    if not isinstance(value, dict):
+        raise BadLine("no JSON object")
+    return value
+
+
+def text_of(row: Mapping[str, Any], name: str) -> str:
+    """A field that is a text with something in it. Raises BadLine."""
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise BadLine(f"no `{name}`")
+    return value.strip()
+
+
+def list_of(row: Mapping[str, Any], name: str) -> list[Any]:
+    """A field that is a list with something in it. Raises BadLine."""
+    value = row.get(name)
+    if not isinstance(value, list) or not value:
+        raise BadLine(f"no list `{name}`")
+    return value
+
+
+def passage_of(row: object) -> Passage:
+    """A passage as corpora have it: `id`, `title`, `text`. Raises BadLine."""
+    if not isinstance(row, dict):
+        raise BadLine("a passage is no object")
+    return Passage(text_of(row, "id"), text_of(row, "title"), text_of(row, "text"))

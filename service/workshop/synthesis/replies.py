@@ -1,0 +1,40 @@
+"""What a teacher's reply must look like. Each reader raises BadReply with one of few reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.strategies.revelator.parsing.salvage import (
+    json_values,
+    member,
+    one_line,
+    plain_key,
+    unwrap,
+)
+from service.workshop.synthesis.contract import BadReply
+
+
+def json_object(text: str, *keys: str) -> dict[str, Any]:
+    """The first JSON object in `text` that has all `keys`, whatever stands around it; its values
+    by these names. Case, blanks and underscores in a key do not count."""
+    objects = [value for value in json_values(unwrap(text)) if isinstance(value, dict)]
+    if not objects:
+        raise BadReply("not JSON")
+    for value in objects:
+        found = {key: member(value, {plain_key(key)}) for key in keys}
+        if None not in found.values():
+            return found
+    raise BadReply("keys missing")
+
+
+def text_in(value: Mapping[str, Any], key: str) -> str:
+    """A value that is a text, on one line."""
+    text = value[key]
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        text = str(text)
+    if not isinstance(text, str):
+        raise BadReply(f"`{key}` is no text")
+    if not (line := one_line(text)):
+        raise BadReply(f"`{key}` is empty")
+    return line

@@ -1,0 +1,150 @@
+"""What rules know: the passages of one side of the split, the facts in them, questions on those."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from service.core.domain import Passage
+from service.workshop.facts import corpora
+from service.workshop.facts.comparisons import COMPARISONS, SAME
+from service.workshop.facts.facts import Fact, all_facts
+from service.workshop.facts.splits import Side
+from service.workshop.facts.substitution import Names
+from service.workshop.facts.synthesis import (
+    Maker,
+    Synthesised,
+    bridge,
+    comparison,
+    compound,
+    single,
+)
+from service.workshop.synthesis.contract import Dropped, Outcome, Source
+
+Form = Literal["single", "compound", "bridge", "comparison"]
+FORMS: Final[tuple[Form, ...]] = ("single", "compound", "bridge", "comparison")
+SIZES: Final = ((2, 3, 4), (6, 3, 1))  # of a compound question, and how often
+SHARE: Final = 0.6  # of training questions whose names are exchanged
+Draw = Callable[[int], Outcome]
+
+
+@dataclass(frozen=True)
+class Known:
+    """`passages` and `facts` of `side`; `others`: passages of the other side; `templates`: the set
+    whose prompts the rows have, if they have any."""
+
+    passages: Sequence[corpora.Passage]
+    others: Sequence[corpora.Passage]
+    side: Side
+    rng: random.Random
+    templates: str = ""
+
+    @cached_property
+    def facts(self) -> list[Fact]:
+        return all_facts(self.passages)
+
+    @cached_property
+    def maker(self) -> Maker:
+        return Maker(self.facts, Names(self.facts), self.rng, unseen=self.side == "test")
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        return {passage.id: passage.title for passage in (*self.passages, *self.others)}
+
+    @cached_property
+    def links(self) -> list[tuple[Fact, Fact]]:
+        """Facts of which the first one's answer is the subject of the second. In tests the first
+        may be of the other side: what is asked for is held out."""
+        if self.side == "train":
+            return self.maker.links
+        every = Maker([*self.facts, *all_facts(self.others)], self.maker.names, self.rng)
+        return [pair for pair in every.links if pair[1].passage.held_out]
+
+    @cached_property
+    def share(self) -> float:
+        """Nothing is renamed in tests, nor where there are no names to rename with."""
+        names = self.maker.names
+        enough = names.first and names.last and names.titles and names.words
+        return SHARE if enough and self.side == "train" else 0.0
+
+    @cached_property
+    def comparable(self) -> list[str]:
+        """Kinds of facts of several subjects that can be compared."""
+        kinds = [kind for kind, _, _ in COMPARISONS] + list(SAME)
+        return [k for k in kinds if len({f.subject for f in self.maker.by_kind.get(k, ())}) > 1]
+
+    @cached_property
+    def forms(self) -> list[Form]:
+        """The forms of questions that the facts are enough for."""
+        enough = {
+            "single": bool(self.facts),
+            "compound": bool(self.maker.rich),
+            "bridge": bool(self.links),
+            "comparison": bool(self.comparable),
+        }
+        return [form for form in FORMS if enough[form]]
+
+    def question(self, form: Form) -> Synthesised:
+        """One question. Raises Dropped where what was drawn makes none."""
+        made: Synthesised | None
+        match form:
+            case "single":
+                fact = self.maker.renamed(self._fact(), self.share)
+                made = single(fact, self.rng, unseen=self.unseen)
+            case "compound":
+                made = compound(self.about_one(), self.rng, unseen=self.unseen)
+            case "bridge":
+                made = bridge(*self.rng.choice(self.links), self.rng, unseen=self.unseen)
+            case "comparison":
+                made = self._comparison()
+        if made is None:
+            raise Dropped("nothing to compare")
+        return made
+
+    @property
+    def unseen(self) -> bool:
+        return self.maker.unseen
+
+    def about_one(self) -> list[Fact]:
+        """Two to four facts of different kinds about one subject, in random order."""
+        facts = self.maker.by_subject[self.rng.choice(self.maker.rich)]
+        by_kind = {fact.kind: self._clear(fact) for fact in facts}
+        size = self.rng.choices(*SIZES)[0]
+        return self.rng.sample(list(by_kind.values()), min(size, len(by_kind)))
+
+    def _fact(self) -> Fact:
+        return self._clear(self.maker.fact())
+
+    def _clear(self, fact: Fact) -> Fact:
+        """Raises Dropped where passages give the subject several answers."""
+        same = [f for f in self.maker.by_subject[fact.subject] if f.kind == fact.kind]
+        if len({other.answer for other in same}) > 1:
+            raise Dropped("several answers")
+        return fact
+
+    def _comparison(self) -> Synthesised | None:
+        kind = self.rng.choice(self.comparable)
+        a, b = (self._clear(self.maker.fact(kind)) for _ in range(2))
+        return None if a.subject == b.subject else comparison(a, b, self.rng, unseen=self.unseen)
+
+    def source(self, facts: Sequence[Fact], answers: Sequence[Fact]) -> Source:
+        """Of what is made from facts; a passage keeps its id and real title under other names."""
+        return Source(
+            tuple(dict.fromkeys(fact.passage.id for fact in facts)),
+            tuple(dict.fromkeys(self.titles[fact.passage.id] for fact in facts)),
+            tuple(dict.fromkeys(self.titles[fact.passage.id] for fact in answers)),
+        )
+
+
+def made_of(known: Known, made: Synthesised) -> Source:
+    """All hops of a compound question or a comparison answer it, else the last does."""
+    facts = [hop.fact for hop in made.hops]
+    last = made.route == "complex" and made.form == "bridge"
+    return known.source(facts, facts[-1:] if last else facts)
+
+
+def served(passage: corpora.Passage) -> Passage:
+    return Passage(passage.id, passage.title, passage.text)

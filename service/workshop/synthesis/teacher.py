@@ -1,0 +1,132 @@
+"""The teacher: an engine, asked with patience where it limits its callers or is out for a while."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from service.core.errors import (
+    EngineFailure,
+    EngineLimited,
+    EngineRefusal,
+    EngineTimeout,
+    Overloaded,
+)
+from service.engines.base import GenerationRequest, Generator, complete
+from service.engines.thinking import strip_thinking
+from service.workshop.synthesis.contract import Ask, Dropped, Reply
+
+FAILURES: Final = 5  # of one call that may be followed by another try
+LIMITS: Final = 50  # of one call: a server that limits is not out, but says when to come again
+FIRST_WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 60.0
+
+
+class TeacherOut(Exception):
+    """A call that did not come through, for all patience: its item is to be tried another day."""
+
+    def __init__(self, failure: EngineFailure | Overloaded) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+
+
+@dataclass(slots=True)
+class Spent:
+    """What an item or a run has cost. `bad`: rounds of no use, by stage and reason."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Spent) -> None:
+        self.calls += other.calls
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+        self.bad.update(other.bad)
+
+
+def wait_after(failure: EngineFailure | Overloaded, failures: int) -> float | None:
+    """Seconds until the next try, after so many failures; None: it is not worth one."""
+    if isinstance(failure, EngineRefusal):
+        return None
+    growing = min(FIRST_WAIT_S * 2 ** (failures - 1), LONGEST_WAIT_S)
+    if isinstance(failure, EngineLimited):
+        return None if failures > LIMITS else max(growing, failure.retry_after or 0)
+    return None if failures > FAILURES else growing
+
+
+def kind_of(failure: EngineFailure | Overloaded) -> str:
+    if isinstance(failure, EngineLimited):
+        return "rate-limited"
+    return "timed out" if isinstance(failure, EngineTimeout) else "engine failed"
+
+
+class Teacher:
+    """Asks `engine` for `model` (None: the engine's own). `label` names the model in every row.
+
+    While the server limits, no call begins. `sleep` and `clock` (seconds) are for tests.
+    """
+
+    def __init__(
+        self,
+        engine: Generator,
+        label: str,
+        model: str | None = None,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.engine = engine
+        self.label = label
+        self._model = model
+        self._sleep = sleep
+        self._clock = clock
+        self._not_before = 0.0
+
+    async def say(self, ask: Ask, seed: int, spent: Spent) -> Reply:
+        """One reply, its cost added to `spent`. Raises Dropped where the engine refuses the call,
+        TeacherOut where it cannot be had."""
+        request = GenerationRequest(
+            messages=ask.messages,
+            max_tokens=ask.max_tokens,
+            temperature=ask.temperature,
+            seed=seed,
+            stop=ask.stop,
+            json_schema=ask.json_schema,
+            model=self._model,
+        )
+        failures = 0
+        while True:
+            await self._until_allowed()
+            spent.calls += 1
+            try:
+                completion = await complete(self.engine, request)
+            except (EngineFailure, Overloaded) as failure:
+                failures += 1
+                spent.bad[f"{ask.stage}: {kind_of(failure)}"] += 1
+                await self._wait(failure, failures, ask.stage)
+            else:
+                spent.prompt_tokens += completion.usage.prompt_tokens
+                spent.completion_tokens += completion.usage.completion_tokens
+                return Reply(strip_thinking(completion.text).strip(), completion.finish)
+
+    async def _wait(self, failure: EngineFailure | Overloaded, failures: int, stage: str) -> None:
+        seconds = wait_after(failure, failures)
+        if isinstance(failure, EngineRefusal):
+            raise Dropped(f"{stage}: refused by the teacher") from failure
+        if seconds is None:
+            raise TeacherOut(failure) from failure
+        if isinstance(failure, EngineLimited):
+            self._not_before = max(self._not_before, self._clock() + seconds)
+        else:
+            await self._sleep(seconds)
+
+    async def _until_allowed(self) -> None:
+        while (seconds := self._not_before - self._clock()) > 0:
+            await self._sleep(seconds)

@@ -1,0 +1,74 @@
+"""Citations are exact substrings: the sentence that bears the answer."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.answer.citations import Evidence, bearing_sentence, cite
+from service.answer.events import RetrievedPassage
+from service.text import content_words, sentences
+from service.text.grounding import bears
+
+TEXT = "Norma is an opera in two acts. It was composed by Vincenzo Bellini. Bellini died in 1835."
+
+
+def found(passage_id: str, text: str, rank: int = 1) -> RetrievedPassage:
+    return RetrievedPassage(passage_id=passage_id, title="T", text=text, rank=rank, score=1.0)
+
+
+def test_the_sentence_that_holds_the_answer() -> None:
+    start, end = bearing_sentence(TEXT, "Vincenzo Bellini", "Who composed Norma?")
+    assert TEXT[start:end] == "It was composed by Vincenzo Bellini."
+
+
+def test_else_the_sentence_that_shares_most_words_with_it() -> None:
+    start, end = bearing_sentence(TEXT, "two long acts", "?")
+    assert TEXT[start:end] == "Norma is an opera in two acts."
+
+
+def test_among_equals_the_sentence_closest_to_the_question() -> None:
+    start, end = bearing_sentence(TEXT, "Bellini", "When did Bellini die?")
+    assert "Bellini" in TEXT[start:end]
+    start, end = bearing_sentence(TEXT, "yes", "How many acts has the opera Norma?")
+    assert TEXT[start:end] == "Norma is an opera in two acts."
+
+
+def test_no_passage_is_cited_twice_and_order_is_step_then_rank() -> None:
+    evidence = [
+        Evidence("1", found("p1", "One."), "a", "q"),
+        Evidence("1", found("p2", "Two.", 2), "a", "q"),
+        Evidence("2", found("p2", "Two."), "a", "q"),
+        Evidence("2", found("p3", "Three.", 2), "a", "q"),
+        Evidence("2", found("p4", " "), "a", "q"),
+    ]
+    cited = [(citation.passage_id, citation.step) for citation in cite(evidence)]
+    assert cited == [("p1", "1"), ("p2", "1"), ("p3", "2")]
+
+
+@given(st.text(min_size=1).filter(str.strip), st.text(), st.text())
+def test_a_citation_is_always_an_exact_substring(text: str, answer: str, question: str) -> None:
+    (citation,) = cite([Evidence("1", found("p", text), answer, question)])
+    assert text[citation.start : citation.end] == citation.text
+    assert citation.text.strip() == citation.text != ""
+
+
+SENTENCE = st.lists(
+    st.sampled_from(["Norma", "Bellini", "died", "acts", "in", "1835", "opera", "the", "Catania"]),
+    min_size=1,
+    max_size=6,
+).map(lambda words: f"{' '.join(words)}. ")
+
+
+@given(st.lists(SENTENCE, min_size=1, max_size=5).map("".join), SENTENCE, SENTENCE)
+def test_it_bears_the_answer_then_shares_most_words_then_comes_first(
+    text: str, answer: str, question: str
+) -> None:
+    def closeness(sentence: str) -> tuple[bool, int, int]:
+        words = content_words(sentence)
+        shared = words & content_words(answer)
+        return bears(sentence, answer), len(shared), len(words & content_words(question))
+
+    start, end = bearing_sentence(text, answer, question)
+    whole = [text[begin:stop].strip() for begin, stop in sentences(text)]
+    assert text[start:end] == max(whole, key=closeness)

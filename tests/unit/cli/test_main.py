@@ -1,0 +1,88 @@
+"""The command line: mistakes are one line and exit code 2; nothing is half-done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service import __version__
+from service.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "revelator.jsonl").write_text('{"text": "x"}', encoding="utf-8")
+    monkeypatch.setenv("REVELATOR_DATA_DIR", str(tmp_path / "data"))
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.output
+
+
+def test_the_version() -> None:
+    assert run("--version") == (0, f"{__version__}\n")
+
+
+def test_every_command_explains_itself() -> None:
+    for command in ("serve", "ask", "ingest", "evaluate", "check", "collections"):
+        code, output = run(command, "--help")
+        assert code == 0
+        assert "Usage" in output
+
+
+def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_RETRIEVAL__EMBEDDING_MODEL", "hashing")
+    code, output = run("ingest", "revelator.jsonl", "--collection", "mine")
+    assert code == 0, output
+    code, output = run("collections", "list")
+    assert code == 0, output
+    assert output.splitlines()[1].split()[:3] == ["mine", "1", "1"]
+    code, output = run("collections", "show", "mine")
+    assert "documents: 1\n" in output
+    assert "state: complete\n" in output
+    result = CliRunner().invoke(app, ["collections", "delete", "mine"], input="n\n")
+    assert result.exit_code == 1
+    assert run("collections", "show", "mine")[0] == 0
+    assert run("collections", "delete", "mine", "--yes") == (0, "Collection mine was deleted.\n")
+    code, output = run("collections", "show", "mine")
+    assert (code, "there is no collection 'mine'" in output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["collections", "delete", "gone", "--yes"], "there is no collection 'gone'"),
+        (["collections", "show", "../x"], "is not valid: use"),
+        (["check", "--config", "gone.toml"], "Settings file gone.toml does not exist"),
+        (["worker", "a-model", "--port", "9"], "vLLM is not installed in the environment"),
+        (["serve", "--host", "0.0.0.0"], "keys"),
+        (["serve", "--port", "99999"], "server.port"),
+        (["ask", "Who?", "--route", "quick"], "route"),
+        (["ask", "Who?", "--loop", "flare"], "flare"),
+        (["ask", "Who?", "--collection", "nowhere"], "nowhere"),
+        (["ask", " "], "question"),
+        (["ingest", "gone.jsonl", "--collection", "x"], "gone.jsonl"),
+        (["ingest", "revelator.jsonl", "--collection", "../x"], "../x"),
+        (["evaluate", "gone.jsonl"], "gone.jsonl"),
+        (["ask", "Who?", "--url", "http://127.0.0.1:9"], "http://127.0.0.1:9"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str) -> None:
+    code, output = run(*words)
+    assert code == 2, output
+    assert named in output
+    assert "Traceback" not in output
+
+
+def test_an_engine_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__KIND", "openai")
+    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__URLS", "http://127.0.0.1:9/v1")
+    code, output = run("check")
+    assert code == 1
+    assert "127.0.0.1:9" in output.replace("\n", "")

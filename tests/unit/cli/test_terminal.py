@@ -1,0 +1,79 @@
+"""What a person sees of the events."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from service.answer.events import (
+    Decomposition,
+    Failed,
+    Judgement,
+    PassagesFound,
+    QueryIssued,
+    RetrievedPassage,
+    RouteChosen,
+    StepEnd,
+    StepStart,
+    Token,
+)
+from service.cli.terminal import EventPrinter
+from service.core.domain import CallUsage
+from service.core.errors import EngineFailure
+from service.strategies.pipeline import problem_of
+
+
+def shown(*events: object) -> str:
+    out = io.StringIO()
+    printer = EventPrinter(Console(file=out, width=200))
+    for event in events:
+        printer.show(event)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_a_step_reads_from_top_to_bottom() -> None:
+    passage = RetrievedPassage(passage_id="p", title="Norma", text="…", rank=1, score=1.0)
+    text = shown(
+        RouteChosen(route="single", loop="anrag", by="model", confidence=0.93),
+        StepStart(step="2", kind="retrieve", question="Who composed Norma?"),
+        QueryIssued(step="2", query="Who composed Norma?", retriever="hybrid"),
+        PassagesFound(step="2", passages=[passage], missing=["dense"]),
+        Judgement(step="2", passage_id="p", relevant=True, kept=True),
+        Token(step="2", role="answer", text="Vincenzo"),
+        Token(step="2", role="answer", text=" Bellini"),
+        StepEnd(step="2", answer="Vincenzo Bellini", usage=CallUsage(llm_calls=2)),
+        Judgement(step="2", ending=True),
+        StepEnd(step="3.1", answer="Catania", flags=["repaired"]),
+    )
+    assert text.splitlines() == [
+        "route single, loop anrag, by model (confidence 93%)",
+        "step 2 retrieve: Who composed Norma?",
+        "  2 search (hybrid): Who composed Norma?",
+        "  2 1 passages (without dense)",
+        "  2 keeps Norma",
+        "  2 answer: Vincenzo Bellini",
+        "  2 enough to answer: yes",
+        "  3.1 ends: Catania  repaired",
+    ]
+
+
+def test_an_unknown_confidence_is_said_to_be_unknown() -> None:
+    by_model = RouteChosen(route="single", loop="anrag", by="model")
+    assert shown(by_model) == "route single, loop anrag, by model (confidence unknown)\n"
+    by_request = RouteChosen(route="single", loop="anrag", by="request")
+    assert shown(by_request) == "route single, loop anrag, by request\n"
+
+
+def test_markup_in_data_is_text() -> None:
+    text = shown(
+        Decomposition(step="2", questions=["[red]a?[/]", "b?"]),
+        Token(step="2", role="answer", text="[bold]x"),
+    )
+    assert "[red]a?[/]" in text
+    assert "[bold]x" in text
+
+
+def test_a_failure_says_what_and_why() -> None:
+    problem = problem_of(EngineFailure("engine 'default' refused the connection"), "r1")
+    assert "refused the connection (503)" in shown(Failed(problem=problem))

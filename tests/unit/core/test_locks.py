@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import StoreError
+from service.core.locks import DirectoryOwned, Owner, acquire, find_owner
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from service.core.locks import acquire
+directory = acquire(Path(sys.argv[1]), "http://127.0.0.1:1")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_one_owner_at_a_time(tmp_path: Path) -> None:
+    assert find_owner(tmp_path / "absent") is None
+    with acquire(tmp_path / "data", "http://127.0.0.1:8000/a/longer/url") as directory:
+        with pytest.raises(DirectoryOwned, match=f"process {os.getpid()}.*--data") as caught:
+            acquire(tmp_path / "data")
+        assert caught.value.owner == find_owner(tmp_path / "data")
+        directory.set_url("http://h:1")
+        assert find_owner(tmp_path / "data") == Owner(os.getpid(), "http://h:1")
+        directory.set_url(None)
+        assert find_owner(tmp_path / "data") == Owner(os.getpid(), None)
+    assert find_owner(tmp_path / "data") is None
+    with pytest.raises(StoreError, match="released"):
+        directory.set_url("x")
+    acquire(tmp_path / "data").release()
+
+
+def test_the_lock_dies_with_a_killed_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert find_owner(tmp_path) == Owner(process.pid, "http://127.0.0.1:1")
+        with pytest.raises(DirectoryOwned, match=str(process.pid)):
+            acquire(tmp_path)
+        process.send_signal(signal.SIGKILL)
+    assert find_owner(tmp_path) is None
+    with acquire(tmp_path):
+        assert find_owner(tmp_path) == Owner(os.getpid())
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be used"):
+        acquire(tmp_path / "file" / "data")

@@ -1,0 +1,124 @@
+"""Settings come from file, environment and flags, in that order, and mistakes are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import ConfigurationError
+from service.core.settings import AutoragSettings, Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("REVELATOR_REAL", "REVELATOR_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load_settings() == Settings()
+
+
+def test_flags_beat_environment_beats_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("revelator.toml").write_text(
+        "[server]\nport = 1\nhost = '127.0.0.2'\nmax_running = 7\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("REVELATOR_SERVER__PORT", "2")
+    monkeypatch.setenv("REVELATOR_SERVER__HOST", "127.0.0.3")
+    settings = load_settings(flags={"server.port": 3, "server.host": None})
+    server = settings.server
+    assert (server.port, server.host, server.max_running) == (3, "127.0.0.3", 7)
+
+
+def test_lists_in_the_environment_are_comma_separated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_ROUTES__ALLOWED", "single, complex")
+    monkeypatch.setenv("REVELATOR_ENGINES__FAST__KIND", "openai")
+    monkeypatch.setenv("REVELATOR_ENGINES__FAST__URLS", "http://a/v1,http://b/v1/")
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS", "one,two")
+    settings = load_settings()
+    assert settings.routes.allowed == ["single", "complex"]
+    assert settings.engines["fast"].urls == ["http://a/v1", "http://b/v1"]
+    assert [key.get_secret_value() for key in settings.server.keys] == ["one", "two"]
+
+
+def test_text_with_commas_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_ANSWERS__NO_ANSWER_TEXT", "Sorry, nothing.")
+    assert load_settings().answers.no_answer_text == "Sorry, nothing."
+
+
+def test_keys_come_from_a_file_by_comma_or_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one,two\nthree\n", encoding="utf-8")
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS_FILE", str(file))
+    keys = load_settings().server.keys
+    assert [key.get_secret_value() for key in keys] == ["one", "two", "three"]
+
+
+def test_an_empty_variable_is_one_that_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__KIND", "")
+    monkeypatch.setenv("REVELATOR_SERVER__KEYS", "")
+    assert load_settings() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[server]\nprot = 1", "server.prot"),
+        ("[engines.x]\nkind = 'openai'\nurls = ['host:8000']", "host:8000"),
+        ("[routes]\nallowed = ['quick']", "routes.allowed"),
+        ("[server", "TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(text: str, named: str) -> None:
+    Path("revelator.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=named):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", ["REVELATOR_SERVR__PORT", "REVELATOR_SERVER__PROT"])
+def test_an_unknown_variable_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigurationError, match=r"(?i)servr|server\.prot"):
+        load_settings()
+
+
+def test_a_settings_file_that_is_named_must_exist() -> None:
+    with pytest.raises(ConfigurationError, match=r"Settings file gone\.toml does not exist"):
+        load_settings(Path("gone.toml"))
+
+
+def test_keys_do_not_show_in_print() -> None:
+    settings = load_settings(flags={"server.keys": ["hidden"]})
+    assert "hidden" not in repr(settings)
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_setting_by_its_old_name_is_told_the_new_one(
+    by_variable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "revelator.toml"
+    config.write_text("" if by_variable else '[hanrag]\non_no_evidence = "closed_book"\n')
+    if by_variable:
+        monkeypatch.setenv("REVELATOR_HANRAG__ON_NO_EVIDENCE", "closed_book")
+    with pytest.raises(ConfigurationError, match=r"hanrag.on_no_evidence: .* answers.no_evidence"):
+        load_settings(config)
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({}, (5, 5, 2)),
+        ({"preset": "2wiki"}, (10, 5, 2)),
+        ({"preset": "webquestions"}, (5, 5, 1)),
+        ({"preset": "nq", "max_retrievals": 7}, (7, 5, 3)),
+        ({"preset": "nq", "max_parametric": 0, "passages": 4}, (5, 0, 4)),
+    ],
+)
+def test_auto_rags_limits_are_those_set_else_those_of_the_preset(
+    given: dict[str, object], limits: tuple[int, int, int]
+) -> None:
+    assert tuple(AutoragSettings.model_validate(given).limits) == limits

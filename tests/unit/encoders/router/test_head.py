@@ -1,0 +1,120 @@
+"""The head's arithmetic by hand, its files, and what is classified of a question."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import ConfigurationError
+from service.core.settings import RouterSettings
+from service.encoders.router.factory import SHIPPED, open_classifier
+from service.encoders.router.head import (
+    CARD_FILE,
+    SIZE,
+    WEIGHTS_FILE,
+    Head,
+    RouterCard,
+    load_head,
+    normal_form,
+    read_card,
+    save_head,
+)
+from tests.conftest import need
+
+np = need("numpy")
+need("safetensors")
+
+
+def made(temperature: float = 1.0) -> Head:
+    """Two hidden numbers: the first of a vector, and 1 less it; each speaks for one route."""
+    inner = np.zeros((2, SIZE), np.float32)
+    inner[:, 0] = 1, -1
+    outer = np.array([[2, 0], [0, 2], [0, 0], [0, 0]], np.float32)
+    biases = np.array([0, 1], np.float32), np.zeros(4, np.float32)
+    card = RouterCard(layers=3, longest=64, temperature=temperature)
+    return Head(card, inner, biases[0], outer, biases[1])
+
+
+def vector(first: float) -> list[float]:
+    return [first, *[0.0] * (SIZE - 1)]
+
+
+def test_two_layers_and_a_softmax() -> None:
+    first, second = made().probabilities([vector(1.0), vector(-1.0)])
+    e = np.exp
+    assert np.allclose(first, np.array([e(2), 1, 1, 1]) / (e(2) + 3))
+    assert np.allclose(second, np.array([1, e(4), 1, 1]) / (e(4) + 3))
+
+
+def test_the_temperature_divides_the_logits() -> None:
+    (row,) = made(2.0).probabilities([vector(1.0)])
+    assert np.allclose(row, np.array([np.exp(1), 1, 1, 1]) / (np.exp(1) + 3))
+
+
+def test_a_head_comes_back_from_its_files(tmp_path: Path) -> None:
+    save_head(made(1.5), tmp_path)
+    loaded = load_head(tmp_path)
+    assert loaded.card == made(1.5).card
+    assert all((a == b).all() for a, b in zip(loaded[1:], made()[1:], strict=True))
+
+
+@pytest.mark.parametrize("absent", [CARD_FILE, WEIGHTS_FILE])
+def test_a_missing_file_is_named(tmp_path: Path, absent: str) -> None:
+    save_head(made(), tmp_path)
+    (tmp_path / absent).unlink()
+    with pytest.raises(ConfigurationError, match=f"{absent} is missing.*revelator train router"):
+        read_card(tmp_path)
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    save_head(made(), tmp_path)
+    card = json.loads((tmp_path / CARD_FILE).read_text())
+    (tmp_path / CARD_FILE).write_text(json.dumps(card | {"format": 2}))
+    with pytest.raises(ConfigurationError, match=r"format: .*reads format 1"):
+        load_head(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\0\0\0\0\0\0\0{}      "])
+def test_damaged_weights_are_refused(tmp_path: Path, content: bytes) -> None:
+    save_head(made(), tmp_path)
+    (tmp_path / WEIGHTS_FILE).write_bytes(content)
+    with pytest.raises(ConfigurationError, match="is damaged"):
+        load_head(tmp_path)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    save_head(made()._replace(outer=np.zeros((3, 2), np.float32)), tmp_path)
+    with pytest.raises(ConfigurationError, match="does not match"):
+        load_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("question", "read"),
+    [
+        ("Who directed Heat?", "who directed heat"),
+        ("  Who\n directed\tHeat ??", "who directed heat"),
+        ("When was A born? Who is B?", "when was a born? who is b"),
+        ("?", ""),
+    ],
+)
+def test_the_normal_form(question: str, read: str) -> None:
+    assert normal_form(question) == read
+
+
+def test_the_settings_open_no_classifier_unless_they_name_it(tmp_path: Path) -> None:
+    assert open_classifier(RouterSettings()) is None
+    with pytest.raises(ConfigurationError, match="there is no router at"):
+        open_classifier(RouterSettings(kind="classifier", location=tmp_path))
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"onnxruntime.*pip install 'revelator\[local\]'"):
+        open_classifier(RouterSettings(kind="classifier"))
+
+
+def test_the_shipped_head_is_whole() -> None:
+    head = load_head(SHIPPED)
+    assert set(head.card.routes) == {"direct", "single", "compound", "complex"}

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.engines.base import GenerationRequest, Message, TokenUsage
+from service.engines.openai_wire import BadReply, ReplyReader, body_error, encode_body
+
+CHAT = GenerationRequest(messages=(Message("user", "Who?"),), logprobs=True)
+KEYS = ["choices", "delta", "content", "text", "usage", "prompt_tokens", "error", "logprobs"]
+KEYS += ["finish_reason", "message", "token_logprobs", "logprob", "reasoning"]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(events=st.lists(JSON, max_size=4), label=st.booleans())
+def test_no_json_breaks_the_reader(events: list[Any], label: bool) -> None:
+    request = GenerationRequest(prompt="x", choices=("a",)) if label else CHAT
+    reader = ReplyReader(request, "json_schema")
+
+    with suppress(BadReply):
+        for event in events:
+            delta = reader.read(orjson.dumps(event))
+            assert delta is None or isinstance(delta.text, str)
+        assert reader.end().finish in ("stop", "length")
+
+
+@given(data=st.binary(max_size=20))
+def test_no_bytes_break_the_reader(data: bytes) -> None:
+    with suppress(BadReply):
+        ReplyReader(CHAT, "none").read(data)
+    assert len(body_error(data)) <= 200
+
+
+@pytest.mark.parametrize("reply", ['{"choice": "a"', "a", '{"choice": 3}', "[]"])
+def test_a_label_that_is_not_wrapped_as_asked_comes_as_it_is(reply: str) -> None:
+    reader = ReplyReader(
+        GenerationRequest(messages=CHAT.messages, choices=("a", "b")), "json_schema"
+    )
+    assert reader.read(orjson.dumps({"choices": [{"delta": {"content": reply}}]})) is None
+    reader.read(b"[DONE]")
+
+    assert reader.end().text == reply
+
+
+def test_a_stream_may_end_by_a_finish_reason_alone() -> None:
+    reader = ReplyReader(CHAT, "none")
+    reader.read(b'{"choices": [{"delta": {"content": "a"}, "finish_reason": "length"}]}')
+
+    last = reader.end()
+
+    assert (last.finish, last.usage) == ("length", TokenUsage(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"error": {"message": "too long"}}', "too long"),
+        (b'{"error": "too long"}', "too long"),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b'{"object": "error", "message": "gone"}', "gone"),
+        (b"Bad\n gateway", "Bad gateway"),
+        (b"", ""),
+    ],
+)
+def test_errors_are_found_in_every_usual_shape(body: bytes, text: str) -> None:
+    assert body_error(body) == text
+
+
+def test_vllm_and_openai_shapes_of_a_schema_call() -> None:
+    request = GenerationRequest(prompt="x", json_schema={"type": "array"})
+
+    assert orjson.loads(encode_body(request, "m", "vllm"))["structured_outputs"] == {
+        "json": {"type": "array"}
+    }
+    assert "response_format" not in orjson.loads(encode_body(request, "m", "none"))

@@ -1,0 +1,197 @@
+"""Models that think before they answer get room for it, and only for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from service.core.settings import EngineSettings
+from service.engines.base import (
+    Completion,
+    Delta,
+    FinishReason,
+    GenerationRequest,
+    Message,
+    TokenUsage,
+    complete,
+)
+from service.engines.openai import OpenAIGenerator
+from service.engines.reasoning import Reasoning, ReasoningMode
+from service.engines.thinking import strip_thinking
+from tests.stubs.openai_server import StubServer
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = 7  # tokens
+FIELD = ["~Let", "~ me", "~ see", "~."]  # ~: in a field of its own
+OPENED = ["<think>", "Let", " me", " see", "</think>"]
+UNOPENED = ["Let", " me", " see", "</think>"]
+LABEL = GenerationRequest(messages=(Message("user", "Helps?"),), max_tokens=3)
+
+
+class Model:
+    """Writes the same tokens at every call, up to the call's limit."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = tokens
+        self.limits: list[int] = []
+
+    async def __call__(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        self.limits.append(request.max_tokens)
+        written = self.tokens[: request.max_tokens]
+        for token in written:
+            thinks = token.startswith("~")
+            yield Delta("" if thinks else token, reasoning=thinks)
+        finish: FinishReason = "length" if len(written) < len(self.tokens) else "stop"
+        yield Delta("", finish=finish, usage=TokenUsage(PROMPT, len(written)))
+
+
+class _Engine:
+    def __init__(self, reasoning: Reasoning, model: Model) -> None:
+        self.reasoning, self.model = reasoning, model
+
+    def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        return self.reasoning.stream(request, self.model)
+
+
+async def ask(reasoning: Reasoning, model: Model, request: GenerationRequest = LABEL) -> Completion:
+    completion = await complete(_Engine(reasoning, model), request)  # type: ignore[arg-type]
+    return Completion(strip_thinking(completion.text), completion.finish, completion.usage)
+
+
+async def test_a_model_that_does_not_think_gets_its_tokens_and_no_more() -> None:
+    model = Model("yes")
+
+    told = await ask(Reasoning("auto", 50), model)
+
+    assert (told.text, told.finish, told.usage) == ("yes", "stop", TokenUsage(PROMPT, 1))
+    assert model.limits == [3]
+
+
+@pytest.mark.parametrize("thoughts", [FIELD, OPENED], ids=["in a field", "in a block"])
+async def test_a_call_that_ends_in_thinking_is_made_again_with_room(thoughts: list[str]) -> None:
+    reasoning, model = Reasoning("auto", 50), Model(*thoughts, "yes")
+
+    first = await ask(reasoning, model)
+    second = await ask(reasoning, model)
+
+    assert (first.text, first.finish) == (second.text, second.finish) == ("yes", "stop")
+    assert model.limits == [3, 53, 53]  # it was learned
+    whole = len(thoughts) + 1
+    assert first.usage == TokenUsage(2 * PROMPT, 3 + whole)  # what was lost was spent all the same
+    assert second.usage == TokenUsage(PROMPT, whole)
+
+
+async def test_thinking_that_ends_in_time_is_learned_without_a_second_call() -> None:
+    reasoning, model = Reasoning("auto", 50), Model("~Hm", "yes")
+
+    assert (await ask(reasoning, model)).text == "yes"
+    assert model.limits == [3]
+    assert reasoning.has_room
+
+
+async def test_a_closing_tag_alone_is_learned_from() -> None:
+    reasoning, model = Reasoning("auto", 50), Model(*UNOPENED, "yes")
+    long = GenerationRequest(messages=LABEL.messages, max_tokens=20)
+
+    assert (await ask(reasoning, model)).text == "Let me see"  # nobody can tell
+    assert (await ask(reasoning, model, long)).text == "yes"
+    assert (await ask(reasoning, model)).text == "yes"
+    assert model.limits == [3, 20, 53]
+
+
+@pytest.mark.parametrize("thoughts", [FIELD, OPENED, UNOPENED], ids=["field", "block", "unopened"])
+async def test_on_gives_room_from_the_first_call(thoughts: list[str]) -> None:
+    model = Model(*thoughts, "yes")
+
+    assert (await ask(Reasoning("on", 50), model)).text == "yes"
+    assert model.limits == [53]
+
+
+@pytest.mark.parametrize("thoughts", [FIELD, OPENED], ids=["field", "block"])
+async def test_off_gives_none(thoughts: list[str]) -> None:
+    model = Model(*thoughts, "yes")
+
+    told = await ask(Reasoning("off", 50), model)
+
+    assert (told.text, told.finish) == ("", "length")
+    assert model.limits == [3]
+
+
+async def test_thinking_beyond_its_room_is_no_answer_and_not_asked_for_ever() -> None:
+    model = Model(*["~hm"] * 100, "yes")
+
+    told = await ask(Reasoning("auto", 50), model)
+
+    assert (told.text, told.finish) == ("", "length")
+    assert model.limits == [3, 53]
+
+
+@pytest.mark.parametrize("thoughts", [FIELD, OPENED, UNOPENED], ids=["field", "block", "unopened"])
+async def test_the_answer_does_not_run_on_into_the_room(thoughts: list[str]) -> None:
+    model = Model(*thoughts, *[f" w{n}" for n in range(30)])
+
+    told = await ask(Reasoning("on", 50), model)
+
+    assert (told.text, told.finish) == ("w0 w1 w2", "length")
+    assert told.usage.completion_tokens == len(thoughts) + 3
+
+
+async def test_a_model_known_to_think_that_answers_at_once_keeps_to_its_tokens() -> None:
+    reasoning = Reasoning("auto", 50)
+    await ask(reasoning, Model("~hm", "yes"))
+
+    told = await ask(reasoning, Model(*[f" w{n}" for n in range(30)]))
+
+    assert (told.text, told.finish) == ("w0 w1 w2", "length")
+
+
+async def test_raw_prompts_are_passed_through() -> None:
+    raw = GenerationRequest(prompt="Once", max_tokens=3)
+    model = Model("<think>", "a", "b", "c")
+
+    completion = await complete(_Engine(Reasoning("on", 50), model), raw)  # type: ignore[arg-type]
+
+    assert completion.text == "<think>ab"
+    assert model.limits == [3]
+
+
+async def served(server: StubServer, **settings: Any) -> list[Delta]:
+    given = EngineSettings.model_validate({"kind": "openai", "urls": [server.url], **settings})
+    engine = OpenAIGenerator("remote", given)
+    try:
+        return [delta async for delta in engine.stream(LABEL)]
+    finally:
+        await engine.aclose()
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+async def test_a_server_with_a_reasoning_parser(mode: ReasoningMode) -> None:
+    async with StubServer(reply="yes", reasoning="Let me think about it .") as server:
+        deltas = await served(server, reasoning=mode, reasoning_tokens=10)
+
+    assert "".join(delta.text for delta in deltas) == "yes"
+    assert sum(delta.reasoning for delta in deltas) >= 6
+    assert [body["max_tokens"] for body in server.bodies] == ([3, 13] if mode == "auto" else [13])
+    assert "chat_template_kwargs" not in server.bodies[0]
+
+
+async def test_off_tells_the_chat_template() -> None:
+    async with StubServer(reply="yes") as server:
+        await served(server, reasoning="off", chat_template_kwargs={"thinking": "low", "x": 1})
+
+    assert server.bodies[0]["chat_template_kwargs"] == {
+        "enable_thinking": False, "thinking": "low", "x": 1,
+    }  # fmt: skip
+    assert server.bodies[0]["max_tokens"] == 3
+
+
+async def test_fields_of_ones_own_go_with_every_call() -> None:
+    extra = {"top_k": 20, "provider": {"order": ["a"]}}
+    async with StubServer(reply="yes") as server:
+        await served(server, extra_body=extra)
+
+    assert {name: server.bodies[0][name] for name in extra} == extra
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": "Helps?"}]

@@ -1,0 +1,63 @@
+"""What a manifest says of generations, and how it is kept in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import StoreError
+from service.retrieval.collections.manifest import Manifest, add_to_hash, parse_manifest
+from service.retrieval.collections.manifest_store import FILE, FileManifests
+from service.retrieval.embedding.presets import HASHING
+
+MANIFEST = Manifest(name="c", embedding=HASHING)
+
+
+@pytest.mark.anyio
+async def test_a_file_is_written_read_listed_and_forgotten(tmp_path: Path) -> None:
+    store = FileManifests(tmp_path)
+    assert await store.names() == set()
+    assert await store.read("c") is None
+    await store.write(MANIFEST)
+    changed = MANIFEST.model_copy(update={"documents": 3})
+    await store.write(changed)
+    assert await store.names() == {"c"}
+    assert await store.read("c") == changed
+    async with store.claim("c"):
+        assert not await store.claimed("c")
+    await store.forget("c")
+    await store.forget("c")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.anyio
+async def test_a_draft_that_a_kill_left_is_no_manifest(tmp_path: Path) -> None:
+    store = FileManifests(tmp_path)
+    await store.write(MANIFEST)
+    (tmp_path / "c" / FILE).with_suffix(".tmp").write_text("{")
+    assert await store.read("c") == MANIFEST
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"schema_version": 2, "name": "c"}'])
+def test_damaged_or_of_another_version(content: bytes) -> None:
+    with pytest.raises(StoreError, match=r"^there: .*delete the collection and ingest it again"):
+        parse_manifest(content, "there")
+
+
+def test_generations_have_numbers_that_none_had() -> None:
+    assert (MANIFEST.generation, MANIFEST.next_generation()) == (1, 2)
+    building = MANIFEST.leaving(2, since=5.0)
+    assert building.next_generation() == 3
+    again = building.leaving(2, since=7.0).leaving(1, since=8.0)
+    assert [(left.generation, left.since) for left in again.leftovers] == [(2, 7.0), (1, 8.0)]
+    assert again.without((2, 1)) == MANIFEST
+    assert again.qualified_name == "c@1"
+
+
+def test_hashes_add_and_subtract() -> None:
+    one = add_to_hash("0" * 64, [("a", "1")])
+    both = add_to_hash(one, [("b", "2")])
+    assert both == add_to_hash("0" * 64, [("b", "2"), ("a", "1")])
+    assert add_to_hash(both, [("b", "2")], -1) == one
+    assert add_to_hash(one, [("a", "1")], -1) == "0" * 64

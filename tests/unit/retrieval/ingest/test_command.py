@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from service.core.errors import ConfigurationError, InvalidRequest, RetrievalFailure, StoreError
+from service.core.locks import DirectoryOwned, acquire
+from service.core.settings import RetrievalSettings, ServerSettings, Settings
+from service.retrieval.embedding import HashingEmbedder, Vector
+from service.retrieval.ingest.command import run_ingest
+from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.opened import EmbeddedStores, open_embedded
+from tests.unit.retrieval.worlds import CORPUS
+
+pytestmark = pytest.mark.anyio
+
+
+def settings(tmp_path: Path, **server: Any) -> Settings:
+    return Settings(
+        data_dir=tmp_path / "data",
+        retrieval=RetrievalSettings(embedding_model="hashing"),
+        server=ServerSettings(**server),
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    lines = [json.dumps(document) for document in CORPUS]
+    path.write_text("\n".join([*lines[:2], "{[bold]", *lines[2:], '{"id": "x#1", "text": "t"}']))
+    return path
+
+
+@asynccontextmanager
+async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
+    """As the service's own API answers; keeps what was asked in `app["seen"]`."""
+
+    async def put(request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != "Bearer k3y":
+            return web.json_response({"detail": "no such key"}, status=401)
+        await stores.collections.create(request.match_info["name"])
+        return web.json_response({})
+
+    async def post(request: web.Request) -> web.Response:
+        assert request.content_type == "application/x-ndjson"
+        documents = [json.loads(line) for line in (await request.text()).splitlines()]
+        if documents[0]["id"] == "norma":
+            documents[0]["text"] = ""  # refused there, though it was fine here
+        return web.json_response(
+            await ingest_documents(documents, request.match_info["name"], stores.collections)
+        )
+
+    app = web.Application()
+    app.router.add_put("/collections/{name}", put)
+    app.router.add_post("/collections/{name}/documents", post)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_in_this_process(
+    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run_ingest([file], "c", settings(tmp_path)) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "corpus.jsonl:3: not JSON:" in printed
+    assert "id must not end in #" in printed
+    assert "5 documents indexed, 0 unchanged, 2 failed; 5 passages embedded" in printed
+
+    good = tmp_path / "good.txt"
+    good.write_text("Some text.")
+    assert await run_ingest([good], "c", settings(tmp_path)) == 0
+    async with open_embedded(settings(tmp_path)) as stores:
+        assert (await stores.collections.manifest("c")).documents == 6
+
+
+async def test_through_the_server_that_owns_the_directory(
+    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = settings(tmp_path, keys=["k3y"])
+    async with open_embedded(own) as stores, serving(stores) as url:
+        stores.directory.set_url(url)
+        assert await run_ingest([file], "c", own) == 1
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"through the server at {url}" in printed
+        assert "corpus.jsonl:1: text is empty" in printed
+        assert "corpus.jsonl:3: not JSON:" in printed
+        assert "4 documents indexed, 0 unchanged, 3 failed" in printed
+        assert (await stores.collections.manifest("c")).documents == 4
+        with pytest.raises(ConfigurationError, match=r"no such key; set server\.keys"):
+            await run_ingest([file], "c", settings(tmp_path))
+
+
+async def test_folders_formats_and_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "beir"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text('{"_id": "b", "title": "", "text": "Some text."}')
+    table = SimpleNamespace(buffer=io.BytesIO(b"id\ttext\ttitle\n1\tMore text.\tT\n"))
+    monkeypatch.setattr(sys, "stdin", table)
+    files = [folder, Path("-")]
+    assert await run_ingest(files, "c", settings(tmp_path)) == 0
+    assert "2 documents indexed" in " ".join(capsys.readouterr().out.split())
+    assert await run_ingest([folder], "c", settings(tmp_path), format="jsonl") == 0
+    async with open_embedded(settings(tmp_path)) as stores:
+        manifest = await stores.collections.manifest("c")
+    assert (manifest.documents, manifest.metadata_fields) == (3, ("_id",))
+
+
+async def test_ray_is_refused_beside_a_server_and_without_its_extra(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = settings(tmp_path)
+    with pytest.raises(ConfigurationError, match="--ray writes to the data directory directly"):
+        await run_ingest([file], "c", own, url="http://127.0.0.1:9", ray="local")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "service.retrieval.ingest.on_ray", raising=False)
+    with pytest.raises(ConfigurationError, match=r"pip install 'revelator\[ray\]'"):
+        await run_ingest([file], "c", own, ray="local")
+
+
+async def test_what_stops_everything(tmp_path: Path, file: Path) -> None:
+    own = settings(tmp_path)
+    with pytest.raises(InvalidRequest, match="is not valid: use"):
+        await run_ingest([file], "No Name", own)
+    with pytest.raises(InvalidRequest, match="gone does not exist"):
+        await run_ingest([file, tmp_path / "gone"], "c", own)
+    with pytest.raises(InvalidRequest, match="known: jsonl, parquet, dpr, beir, hipporag, text"):
+        await run_ingest([file], "c", own, format="csv")
+    with pytest.raises(StoreError, match="run the same command again"):
+        await run_ingest([file], "c", own, url="http://127.0.0.1:9")
+    with acquire(own.data_dir), pytest.raises(DirectoryOwned, match=str(os.getpid())):
+        await run_ingest([file], "c", own)
+
+
+async def test_a_failed_replacement_says_that_it_starts_from_nothing(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = settings(tmp_path)
+    assert await run_ingest([file], "c", own) == 1  # two lines of it are bad
+
+    async def broken(self: HashingEmbedder, texts: Sequence[str]) -> list[Vector]:
+        raise RetrievalFailure("the embedder broke")
+
+    told = r"the collection is unchanged; .* --replace starts from the beginning"
+    monkeypatch.setattr(HashingEmbedder, "embed_passages", broken)
+    with pytest.raises(RetrievalFailure) as caught:
+        await run_ingest([file], "c", own, replace=True)
+    assert re.search(f"the embedder broke; {told}", caught.value.detail)
+    with pytest.raises(StoreError, match=told):
+        await run_ingest([file], "c", own, replace=True, url="http://127.0.0.1:9")

@@ -1,0 +1,159 @@
+"""Each format, read as its makers write it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.formats.registry import detect
+from service.retrieval.ingest.formats.streams import STANDARD_INPUT, zstd
+from service.retrieval.ingest.sources import Problem, read_files
+from tests.conftest import unavailable
+
+QUOTED = 'Aaron Aaron ( or ; ""Ahärôn"") is a "prophet"'
+
+
+def documents(*files: Path, format: str | None = None) -> list[Document]:
+    found = [entry.found for entry in read_files(files, format)]
+    assert not [each for each in found if isinstance(each, Problem)]
+    return [each for each in found if isinstance(each, Document)]
+
+
+def dpr(path: Path, rows: list[tuple[str, str, str]]) -> Path:
+    """As DPR's own script wrote psgs_w100.tsv."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerow(("id", "text", "title"))
+        writer.writerows(rows)
+    return path
+
+
+def parquet(path: Path, columns: dict[str, list[Any]]) -> Path:
+    try:
+        from pyarrow import parquet as writing
+        from pyarrow import table
+    except ImportError:
+        unavailable("pyarrow", "install the extra `parquet`")
+    writing.write_table(table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+def test_compressed_lines(tmp_path: Path, compress: Any) -> None:
+    path = tmp_path / "x.jsonl.gz"  # what it is compressed with is seen, not read from the name
+    lines = b"".join(b'{"id": "%d", "text": "t"}\n' % n for n in range(5))
+    path.write_bytes(compress(lines) + compress(b'{"id": "more", "text": "t"}'))
+    assert [each.id for each in documents(path)] == ["0", "1", "2", "3", "4", "more"]
+
+
+def test_dpr_wikipedia(tmp_path: Path) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    rows = [("1", QUOTED, "Aaron"), ("2", "two\nlines\tand a tab", 'The "B"'), ("3", words, "C")]
+    path = dpr(tmp_path / "psgs_w100.tsv", rows)
+    read = documents(path)
+    assert [(each.id, each.text, each.title) for each in read] == rows
+    assert [record.passage.passage_id for record in passages_of(read[0])] == ["1"]
+    packed = tmp_path / "psgs_w100.tsv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert documents(packed) == read
+    entries = list(read_files([path]))
+    assert [entry.line for entry in entries] == [2, 3, 5]
+
+
+def test_beir(tmp_path: Path) -> None:
+    rows = [
+        {"_id": "d1", "title": "T", "text": "Some text.", "metadata": {"url": "u", "year": 1999}},
+        {"_id": "d2", "title": "Only a title", "text": "", "metadata": {}},
+        {"_id": 3, "title": "", "text": "No title."},
+    ]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second, third = documents(path)
+    assert (first.id, first.title, dict(first.metadata)) == ("d1", "T", {"url": "u", "year": 1999})
+    assert (second.title, second.text) == ("Only a title", "Only a title")
+    assert third.id == "3"
+
+
+def test_hipporag(tmp_path: Path) -> None:
+    rows: list[Any] = [
+        {"title": "A", "text": "First.", "idx": 0},
+        {"title": "B", "text": "Second."},
+        {"title": "C", "text": "Third.", "idx": 2, "id": "own"},
+    ]
+    path = tmp_path / "musique_corpus.json"
+    path.write_text(json.dumps(rows, indent=2))
+    first, second, third = documents(path)
+    assert (first.id, third.id) == ("0", "own")
+    assert len(second.id) == 32
+    assert (second.title, dict(first.metadata)) == ("B", {})
+
+
+def test_parquet(tmp_path: Path) -> None:
+    columns = {
+        "id": ["a", "b"],
+        "text": ["First.", "Second."],
+        "title": ["A", None],
+        "day": [date(2026, 1, 2), None],
+        "tags": [["x"], []],
+        "embedding": [[0.5, 0.25], [1.0, 0.0]],
+    }
+    first, second = documents(parquet(tmp_path / "x.parquet", columns))
+    assert (first.id, first.title) == ("a", "A")
+    assert dict(first.metadata) == {"day": "2026-01-02", "tags": ["x"]}
+    assert (second.title, dict(second.metadata)) == ("", {"tags": []})
+    renamed = parquet(tmp_path / "of_beir", {"_id": ["x"], "title": ["T"], "text": ["t"]})
+    assert [each.id for each in documents(renamed)] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("content", "format", "ids"),
+    [
+        (b'{"id": "a", "text": "t"}\n', None, ["a"]),
+        (gzip.compress(b'{"_id": "b", "text": "t"}\n'), None, ["b"]),
+        (b'[{"id": "c", "title": "", "text": "t"}]', None, ["c"]),
+        (b"id\ttext\ttitle\n7\tt\tT\n", None, ["7"]),
+        (b"title\tid\ttext\nT\t7\tt\n", "dpr", ["7"]),
+    ],
+)
+def test_standard_input(
+    monkeypatch: pytest.MonkeyPatch, content: bytes, format: str | None, ids: list[str]
+) -> None:
+    given = SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "stdin", given)
+    assert [each.id for each in documents(STANDARD_INPUT, format=format)] == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "format"),
+    [
+        ("x.jsonl", b'{"id": "a"}', "jsonl"),
+        ("x.JSONL.GZ", b'{"id": "a"}', "jsonl"),
+        ("x.ndjson", b'{"_id": "a", "text": "say \\"id\\": 5"}', "beir"),
+        ("x.jsonl", b'{"text": "say \\"_id\\": 5"}', "jsonl"),
+        ("x.jsonl", b'{"id": "a"}\n{"_id": "b"}', "jsonl"),
+        ("x.jsonl", b"[", "jsonl"),
+        ("x.json", b" \n[", "hipporag"),
+        ("x.json", b"\xef\xbb\xbf[", "hipporag"),
+        ("x.json", b'{"id": "a"}', "jsonl"),
+        ("x.json", b"?", "jsonl"),
+        ("x.tsv.zst", b"?", "dpr"),
+        ("x.bin", b"PAR1", "parquet"),
+        ("x.md", b"# H", "text"),
+        ("-", b"id\ttext\ttitle\n", "dpr"),
+        ("-", b"a,b,c", None),
+        ("x.csv", b"id\ttext\ttitle\n", None),
+    ],
+)
+def test_which_format(name: str, head: bytes, format: str | None) -> None:
+    assert detect(Path(name), head) == format

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from service.core.errors import ConfigurationError, InvalidRequest, NotFound, RevelatorError
+from service.retrieval.base import SearchRequest
+from service.retrieval.embedding import HASHING, HashingEmbedder
+from service.retrieval.ingest.chunks import Chunked, passages_of
+from service.retrieval.ingest.documents import Record, parse_document
+from service.retrieval.ingest.run import (
+    IngestReport,
+    Listener,
+    Progress,
+    ingest,
+    ingest_documents,
+)
+from service.retrieval.ingest.sources import Problem
+from service.retrieval.search.hybrid import HybridRetriever
+from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
+
+pytestmark = pytest.mark.anyio
+
+HASHING_EMBEDDER = HashingEmbedder()
+
+
+def write(path: Path, *documents: Any) -> Path:
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    return path
+
+
+async def test_files_go_in_once(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.jsonl", *CORPUS, "bad")
+    heard: list[Progress] = []
+    problems: list[Problem] = []
+    embedder = CountingEmbedder()
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        report = await ingest([file], "c", collections, Listener(heard.append, problems.append))
+        assert (report.indexed, report.unchanged, report.failed, report.embedded) == (5, 0, 1, 5)
+        assert report.failures == problems
+        assert heard[-1] == Progress(file.stat().st_size, file.stat().st_size, 5)
+        first = await collections.manifest("c")
+        again = await ingest([file], "c", collections)
+        assert (again.indexed, again.unchanged, again.failed, again.embedded) == (0, 5, 1, 0)
+        assert await collections.manifest("c") == first
+    assert (first.documents, first.passages, first.state) == (5, 5, "complete")
+    assert first.metadata_fields == ("kind", "staged", "tags", "year")
+
+
+async def test_the_content_hash_does_not_depend_on_order_or_history(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        for name in ("one", "two"):
+            await collections.create(name)
+        await ingest_documents(CORPUS, "one", collections)
+        changed = [{**document, "text": "Something else."} for document in CORPUS]
+        await ingest_documents([*changed, {"id": "more", "text": "More."}], "two", collections)
+        for document in reversed(CORPUS):
+            await ingest_documents([document], "two", collections)
+        await collections.delete_document("two", "more")
+        one, two = await collections.manifest("one"), await collections.manifest("two")
+        assert two.content_hash == one.content_hash
+        assert (two.documents, two.passages) == (5, 5)
+
+
+async def test_other_content_replaces_every_passage(tmp_path: Path) -> None:
+    long = " ".join(f"Sentence {n} is about the number {n} and its friends." for n in range(80))
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        await ingest_documents([{"id": "d", "text": long}], "c", collections)
+        assert len(await collections.document("c", "d")) > 2
+        result = await ingest_documents([{"id": "d", "text": "Short."}], "c", collections)
+        assert result == {"indexed": 1, "unchanged": 0, "failed": []}
+        [record] = await collections.document("c", "d")
+        collection = await collections.get("c")
+        assert (record.passage.passage_id, record.passage.text) == ("d", "Short.")
+        assert set(dense_hashes(collection.dense)) == {"d"}
+        assert collection.manifest.passages == collection.dense.count_passages() == 1
+
+
+async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        given = [CORPUS[0], {"id": "x", "text": ""}, 3, {"id": ["?"], "text": "t"}, CORPUS[1]]
+        result = await ingest_documents(given, "c", collections)
+        assert (result["indexed"], result["unchanged"]) == (2, 0)
+        assert [(f["index"], f["id"]) for f in result["failed"]] == [
+            (1, "x"),
+            (2, None),
+            (3, ["?"]),
+        ]
+        assert "empty" in result["failed"][0]["problem"]
+
+
+async def test_of_one_id_twice_the_later_wins(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        twice = [{"id": "d", "text": "First."}, {"id": "d", "text": "Second."}]
+        result = await ingest_documents(twice, "c", collections)
+        assert result["indexed"] == 2
+        [record] = await collections.document("c", "d")
+        assert record.passage.text == "Second."
+        assert (await collections.manifest("c")).documents == 1
+
+
+async def test_a_file_is_looked_for_once_but_for_what_its_own_batches_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three batches; ten documents of the first one come again, changed, in the others."""
+    documents = [{"id": f"d{n}", "text": f"Text {n}."} for n in range(600)]
+    again = [{"id": f"d{n}", "text": f"Other text {n}."} for n in range(10)]
+    file = write(tmp_path / "c.jsonl", *documents[:300], *again, *documents[300:])
+    looked: list[str] = []
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        bm25 = (await collections.get("c")).bm25
+        look = bm25.hashes
+
+        def hashes(ids: Sequence[str]) -> dict[str, str]:
+            looked.extend(ids)
+            return look(ids)
+
+        monkeypatch.setattr(bm25, "hashes", hashes)
+        report = await ingest([file], "c", collections)
+        assert (report.indexed, report.unchanged) == (610, 0)
+        seen = Counter(looked)
+        assert {document_id for document_id, times in seen.items() if times > 1} <= {
+            f"d{n}" for n in range(10)
+        }
+        assert len(seen) == 600
+        [record] = await collections.document("c", "d3")
+        assert record.passage.text == "Other text 3."
+        assert (await collections.manifest("c")).documents == 600
+        assert (await collections.check("c")).findings == []
+        looked.clear()
+        assert (await ingest([file], "c", collections)).indexed == 20
+        [record] = await collections.document("c", "d3")
+        assert record.passage.text == "Other text 3."
+        assert (await collections.check("c")).findings == []
+
+
+async def test_vectors_that_came_along_are_stored_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = CountingEmbedder()
+    documents = [parse_document({"id": f"d{n}", "text": f"Text {n}."}) for n in range(100)]
+    chunked = {
+        document.id: Chunked(passages_of(document), await HASHING_EMBEDDER.embed_passages(["x"]))
+        for document in documents[:90]
+    }
+    sizes: list[int] = []
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        dense = (await collections.get("c")).dense
+        store = dense.upsert
+
+        def upsert(records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+            sizes.append(len(records))
+            store(records, vectors)
+
+        monkeypatch.setattr(dense, "upsert", upsert)
+        async with collections.writing("c") as writer:
+            written = await writer.write(documents, chunked=chunked)
+        assert sizes == [90, 10]
+        assert (written.embedded, embedder.passages) == (100, 10)
+        assert (await collections.check("c")).findings == []
+
+
+async def test_a_failure_leaves_building_and_the_next_run_mends(tmp_path: Path) -> None:
+    embedder = CountingEmbedder()
+    documents = [{"id": f"d{n}", "text": f"Text {n}."} for n in range(100)]
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        embedder.fail_after = 64
+        with pytest.raises(RevelatorError, match="broke"):
+            await ingest_documents(documents, "c", collections)
+        retriever = HybridRetriever(collections, embedder, SETTINGS)
+        result = await retriever.search(SearchRequest("Text 1.", 3, "c"))
+        assert result.missing == ("index-incomplete",)
+        embedder.fail_after = None
+        await ingest_documents(documents, "c", collections)
+        assert embedder.passages == 100
+        assert (await retriever.search(SearchRequest("Text 1.", 3, "c"))).missing == ()
+
+
+async def test_a_cancelled_write_is_not_called_complete(tmp_path: Path) -> None:
+    embedder = CountingEmbedder()
+    documents = [parse_document({"id": f"d{n}", "text": f"Text {n}."}) for n in range(100)]
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        async with collections.writing("c") as writer:
+            with anyio.CancelScope() as scope:
+                await writer.write(documents, lambda share: scope.cancel())
+        assert (await collections.manifest("c")).state == "building"
+        async with collections.writing("c") as writer:
+            await writer.write(documents)
+        assert (await collections.manifest("c")).state == "complete"
+        assert embedder.passages == 100
+
+
+async def test_searches_go_on_during_an_ingest(tmp_path: Path) -> None:
+    embedder = CountingEmbedder()
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        await ingest_documents(CORPUS, "c", collections)
+        retriever = HybridRetriever(collections, embedder, SETTINGS)
+        more = [{"id": f"d{n}", "text": f"Text {n} of a volcano."} for n in range(600)]
+        missing: set[tuple[str, ...]] = set()
+        async with anyio.create_task_group() as group:
+            group.start_soon(ingest_documents, more, "c", collections)
+            while (await collections.manifest("c")).documents < 605:
+                result = await retriever.search(
+                    SearchRequest("Which volcano is near Catania", 3, "c")
+                )
+                assert len(result.passages) == 3
+                missing.add(result.missing)
+        assert ("index-incomplete",) in missing
+
+
+async def test_two_ingests_of_one_collection_take_turns(tmp_path: Path) -> None:
+    async with opened(tmp_path, CountingEmbedder()) as collections:
+        await collections.create("c")
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ingest_documents, CORPUS, "c", collections)
+        assert (await collections.manifest("c")).passages == 5
+        assert (await collections.get("c")).dense.count_passages() == 5
+
+
+async def test_a_collection_of_another_model_is_not_written(tmp_path: Path) -> None:
+    embedder = CountingEmbedder()
+    async with opened(tmp_path, embedder) as collections:
+        await collections.create("c")
+        embedder.contract = HASHING.model_copy(update={"model": "another", "pooling": "cls"})
+        with pytest.raises(
+            ConfigurationError,
+            match=r"model is 'hashing-384', but the settings say 'another'; pooling is 'mean', but "
+            "the settings say 'cls'; restore retrieval.embedding_model",
+        ):
+            await ingest_documents(CORPUS, "c", collections)
+        assert (await collections.manifest("c")).state == "complete"
+
+
+async def test_refusals(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        with pytest.raises(NotFound, match="existing collections: none"):
+            await ingest_documents(CORPUS, "c", collections)
+        with pytest.raises(InvalidRequest, match="shipped"):
+            await ingest([], "sample", collections)
+        await collections.create("c")
+        many = [
+            {"id": f"d{n}", "text": "t", **{f"f{n}-{m}": 1 for m in range(60)}} for n in range(5)
+        ]
+        with pytest.raises(InvalidRequest, match="256 metadata fields"):
+            await ingest_documents(many, "c", collections)
+        assert await ingest([], "c", collections) == IngestReport()

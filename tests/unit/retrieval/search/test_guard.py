@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from service.core.concurrency import gather
+from service.core.errors import BackendUnavailable, ConfigurationError
+from service.core.settings import RetrievalSettings
+from service.retrieval.search import guard
+from service.retrieval.search.guard import Guard
+from tests.unit.retrieval.worlds import Observed
+
+pytestmark = pytest.mark.anyio
+
+LONG_S = 30.0  # never waited for
+
+
+class World:
+    """A guarded backend whose calls hang until the gate is open."""
+
+    def __init__(
+        self,
+        timeout_s: float = 5.0,
+        concurrency: int = 2,
+        failures: int = 1,
+        lost_s: float = LONG_S,
+        open_s: float = LONG_S,
+    ) -> None:
+        self.observed = Observed()
+        own = {"timeout_s": timeout_s, "concurrency": concurrency}
+        settings = RetrievalSettings.model_validate(
+            {
+                "timeout_s": LONG_S,
+                "retries": 1,
+                "backends": {"qdrant": own},
+                "breaker": {"failures": failures, "lost_s": lost_s, "open_s": open_s},
+            }
+        )
+        self.guard = Guard("qdrant", settings, self.observed)
+        self.gate = anyio.Event()
+        self.running = self.most = self.calls = 0
+
+    async def hang(self) -> str:
+        self.calls += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.gate.wait()
+        finally:
+            self.running -= 1
+        return "answer"
+
+    @property
+    def states(self) -> list[str]:
+        return [state for _, state in self.observed.states]
+
+
+def failing(error: Exception) -> Callable[[], Awaitable[str]]:
+    async def call() -> str:
+        raise error
+
+    return call
+
+
+async def test_places_are_bounded() -> None:
+    world = World(concurrency=2)
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(world.guard.call, world.hang)
+        await anyio.wait_all_tasks_blocked()
+        assert (world.running, world.calls) == (2, 2)
+        world.gate.set()
+    assert (world.most, world.calls) == (2, 5)
+    assert world.observed.searches == [("qdrant", False)] * 5
+
+
+async def test_who_waits_for_a_place_gives_up_in_time_and_blames_nobody() -> None:
+    world = World(concurrency=1)
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.guard.call, world.hang)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(BackendUnavailable, match=r"qdrant took longer than 0.0\d+ s"):
+            await world.guard.call(world.hang, time.monotonic() + 0.02)
+        world.gate.set()
+    assert (world.calls, world.states) == (1, ["closed"])
+
+
+async def test_silence_for_all_of_its_own_time_is_a_failure() -> None:
+    world = World(timeout_s=0.02)
+    with pytest.raises(BackendUnavailable, match=r"qdrant took longer than 0.02 s"):
+        await world.guard.call(world.hang)
+    assert world.states == ["closed", "open"]
+    assert world.observed.searches == [("qdrant", True)]
+    with pytest.raises(BackendUnavailable, match="is open after repeated failures"):
+        await world.guard.call(world.hang)
+    assert world.calls == 1
+    assert world.observed.searches == [("qdrant", True)]  # it was not searched
+
+
+async def test_those_who_wait_are_refused_when_the_breaker_opens() -> None:
+    world = World(concurrency=1, failures=1)
+    refused: list[str] = []
+
+    async def breaking() -> str:
+        await world.gate.wait()
+        raise BackendUnavailable("no connection")
+
+    async def call(ask: Callable[[], Awaitable[str]]) -> None:
+        try:
+            await world.guard.call(ask)
+        except BackendUnavailable as error:
+            refused.append(error.detail)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call, breaking)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(call, world.hang)
+        await anyio.wait_all_tasks_blocked()
+        world.gate.set()
+    assert refused[0] == "no connection"
+    assert "is open after repeated failures" in refused[1]
+    assert world.calls == 0
+
+
+async def test_a_hasty_question_and_a_caller_that_leaves_say_nothing() -> None:
+    world = World()
+    with pytest.raises(BackendUnavailable):
+        await world.guard.call(world.hang, time.monotonic() + 0.01)
+    with anyio.move_on_after(0.01):
+        await world.guard.call(world.hang)
+    assert (world.running, world.states) == (0, ["closed"])
+    assert world.observed.searches == [("qdrant", True)]
+
+
+async def test_failures_are_retried_and_told() -> None:
+    world = World(failures=2)
+    with pytest.raises(BackendUnavailable, match="out"):
+        await world.guard.call(failing(BackendUnavailable("out")))
+    assert world.observed.retries == ["qdrant"]
+    with pytest.raises(ConfigurationError):  # it answers: the row of failures ends
+        await world.guard.call(failing(ConfigurationError("key")))
+    with pytest.raises(BackendUnavailable):
+        await world.guard.call(failing(BackendUnavailable("out")))
+    assert world.states == ["closed"]
+    with pytest.raises(BackendUnavailable):
+        await world.guard.call(failing(BackendUnavailable("out")))
+    assert world.states == ["closed", "open"]
+
+
+async def test_a_programming_error_passes_through() -> None:
+    world = World()
+    with pytest.raises(ZeroDivisionError):
+        await world.guard.call(failing(ZeroDivisionError()))
+    assert world.states == ["closed"]
+    world.gate.set()
+    assert await gather([lambda: world.guard.call(world.hang)]) == ["answer"]
+
+
+async def opened(world: World) -> None:
+    with pytest.raises(BackendUnavailable):
+        await world.guard.call(failing(BackendUnavailable("out")))
+    assert world.states == ["closed", "open"]
+
+
+async def test_a_question_does_not_wait_for_a_trial_that_hangs() -> None:
+    world = World(open_s=0.01)
+    await opened(world)
+    await anyio.sleep(0.02)
+    started = time.monotonic()
+    with pytest.raises(BackendUnavailable, match="is open after repeated failures"):
+        await world.guard.call(world.hang)
+    assert time.monotonic() - started < 5
+    assert (world.calls, world.states[-1]) == (1, "half-open")
+    for _ in range(3):  # others do not try beside it
+        with pytest.raises(BackendUnavailable, match="is open after repeated failures"):
+            await world.guard.call(world.hang)
+    assert world.calls == 1
+    world.gate.set()
+    await anyio.wait_all_tasks_blocked()
+    assert world.states[-1] == "closed"
+    assert await world.guard.call(world.hang) == "answer"
+
+
+async def test_a_trial_that_is_quick_answers_its_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "GRACE_S", 10.0)
+    world = World(open_s=0.01)
+    await opened(world)
+    await anyio.sleep(0.02)
+    world.gate.set()
+    assert await world.guard.call(world.hang) == "answer"
+    assert world.states[-1] == "closed"
+
+
+async def test_a_trial_outlives_its_caller_and_ends_with_the_guard() -> None:
+    world = World(open_s=0.01)
+    await opened(world)
+    await anyio.sleep(0.02)
+    with anyio.move_on_after(0.01):
+        await world.guard.call(world.hang)
+    assert (world.running, world.states[-1]) == (1, "half-open")
+    await world.guard.aclose()
+    assert world.running == 0
+
+
+async def test_hasty_questions_that_get_no_answer_open_the_breaker_by_their_lost_time() -> None:
+    world = World(failures=100, lost_s=0.05)
+    for _ in range(3):
+        if world.states[-1] == "closed":  # on a busy machine one question loses more than it may
+            with pytest.raises(BackendUnavailable, match="took longer"):
+                await world.guard.call(world.hang, time.monotonic() + 0.02)
+    assert world.states == ["closed", "open"]
+
+
+async def test_probes_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "GRACE_S", 10.0)
+    world = World(concurrency=1, failures=1, lost_s=0.01, open_s=0.01)
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable, match="did not respond to a probe within 0"):
+            await world.guard.probe(world.hang, time.monotonic() + 0.02)
+        with pytest.raises(BackendUnavailable, match="out"):
+            await world.guard.probe(failing(BackendUnavailable("out")), time.monotonic() + 1)
+    assert (world.states, world.running) == (["closed"], 0)
+    assert world.observed.searches == []
+    await opened(world)
+    await anyio.sleep(0.02)
+    world.gate.set()
+    assert await world.guard.probe(world.hang, time.monotonic() + 1) == "answer"
+    assert world.states == ["closed", "open"]  # not the probe's to close
+    assert await world.guard.call(world.hang) == "answer"
+    assert world.states[-1] == "closed"
+
+
+async def test_a_probe_waits_for_no_place() -> None:
+    world = World(concurrency=1)
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.guard.call, world.hang)
+        await anyio.wait_all_tasks_blocked()
+
+        async def well() -> str:
+            return "well"
+
+        assert await world.guard.probe(well, time.monotonic() + 1) == "well"
+        world.gate.set()

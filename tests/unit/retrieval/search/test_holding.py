@@ -1,0 +1,92 @@
+"""What the searches of one question share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from service.core.errors import BackendUnavailable, RetrievalFailure
+from service.core.settings import RetrievalSettings
+from service.retrieval.base import SearchRequest
+from service.retrieval.search.held import HeldRetriever
+from service.retrieval.search.hybrid import HybridRetriever
+from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def same(name: str) -> AsyncIterator[str]:
+    yield name
+
+
+class World:
+    def __init__(self) -> None:
+        self.bm25, self.dense = FakeStore("elasticsearch", ["a"]), FakeStore("qdrant", ["b"])
+        self.retriever = HybridRetriever(
+            FakeCatalog(self.bm25, self.dense), CountingEmbedder(), RetrievalSettings(retries=0)
+        )
+
+    def question(self) -> HeldRetriever:
+        return HeldRetriever(self.retriever, same)
+
+    def breaks(self) -> None:
+        self.dense.failure = BackendUnavailable("out")
+
+
+def request(**fields: object) -> SearchRequest:
+    return SearchRequest(**{"query": "q", "top_k": 2, "collection": "c", **fields})  # type: ignore[arg-type]
+
+
+async def test_a_side_that_failed_is_not_asked_again_in_this_question() -> None:
+    world = World()
+    world.breaks()
+    async with world.question() as held:
+        for _ in range(3):
+            assert (await held.search(request())).missing == ("dense",)
+        assert len(world.dense.queries) == 1
+        assert len(world.bm25.queries) == 3
+        with pytest.raises(RetrievalFailure, match="failed earlier in this question"):
+            await held.search(request(retriever="dense"))
+        assert (await held.search(request(retriever="bm25"))).missing == ()
+        many = await held.search_many([request(), request(query="r")])
+        assert [found.missing for found in many] == [("dense",), ("dense",)]
+        assert len(world.dense.queries) == 1
+
+
+async def test_the_next_question_asks_it_again() -> None:
+    world = World()
+    world.breaks()
+    async with world.question() as held:
+        await held.search(request())
+    world.dense.failure = None
+    async with world.question() as held:
+        assert (await held.search(request())).missing == ()
+
+
+async def test_an_explicit_side_fails_fast_the_second_time_and_spares_the_other() -> None:
+    world = World()
+    world.breaks()
+    async with world.question() as held:
+        with pytest.raises(RetrievalFailure, match="dense is unavailable: out"):
+            await held.search(request(retriever="dense"))
+        with pytest.raises(RetrievalFailure, match="failed earlier in this question"):
+            await held.search(request(retriever="dense"))
+        assert len(world.dense.queries) == 1
+        result = await held.search(request())
+        assert (len(result.passages), result.missing) == (1, ("dense",))
+
+
+async def test_a_collection_that_lacks_passages_is_still_searched_on_both_sides() -> None:
+    world = World()
+    world.retriever = HybridRetriever(
+        FakeCatalog(world.bm25, world.dense, incomplete=True),
+        CountingEmbedder(),
+        RetrievalSettings(),
+    )
+    async with world.question() as held:
+        for _ in range(2):
+            assert (await held.search(request())).missing == ("index-incomplete",)
+    assert len(world.dense.queries) == 2

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from service.core.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidRequest,
+    NotFound,
+    RetrievalFailure,
+    StoreError,
+)
+from service.core.settings import RetrievalSettings
+from service.retrieval.base import SearchRequest
+from service.retrieval.embedding import HASHING
+from service.retrieval.reranking import Reranking
+from service.retrieval.search.hybrid import HybridRetriever
+from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
+
+pytestmark = pytest.mark.anyio
+
+
+BRISK: dict[str, Any] = {
+    "timeout_s": 0.5,
+    "backends": {"embedding": {"timeout_s": 0.5}},
+    "retries": 0,
+}
+
+
+class World:
+    def __init__(
+        self,
+        *,
+        incomplete: bool = False,
+        version: int | None = None,
+        reranking: Reranking | None = None,
+        **settings: Any,
+    ) -> None:
+        self.bm25 = FakeStore("tantivy", ["a", "b"])
+        self.dense = FakeStore("qdrant_edge", ["b", "c"])
+        self.embedder = CountingEmbedder()
+        self.observed = Observed()
+        self.catalog = FakeCatalog(self.bm25, self.dense, incomplete=incomplete, version=version)
+        self.retriever = HybridRetriever(
+            self.catalog,
+            self.embedder,
+            RetrievalSettings(**{**BRISK, "fusion": "rrf", **settings}),
+            self.observed,
+            reranking,
+        )
+
+    async def ask(
+        self, retriever: Any = "hybrid", **fields: Any
+    ) -> tuple[list[str], tuple[str, ...]]:
+        request = SearchRequest(**{"query": "q", "top_k": 3, "collection": "c", **fields},
+                                retriever=retriever)  # fmt: skip
+        result = await self.retriever.search(request)
+        return [hit.passage.passage_id for hit in result.passages], result.missing
+
+
+async def test_both_sides_are_fused_and_observed() -> None:
+    world = World()
+    assert await world.ask() == (["b", "a", "c"], ())
+    assert sorted(world.observed.searches) == [
+        ("embedding", False), ("qdrant_edge", False), ("tantivy", False),
+    ]  # fmt: skip
+    assert world.bm25.queries[0].top_k == 30
+    assert len(world.dense.queries[0].vector) == 384
+
+
+async def test_both_sides_are_asked_at_once() -> None:
+    world = World()
+    world.bm25.company = world.dense.company = asyncio.Barrier(2)
+    assert await world.ask() == (["b", "a", "c"], ())
+
+
+@pytest.mark.parametrize(("out", "rest"), [("bm25", ["b", "c"]), ("dense", ["a", "b"])])
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+async def test_one_side_out(out: str, rest: list[str], how: str) -> None:
+    world = World()
+    store = world.bm25 if out == "bm25" else world.dense
+    if how == "fails":
+        store.breaks()
+    else:
+        store.delay_s = 5
+    assert await world.ask() == (rest, (out,))
+    assert (store.backend, True) in world.observed.searches
+    with pytest.raises(RetrievalFailure, match=store.backend):
+        await world.ask(out)
+    assert await world.ask("dense" if out == "bm25" else "bm25") == (rest, ())
+
+
+async def test_both_sides_out_names_both() -> None:
+    world = World()
+    world.bm25.breaks()
+    world.dense.delay_s = 5
+    with pytest.raises(
+        RetrievalFailure, match=r"bm25 is unavailable: tantivy broke; dense is unavailable: .*0.5 s"
+    ):
+        await world.ask()
+    world.bm25.failure, world.dense.delay_s = None, 0
+    assert (await world.ask())[1] == ()
+
+
+async def test_without_an_embedder_bm25_answers() -> None:
+    world = World()
+    world.embedder.failure = ConfigurationError("pip install 'revelator[local]'")
+    assert await world.ask() == (["a", "b"], ("dense",))
+    with pytest.raises(RetrievalFailure, match="pip install"):
+        await world.ask("dense")
+    world.embedder.failure, world.embedder.delay_s = None, 5
+    assert await world.ask() == (["a", "b"], ("dense",))
+    assert ("embedding", True) in world.observed.searches
+
+
+async def test_vectors_of_another_model_are_not_searched() -> None:
+    world = World()
+    world.embedder.contract = HASHING.model_copy(update={"query_prefix": "query: "})
+    assert await world.ask() == (["a", "b"], ("dense",))
+    assert world.dense.queries == []
+    with pytest.raises(
+        RetrievalFailure, match="query_prefix is '', but the settings say 'query: '"
+    ):
+        await world.ask("dense")
+
+
+async def test_an_incomplete_index_is_said() -> None:
+    world = World(incomplete=True)
+    assert (await world.ask())[1] == ("index-incomplete",)
+    assert (await world.ask("bm25"))[1] == ("index-incomplete",)
+
+
+async def test_a_programming_error_is_not_an_outage() -> None:
+    world = World()
+    world.bm25.failure = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        await world.ask()
+
+
+async def test_cancelling_leaves_at_once() -> None:
+    world = World(timeout_s=60)
+    world.bm25.delay_s = world.dense.delay_s = 60
+    started = time.perf_counter()
+    with anyio.move_on_after(0.02):
+        await world.ask()
+    assert time.perf_counter() - started < 30
+
+
+async def test_search_many_keeps_order_and_fails_as_one() -> None:
+    world = World()
+    requests = [SearchRequest("q", n, "c", "bm25") for n in (1, 2, 0)]
+    results = await world.retriever.search_many(requests)
+    assert [len(result.passages) for result in results] == [1, 2, 0]
+    world.bm25.breaks()
+    with pytest.raises(RetrievalFailure):
+        await world.retriever.search_many(requests)
+
+
+async def test_search_many_embeds_once_and_asks_each_store_in_one_turn() -> None:
+    world = World()
+    requests = [SearchRequest(query, 2, "c") for query in ("one", "two", "one")]
+    requests.insert(1, SearchRequest("three", 1, "c", "dense"))
+    results = await world.retriever.search_many(requests)
+    assert [len(result.passages) for result in results] == [2, 1, 2, 2]
+    assert results[0] == results[2] == results[3]
+    assert sorted(world.embedder.queries, key=len) == [["three"], ["one", "two"]]
+    assert [query.text for query in world.bm25.queries] == ["one", "two", "one"]
+    assert len(world.dense.queries) == 4
+    world.dense.breaks()
+    results = await world.retriever.search_many([requests[0], requests[2]])
+    assert [result.missing for result in results] == [("dense",), ("dense",)]
+    assert await world.retriever.search_many([]) == []
+
+
+async def test_a_side_that_takes_longer_than_the_question_allows_is_out() -> None:
+    world = World(timeout_s=60, breaker={"failures": 1})
+    world.bm25.delay_s = 60
+    started = time.perf_counter()
+    assert await world.ask(within_s=0.5) == (["b", "c"], ("bm25",))
+    assert time.perf_counter() - started < 30
+    assert ("tantivy", "open") not in world.observed.states  # a hasty question says nothing of it
+
+
+async def test_a_side_that_fails_again_and_again_is_left_alone() -> None:
+    world = World(breaker={"failures": 2, "open_s": 1.0})
+    world.bm25.failure = BackendUnavailable("no connection")
+    for _ in range(4):
+        assert await world.ask() == (["b", "c"], ("bm25",))
+    assert len(world.bm25.queries) == 2
+    with pytest.raises(
+        RetrievalFailure, match="bm25 is unavailable: circuit breaker of tantivy is open"
+    ):
+        await world.ask("bm25")
+    world.bm25.failure = None
+    for _ in range(500):
+        if not (await world.ask())[1]:
+            break
+        await anyio.sleep(0.01)
+    told = [state for backend, state in world.observed.states if backend == "tantivy"]
+    assert told == ["closed", "open", "half-open", "closed"]
+
+
+async def test_an_answer_that_is_an_error_is_no_outage() -> None:
+    world = World(breaker={"failures": 1})
+    world.bm25.failure = StoreError("no such index")
+    for _ in range(3):
+        assert (await world.ask())[1] == ("bm25",)
+    assert len(world.bm25.queries) == 3
+
+
+async def test_query_vectors_are_remembered_also_while_the_embedder_is_out() -> None:
+    world = World()
+    await world.ask()
+    world.embedder.failure = ConfigurationError("gone")
+    assert (await world.ask())[1] == ()
+    assert (await world.ask(query="another"))[1] == ("dense",)
+    assert world.embedder.queries == [["q"], ["another"]]
+    assert world.observed.asked == [("query_embeddings", hit) for hit in (False, True, False)]
+
+
+async def test_results_are_remembered_until_the_collection_changes() -> None:
+    world = World(version=1, cache={"search_results": 10, "query_embeddings": 0})
+    first = await world.ask()
+    assert await world.ask() == first
+    assert len(world.bm25.queries) == 1
+    assert world.observed.asked == [("search_results", False), ("search_results", True)]
+    world.catalog.stores = replace(world.catalog.stores, version=2)
+    world.bm25.ids = ["a", "d"]
+    assert await world.ask() != first
+    world.catalog.stores = replace(world.catalog.stores, version=None)
+    await world.ask()
+    assert len(world.bm25.queries) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"query": "r"}, {"top_k": 2}, {"retriever": "bm25"}, {"filter": {"kind": (True,)}},
+     {"filter": {"kind": (1, 2)}}, {"exclude": frozenset("a")}, {"shape": "best_fields"}],
+)  # fmt: skip
+async def test_what_a_result_depends_on_is_in_its_key(other: dict[str, Any]) -> None:
+    world = World(version=1, cache={"search_results": 10})
+    await world.ask(filter={"kind": (1,)})
+    await world.ask(**{"filter": {"kind": (1,)}, **other})
+    assert len(world.bm25.queries) == 2
+
+
+async def test_nothing_incomplete_is_remembered() -> None:
+    world = World(version=1, incomplete=True, cache={"search_results": 10})
+    await world.ask()
+    await world.ask()
+    assert len(world.bm25.queries) == 2
+    world = World(version=1, cache={"search_results": 10})
+    world.dense.breaks()
+    assert (await world.ask())[1] == ("dense",)
+    world.dense.failure = None
+    assert (await world.ask())[1] == ()
+
+
+async def test_check_request() -> None:
+    retriever = World().retriever
+    assert await retriever.check_request(None, {"kind": ("x",)}) == "c"
+    with pytest.raises(NotFound, match="there is: c"):
+        await retriever.check_request("d", {})
+    with pytest.raises(InvalidRequest, match="no metadata field 'colour'; its fields: kind, year"):
+        await retriever.check_request("c", {"colour": ("red",)})
+
+
+async def test_a_blank_query_finds_nothing_and_asks_nobody() -> None:
+    world = World()
+    assert await world.ask(query=" \n") == ([], ())
+    assert world.bm25.queries == []
+
+
+async def test_closing_closes_the_catalog() -> None:
+    world = World()
+    await world.retriever.aclose()
+    assert world.catalog.closed

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from service.core.concurrency import gather
+from service.core.errors import BackendUnavailable
+from service.core.settings import RetrievalSettings
+from service.retrieval.embedding import Vector
+from service.retrieval.search.guard import Guard
+from service.retrieval.search.query_embedding import QueryEmbedding
+from tests.unit.retrieval.worlds import CountingEmbedder, Observed
+
+pytestmark = pytest.mark.anyio
+
+
+class Gated(CountingEmbedder):
+    """Embeds when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = anyio.Event()
+        self.second = anyio.Event()
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        vectors = await super().embed_queries(texts)
+        if len(self.queries) == 2:
+            self.second.set()
+        await self.gate.wait()
+        return vectors
+
+
+def opened(embedder: CountingEmbedder, entries: int = 10, window_s: float = 0.05) -> QueryEmbedding:
+    settings = RetrievalSettings.model_validate(
+        {
+            "retries": 0,
+            "embedding": {"batch": 3, "window_s": window_s},
+            "cache": {"query_embeddings": entries},
+        }
+    )
+    observed = Observed()
+    return QueryEmbedding(embedder, Guard("embedding", settings, observed), settings, observed)
+
+
+async def embed(embedding: QueryEmbedding, *texts: str) -> list[list[float]]:
+    return [list(vector) for vector in await embedding.vectors(texts, math.inf)]
+
+
+async def test_vectors_are_the_embedders_in_order_and_remembered() -> None:
+    embedder = CountingEmbedder()
+    embedding = opened(embedder)
+    first = await embed(embedding, "volcano", "opera", "volcano")
+    assert first[0] == first[2] != first[1]
+    expected = await CountingEmbedder().embed_queries(["volcano", "opera"])
+    assert first[0] == pytest.approx(expected[0], abs=1e-6)
+    assert await embed(embedding, "opera", "volcano") == [first[1], first[0]]
+    assert embedder.queries == [["volcano", "opera"]]
+
+
+async def test_without_a_cache_each_call_embeds() -> None:
+    embedder = CountingEmbedder()
+    embedding = opened(embedder, entries=0)
+    assert await embed(embedding, "a") == await embed(embedding, "a")
+    assert embedder.queries == [["a"], ["a"]]
+
+
+async def test_concurrent_questions_go_together_up_to_a_batch() -> None:
+    embedder = CountingEmbedder()
+    embedding = opened(embedder)
+    await gather([lambda text=text: embed(embedding, text) for text in "abcd"])  # type: ignore[misc]
+    assert sorted(map(len, embedder.queries)) == [1, 3]
+
+
+async def test_those_that_come_while_others_are_embedded_wait_for_company() -> None:
+    embedder = Gated()
+    embedding = opened(embedder)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for text in "abc":
+                group.start_soon(embed, embedding, text)
+                # a turn or more for each: without the window each would be a batch of its own
+                await anyio.sleep(0.002)
+            await embedder.second.wait()
+            assert embedder.queries == [["a"], ["b", "c"]]
+            embedder.gate.set()
+
+
+async def test_a_failure_is_not_remembered() -> None:
+    embedder = CountingEmbedder()
+    embedder.failure = BackendUnavailable("out")
+    embedding = opened(embedder)
+    with pytest.raises(BackendUnavailable):
+        await embed(embedding, "a")
+    embedder.failure = None
+    assert len(await embed(embedding, "a")) == 1

@@ -1,0 +1,529 @@
+"""DRAGIN's calls and events, step by step (METHODS.md §3.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from service.answer.budget import Limits
+from service.answer.events import (
+    BaseEvent,
+    PassagesFound,
+    QueryIssued,
+    StepEnd,
+    StepStart,
+    Stop,
+    ThoughtWritten,
+    Token,
+    TokenRole,
+    Trigger,
+    Withdraw,
+)
+from service.answer.fold import Fold
+from service.answer.inquiry import Scope
+from service.core.domain import Passage
+from service.core.errors import EngineFailure, EngineInterrupted
+from service.core.settings import Settings
+from service.engines.base import Capabilities
+from service.engines.scripted import ScriptedGenerator, ScriptStep
+from service.engines.signals import DraftToken
+from service.strategies.dragin import Dragin
+from service.telemetry.metrics import Metrics
+from tests.stubs.signal_engine import DraftScript, SignalEngine
+from tests.support.asking import ScriptedRetriever, inquiry, passage
+
+pytestmark = pytest.mark.anyio
+QUESTION = "In which city was the composer of the opera Norma born?"
+FIRST = DraftScript(
+    " Norma was composed by Vincenzo Bellini. He was born in Palermo. So the answer is Palermo.",
+    loud={"Palermo.": 1.10},
+    attention={"Palermo.": 0.35, "He": 0.22, "born": 0.30},
+)
+LAST = DraftScript(" So the answer is Catania.")
+REWRITTEN = "Bellini was born in Catania. So the answer is Catania."
+HITS: dict[str, list[Passage]] = {
+    "Norma": [passage(f"p{n}", f"Passage {n}.") for n in range(1, 5)],
+}
+QUERY = "city composer opera Norma born? Norma composed Vincenzo Bellini. born"
+
+
+def settings(**dragin: Any) -> Settings:
+    values = {"profile": "official", **dragin}
+    return Settings.model_validate({"dragin": values})
+
+
+async def run(
+    engine: SignalEngine,
+    hits: Mapping[str, Sequence[Passage] | Exception] = HITS,
+    as_role: TokenRole = "answer",
+    **options: Any,
+) -> list[BaseEvent]:
+    options.setdefault("settings", settings())
+    asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="dragin", **options)
+    events = [event async for event in Dragin().run(Scope(asked), QUESTION, as_role)]
+    engine.assert_finished()
+    return events
+
+
+def kinds(events: list[BaseEvent]) -> list[str]:
+    """Events by name, runs of tokens as one."""
+    names: list[str] = []
+    for event in events:
+        name = event.event if not isinstance(event, Token) else f"token {event.role}"  # type: ignore[attr-defined]
+        if not names or names[-1] != name:
+            names.append(name)
+    return names
+
+
+def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def text_of(events: list[BaseEvent], role: str, step: str) -> str:
+    return "".join(e.text for e in of(events, Token) if (e.role, e.step) == (role, step))
+
+
+async def test_the_worked_example() -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
+    events = await run(engine)
+
+    assert kinds(events) == [
+        "step", "token draft", "withdraw", "step_end",
+        "step", "thought", "trigger", "query", "passages", "token draft", "step_end",
+        "step", "token draft", "thought", "token answer", "step_end", "stop",
+    ]  # fmt: skip
+    assert [(e.step, e.kind) for e in of(events, StepStart)] == [
+        ("1", "answer"), ("2", "retrieve"), ("3", "answer"),
+    ]  # fmt: skip
+    (trigger,) = of(events, Trigger)
+    assert (trigger.token, trigger.entropy, trigger.threshold) == ("Palermo.", 1.10, 1.0)
+    assert trigger.attention == pytest.approx(0.35)
+    assert trigger.query == QUERY
+    assert [e.query for e in of(events, QueryIssued)] == [QUERY]
+    (found,) = of(events, PassagesFound)
+    assert [(p.passage_id, p.kept) for p in found.passages] == [
+        ("p1", True),
+        ("p2", True),
+        ("p3", True),
+    ]
+    assert [e.text for e in of(events, ThoughtWritten)] == [
+        "Norma was composed by Vincenzo Bellini.", "So the answer is Catania.",
+    ]  # fmt: skip
+    assert text_of(events, "draft", "2") == "Bellini was born in Catania."
+    assert text_of(events, "answer", "3") == "Catania"
+    assert [e.answer for e in of(events, StepEnd)] == [
+        None,
+        "Bellini was born in Catania.",
+        "Catania",
+    ]
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+
+
+async def test_the_worked_example_s_prompts_and_costs() -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
+    events = await run(engine)
+    first, second = (request.prompt for request in engine.prompts)
+    (rewriting,) = engine.requests
+    assert first.endswith(f"\nQuestion: {QUESTION}\nAnswer:")
+    assert second == f"{first} Norma was composed by Vincenzo Bellini. Bellini was born in Catania."
+    demonstrations = first[: first.index(f"Question: {QUESTION}")]
+    lines = "".join(f"[{n}] Passage {n}.\n" for n in (1, 2, 3))
+    context = f"Context:\n{lines}Answer in the same format as before.\n"
+    stands = "Norma was composed by Vincenzo Bellini."
+    assert rewriting.prompt == (f"{demonstrations}{context}Question: {QUESTION}\nAnswer: {stands}")
+    assert rewriting.max_tokens == 128
+    assert not any(request.attention for request in engine.prompts)
+    assert [request.token_ids != () for request in engine.scores] == [True, False, True]
+    assert engine.aborted == 1  # the rewriting, once "So" was whole
+    calls = [e.usage.llm_calls for e in of(events, StepEnd)]
+    assert calls == [
+        2,
+        2,
+        2,
+    ]  # draft and its pass; QFS's pass and the rewriting; draft and its pass
+    assert all(e.usage.prompt_tokens for e in of(events, StepEnd))
+
+
+async def test_in_context_a_hit_stops_the_draft() -> None:
+    draft = DraftScript(
+        " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
+        loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
+    )  # fmt: skip
+    engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)], focus=["opera", "composer"])
+    own = settings(profile="in_context", query_words=2)
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own)
+    assert engine.spared > 0
+    assert not engine.scores
+    (trigger,) = of(events, Trigger)
+    assert trigger.token == "Palermo"
+    assert trigger.query == "composer opera"
+    assert of(events, StepEnd)[0].usage.llm_calls == 1
+    assert of(events, StepEnd)[0].usage.prompt_tokens > 0
+
+
+async def test_what_an_early_end_spares_is_counted() -> None:
+    draft = DraftScript(
+        " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
+        loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
+    )  # fmt: skip
+    for profile, drafted in (("in_context", 100 - 10), ("official", 0)):
+        engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
+        metrics = Metrics()
+        own = settings(profile=profile, max_tokens=100)
+        asked = inquiry(engine, ScriptedRetriever({"": HITS["Norma"]}), QUESTION, settings=own)
+        asked.observer = metrics
+        async for _ in Dragin().run(Scope(asked), QUESTION, "answer"):
+            pass
+        rewritten = 100 - 7  # "So" is whole with the word after it
+        counted = metrics.registry.get_sample_value("revelator_saved_tokens_total")
+        assert counted == drafted + rewritten
+        assert metrics.registry.get_sample_value("revelator_wasted_tokens_total") == 0
+
+
+async def test_service_is_gated_and_ends_drafts_at_a_line_break() -> None:
+    loud_stop_word = DraftScript(
+        " He was there in the end. So the answer is x.", loud={"there": 9.0}
+    )
+    engine = SignalEngine([loud_stop_word])
+    events = await run(engine, settings=settings(profile="service"))
+    assert not of(events, Trigger)
+    assert engine.prompts[0].stop == ("\n",)
+    engine = SignalEngine([loud_stop_word, LAST], [ScriptStep(REWRITTEN)])
+    events = await run(engine, settings=settings(profile="in_context"), hits={"": HITS["Norma"]})
+    assert len(of(events, Trigger)) == 1
+    assert engine.prompts[0].stop == ()
+
+
+async def test_without_a_trigger_nothing_is_retrieved() -> None:
+    engine = SignalEngine([DraftScript(" Bellini was born in Catania. So the answer is Catania.")])
+    events = await run(engine)
+    assert kinds(events) == ["step", "token draft", "thought", "token answer", "step_end", "stop"]
+    (end,) = of(events, StepEnd)
+    assert (end.answer, end.flags) == ("Catania", ["closed_book"])
+    assert text_of(events, "draft", "1") == "Bellini was born in Catania. So the answer is Catania."
+
+
+async def test_a_cleared_trigger_asks_by_the_first_content_words() -> None:
+    draft = DraftScript(" He was there. So the answer is x.", loud={"there.": 9.0})
+    engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=settings(query_words=3))
+    (trigger,) = of(events, Trigger)
+    assert trigger.query == "city composer opera"
+
+
+async def test_the_last_retrieval_allowed_is_the_last() -> None:
+    again = DraftScript(" He died in Paris. He was rich.", loud={"Paris.": 3.0})
+    engine = SignalEngine(
+        [FIRST, again], [ScriptStep(REWRITTEN), ScriptStep("Paris", match="So the answer is")]
+    )
+    events = await run(engine, max_steps=1)
+    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
+    assert len(of(events, Trigger)) == 1
+    assert of(events, ThoughtWritten)[-1].text == again.text.strip()
+    assert engine.requests[-1].prompt.endswith("He was rich. So the answer is")
+    assert engine.requests[-1].max_tokens == 20
+    assert text_of(events, "answer", "3") == "Paris"
+
+
+async def test_a_draft_that_may_not_retrieve_is_read_to_its_end() -> None:
+    """What a hit would have stopped in mid-sentence stands whole before its conclusion."""
+    first = DraftScript(" He was born in Palermo. So the answer is x.", loud={"Palermo.": 9.0})
+    again = DraftScript(" He died in Paris. He was rich and old.", loud={"Paris.": 9.0})
+    engine = SignalEngine(
+        [first, again], [ScriptStep("He was born. Then"), ScriptStep("Paris", match="answer is")]
+    )
+    own = settings(profile="service")
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own, max_steps=1)
+    assert len(of(events, Trigger)) == 1
+    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
+    assert text_of(events, "draft", "3") == again.text.strip()
+    assert engine.requests[-1].prompt.endswith("He was rich and old. So the answer is")
+
+    whole = DraftScript(" He died in Paris. So the answer is Paris.", loud={"Paris.": 9.0})
+    engine = SignalEngine([whole])
+    own = settings(profile="service", max_retrievals=0)
+    events = await run(engine, settings=own)
+    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
+    assert text_of(events, "answer", "1") == "Paris"
+
+
+DECLINED = DraftScript(" This is not known. So the answer is no answer found.")
+
+
+async def test_a_draft_that_declines_unsearched_has_the_question_searched() -> None:
+    engine = SignalEngine([DECLINED, LAST], [ScriptStep(REWRITTEN)])
+    events = await run(engine, settings=settings(profile="service"))
+    assert [e.reason for e in of(events, Withdraw)] == ["trigger"]
+    assert [e.query for e in of(events, QueryIssued)] == [QUESTION]
+    assert engine.prompts[1].prompt.endswith("\nAnswer: Bellini was born in Catania.")
+    assert text_of(events, "answer", "3") == "Catania"
+    assert [e.usage.hallucinated for e in of(events, StepEnd)] == [0, 1, 0]
+
+
+async def test_a_draft_that_declines_after_a_search_has_declined() -> None:
+    engine = SignalEngine([DECLINED, DECLINED], [ScriptStep("This is not known. So the answer is")])
+    events = await run(engine, settings=settings(profile="service"))
+    assert len(of(events, QueryIssued)) == 1
+
+    nothing = await run(SignalEngine([DECLINED]), hits={}, settings=settings(profile="service"))
+    assert of(nothing, StepEnd)[-1].flags == ["no_evidence", "no_progress"]
+    assert nothing[-1] == Stop(stopped_by="answer", answered=False)
+
+    official = await run(SignalEngine([DECLINED]))
+    assert not of(official, QueryIssued)
+
+
+async def test_the_text_ends_at_l_tokens_in_mid_sentence() -> None:
+    """The token limit cuts a draft; the next one goes on from there, until L is passed."""
+    cut = DraftScript(" Bellini was born in the old city of", finish="length")
+    more = DraftScript(" Catania on the isle of", finish="length")
+    engine = SignalEngine([cut, more], [ScriptStep("Catania.")])
+    events = await run(engine, settings=settings(max_tokens=12))
+    assert engine.prompts[1].prompt.endswith("Answer: Bellini was born in the old city of")
+    assert events[-1] == Stop(stopped_by="budget", answered=True)
+    assert text_of(events, "answer", "2") == "Catania"
+
+
+async def test_an_empty_draft_ends_the_loop() -> None:
+    engine = SignalEngine([DraftScript("")], [ScriptStep("Catania")])
+    events = await run(engine)
+    assert of(events, StepEnd)[-1].flags == ["no_progress", "closed_book"]
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+    silent = SignalEngine([DraftScript("  ")], [ScriptStep("")])
+    assert (await run(silent))[-1] == Stop(stopped_by="answer", answered=False)
+
+
+async def test_an_empty_rewriting_keeps_what_stood() -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep("  ")])
+    events = await run(engine)
+    assert of(events, StepEnd)[1].answer is None
+    assert engine.prompts[1].prompt.endswith("Norma was composed by Vincenzo Bellini.")
+
+
+async def test_nothing_found_leaves_the_sentence_and_abstains() -> None:
+    drafts = [FIRST, LAST]
+    events = await run(SignalEngine(drafts), hits={})
+    assert of(events, StepEnd)[1].flags == ["no_evidence"]
+    assert events[-1] == Stop(stopped_by="answer", answered=False)
+    assert not [token for token in of(events, Token) if token.role == "answer"]
+
+    closed = Settings.model_validate(
+        {"dragin": {"profile": "official"}, "answers": {"no_evidence": "closed_book"}}
+    )
+    engine = SignalEngine(drafts)
+    events = await run(engine, hits={}, settings=closed)
+    assert engine.prompts[1].prompt.endswith("Bellini. He was born in Palermo.")
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+
+
+async def test_a_query_of_only_stop_words_is_not_sent() -> None:
+    draft = DraftScript(" He was there. So the answer is x.", loud={"there.": 9.0})
+    engine = SignalEngine([draft, LAST])
+    asked = inquiry(engine, ScriptedRetriever(HITS), "Who was he?", settings=settings())
+    events = [event async for event in Dragin().run(Scope(asked), "Who was he?", "answer")]
+    assert not of(events, QueryIssued)
+    assert of(events, Trigger)[0].query == ""
+    assert of(events, StepEnd)[1].flags == ["no_evidence"]
+
+
+async def test_passages_longer_than_the_context_are_shortened() -> None:
+    long = [passage(f"p{n}", f"First {n}. " + "Many words follow here. " * 40) for n in range(3)]
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)], context_tokens=400)
+    events = await run(engine, hits={"": long}, settings=settings(max_tokens=40))
+    assert "shortened" in of(events, StepEnd)[1].flags
+    (found,) = of(events, PassagesFound)
+    kept = [p.kept for p in found.passages]
+    assert kept == [True, False, False]
+    assert found.passages[1].reason == "not shown"
+    assert "[1] First 0. Many words" in (engine.requests[0].prompt or "")
+    assert "[2]" not in (engine.requests[0].prompt or "")
+
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)], context_tokens=210)
+    events = await run(engine, hits={"": long}, settings=settings(max_tokens=40))
+    prompt = engine.requests[0].prompt or ""
+    shown = prompt[prompt.index("[1]") : prompt.index("\nAnswer in")]
+    assert shown.startswith("[1] First 0. Many")
+    assert shown.endswith("here.")
+    assert len(shown) < len(long[0].text)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {2: DraftToken(2, " born", (6, 11), math.nan, -1.0)},
+        {2: DraftToken(2, " born", (9, 2), 1.0, -1.0)},
+    ],
+)
+async def test_malformed_signals_are_an_engine_s_failure(spoilt: dict[int, DraftToken]) -> None:
+    engine = SignalEngine([DraftScript(" He was born.", spoilt=spoilt)])
+    with pytest.raises(EngineFailure, match="the engine"):
+        await run(engine)
+
+
+async def test_a_lost_worker_s_draft_is_begun_again() -> None:
+    lost = DraftScript(" Nothing of this stays.", failure=(3, EngineInterrupted("gone")))
+    engine = SignalEngine([lost, DraftScript(" So the answer is Catania.")])
+    events = await run(engine)
+    assert [e.reason for e in of(events, Withdraw)] == ["restart"]
+    assert of(events, ThoughtWritten)[0].text == "So the answer is Catania."
+    always = DraftScript(" Nothing.", failure=(0, EngineInterrupted("gone")))
+    with pytest.raises(EngineInterrupted):
+        await run(SignalEngine([always] * 3))
+
+
+async def test_a_lost_worker_s_rewriting_is_begun_again() -> None:
+    lost = ScriptStep(["Bellini ", "was a ", EngineInterrupted("gone")])
+    engine = SignalEngine([FIRST, LAST], [lost, ScriptStep(REWRITTEN)])
+    events = await run(engine)
+    assert [(e.step, e.reason) for e in of(events, Withdraw)] == [
+        ("1", "trigger"), ("2", "restart"),
+    ]  # fmt: skip
+    shown = kinds([e for e in events if getattr(e, "step", "") == "2"])
+    assert shown[-4:] == ["token draft", "withdraw", "token draft", "step_end"]
+    assert of(events, StepEnd)[1].answer == "Bellini was born in Catania."
+    assert of(events, StepEnd)[1].usage.llm_calls == 3  # QFS, and both writings
+    always = ScriptStep(EngineInterrupted("gone"), times=3)
+    with pytest.raises(EngineInterrupted):
+        await run(SignalEngine([FIRST, LAST], [always]))
+
+
+async def test_out_of_time_the_text_so_far_is_answered_from() -> None:
+    limits = Limits(timeout_s=1e-6)
+    stuck = SignalEngine([], [ScriptStep("too late", gate=asyncio.Event())])
+    events = await run(stuck, limits=limits)
+    assert events[-1] == Stop(stopped_by="deadline", answered=False)
+    spent = Limits(max_llm_calls=5)
+    engine = SignalEngine([FIRST], [ScriptStep(REWRITTEN), ScriptStep("Catania")])
+    events = await run(engine, limits=spent)
+    assert events[-1] == Stop(stopped_by="budget", answered=True)
+    assert text_of(events, "answer", "3") == "Catania"
+
+
+async def test_a_part_s_answer_is_a_draft_of_the_whole() -> None:
+    engine = SignalEngine([DraftScript(" So the answer is Catania.")])
+    events = await run(engine, as_role="draft")
+    assert text_of(events, "draft", "1").endswith("Catania.Catania")
+    assert not [token for token in of(events, Token) if token.role == "answer"]
+
+
+@pytest.mark.parametrize(
+    ("formulation", "query"),
+    [
+        ("current", "He was born in Palermo."),
+        ("current_wo_wrong", "He was born in"),
+        ("forward_all", f"{QUESTION} Norma was composed by Vincenzo Bellini."),
+        ("last_sentence", "Norma was composed by Vincenzo Bellini."),
+        ("last_n_tokens", "by Vincenzo Bellini."),
+    ],
+)
+async def test_other_formulations(formulation: str, query: str) -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
+    own = settings(query_formulation=formulation, query_words=3)
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own)
+    assert of(events, Trigger)[0].query == query
+
+
+async def test_a_long_query_keeps_its_last_64_tokens() -> None:
+    draft = DraftScript(f" {'far ' * 70}away in Palermo. So.", loud={"Palermo.": 50.0})
+    engine = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
+    own = settings(query_formulation="current", max_tokens=400)
+    events = await run(engine, hits={"": HITS["Norma"]}, settings=own)
+    assert of(events, Trigger)[0].query == f"{'far ' * 61}away in Palermo."
+
+
+async def test_passages_may_persist_and_the_text_may_end_at_the_word() -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep("Catania. So the answer is Catania.")])
+    own = settings(docs_persist=True, truncate="token")
+    events = await run(engine, settings=own)
+    assert "[1] Passage 1." not in engine.prompts[0].prompt
+    assert "[1] Passage 1." in engine.prompts[1].prompt
+    assert (engine.requests[0].prompt or "").endswith("Bellini. He was born in")
+    assert engine.prompts[1].prompt.endswith("He was born in Catania.")
+    assert of(events, ThoughtWritten)[0].text.endswith("He was born in")
+
+
+async def test_the_query_may_see_no_further_than_the_hit() -> None:
+    draft = DraftScript(" He left Palermo for Vienna. So.", loud={"Palermo": 3.0})
+    whole = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
+    assert "Vienna" in of(await run(whole), Trigger)[0].query
+    prefix = SignalEngine([draft, LAST], [ScriptStep(REWRITTEN)])
+    own = settings(qfs={"ctx": "prefix"})
+    assert "Vienna" not in of(await run(prefix, settings=own), Trigger)[0].query
+
+
+async def test_the_fold_counts_retrievals_and_cites_what_was_shown() -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
+    fold = Fold()
+    for event in await run(engine, top_k=2):
+        fold.add(event)
+    usage = fold.usage()
+    assert (usage.retrievals, usage.steps, usage.passages, usage.llm_calls) == (1, 1, 2, 6)
+    assert fold.answer_text == "Catania"
+
+
+async def test_what_was_generated_is_counted() -> None:
+    engine = SignalEngine([FIRST, LAST], [ScriptStep(REWRITTEN)])
+    fold = Fold()
+    ends = []
+    for event in await run(engine):
+        fold.add(event)
+        ends += [event.usage] if isinstance(event, StepEnd) else []
+    assert [(u.generations, u.sentences, u.hallucinated) for u in ends] == [
+        (1, 3, 0), (1, 2, 1), (1, 1, 0),
+    ]  # fmt: skip
+    usage = fold.usage()
+    assert (usage.generations, usage.sentences, usage.hallucinated) == (3, 6, 1)
+
+
+async def test_what_a_deployment_lacks_is_named() -> None:
+    def lacking(engine: ScriptedGenerator, **dragin: Any) -> str | None:
+        own = settings(**dragin)
+        asked = inquiry(engine, ScriptedRetriever({}), QUESTION, settings=own)
+        return Dragin().missing(asked.roles, own)
+
+    assert lacking(SignalEngine()) is None
+    plain = ScriptedGenerator(capabilities=Capabilities(token_signals=True))
+    assert "does not provide token signals" in (lacking(plain) or "")
+    assert "does not provide token signals" in (lacking(SignalEngine(token_signals=False)) or "")
+    message = lacking(SignalEngine(), tagger="spacy", sentences="model")
+    assert message is None or "needs" in message
+
+
+@pytest.mark.parametrize("profile", ["official", "service"])
+async def test_a_conclusion_that_declines_is_no_answer(profile: str) -> None:
+    text = " It is not known where he was born. So the answer is no answer found."
+    own = settings(profile=profile)
+    if profile == "service":  # one that declines unsearched is searched for
+        again = [DraftScript(text), DraftScript(text)]
+        events = await run(SignalEngine(again, [ScriptStep("He sang. Then")]), settings=own)
+    else:
+        events = await run(SignalEngine([DraftScript(text)]), settings=own)
+    end = of(events, StepEnd)[-1]
+    assert end.answer is None
+    assert "declined" in end.flags
+    assert not of(events, Stop)[0].answered
+    assert [token.role for token in of(events, Token) if token.role == "answer"] == []
+
+
+@pytest.mark.parametrize("profile", ["official", "service"])
+async def test_a_demonstration_s_answer_is_flagged_and_under_service_none(profile: str) -> None:
+    text = " Norma was directed by Paul Renner. So the answer is Paul Renner."
+    events = await run(SignalEngine([DraftScript(text)]), settings=settings(profile=profile))
+    (end,) = of(events, StepEnd)
+    assert "prompt_example" in end.flags
+    assert end.answer == ("Paul Renner" if profile == "official" else None)
+    assert of(events, Stop)[0].answered == (profile == "official")
+
+
+async def test_a_sentence_with_a_demonstration_s_name_is_flagged() -> None:
+    text = " It is not known where he was born. So the answer is no answer found."
+    drafts = [DraftScript(text), DraftScript(text)]
+    engine = SignalEngine(drafts, [ScriptStep("He was born in Eskerby. Then")])
+    events = await run(engine, settings=settings(profile="service"))
+    (step,) = [event for event in of(events, StepEnd) if event.answer]
+    assert step.answer == "He was born in Eskerby."
+    assert "prompt_example" in step.flags

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+
+from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scoring
+from service.strategies.dragin.qfs import (
+    QueryContext,
+    attended,
+    generation_context,
+    keep_content_words,
+    query_text,
+    text_context,
+)
+from service.strategies.dragin.rind import Hit, ScoredWord
+from service.strategies.dragin.words import Word
+from tests.unit.strategies.dragin.drafts import TAGGER, pieces_of, spans_of, words_of
+
+
+def hit_of(previous: str, sentence: str, *flagged: int) -> Hit:
+    words = tuple(ScoredWord(word, 0.1, 0.1, 0.1) for word in words_of(sentence))
+    return Hit(previous, sentence, words, tuple(n in flagged for n in range(len(words))))
+
+
+def scoring_of(text: str) -> Scoring:
+    """A start token, then a token a word."""
+    spans = [(0, 0), *spans_of(pieces_of(text))]
+    return Scoring(tuple(ScoredToken(n, span, None, None, 0, 0) for n, span in enumerate(spans)))
+
+
+def test_c_is_question_text_sentences_before_and_the_whole_sentence() -> None:
+    hit = hit_of("Bellini wrote it.", "He was born in Palermo once.", 4)
+    query = query_text("Where?", "So far.", hit)
+    assert query.text == "Where? So far. Bellini wrote it. He was born in Palermo once."
+    assert [query.text[slice(*span)] for span in query.hits] == ["Palermo"]
+    prefix = query_text("Where?", "So far.", hit, prefix_only=True)
+    assert prefix.text.endswith("born in Palermo")
+    assert prefix.hits == query.hits
+
+
+def test_empty_parts_leave_their_space_as_in_the_official_code() -> None:
+    query = query_text("Where?", "", hit_of("", "In Palermo.", 1))
+    assert query.text == "Where?   In Palermo."
+
+
+def test_the_worked_example_s_query() -> None:
+    question = "In which city was the composer of the opera Norma born?"
+    hit = hit_of("Norma was composed by Vincenzo Bellini.", "He was born in Palermo.", 4)
+    query = query_text(question, "", hit)
+    context = text_context(query, scoring_of(query.text))
+    palermo = next(iter(context.hits))
+    assert context.words[palermo].text == "Palermo."
+    row = AttentionRow(context.words[palermo].first, tuple([1.0] * context.words[palermo].first))
+    content = TAGGER.content_words(query.text)
+    found = keep_content_words(context, attended(context, [row]), content, 25)
+    assert found == "city composer opera Norma born? Norma composed Vincenzo Bellini. born"
+
+
+def test_a_hit_whose_place_is_no_word_s_is_skipped() -> None:
+    hit = hit_of("", "In Palermo today.", 1, 2)
+    query = query_text("Q", "T", hit)
+    scoring = scoring_of(query.text)
+    merged = [
+        *scoring.tokens[:-2],
+        ScoredToken(9, (scoring.tokens[-2].span[0], len(query.text)), None, None, 0, 0),
+    ]
+    context = text_context(query, Scoring(tuple(merged)))
+    assert context.hits == frozenset()
+    assert attended(context, []) is None
+
+
+def test_rows_are_cut_before_the_word_normalised_and_averaged() -> None:
+    words = [
+        Word("<s>", (0, 0), 0, 0),
+        Word("a", (0, 1), 1, 1),
+        Word("b", (2, 3), 2, 2),
+        Word("cd", (4, 6), 3, 4),
+    ]
+    context = QueryContext(words[1:], frozenset({2}), range(5))
+    rows = [AttentionRow(3, (0.2, 0.6, 0.2)), AttentionRow(4, (0.1, 0.1, 0.3, 0.5))]
+    assert attended(context, rows) == pytest.approx([(0.6 + 0.2) / 2, (0.2 + 0.6) / 2, 0.0])
+    assert attended(context, rows[:1]) == pytest.approx([0.3, 0.1, 0.0])
+
+
+def test_two_hits_are_averaged() -> None:
+    words = [Word(letter, (n, n + 1), n, n) for n, letter in enumerate("abcd")]
+    context = QueryContext(words, frozenset({2, 3}), range(4))
+    rows = [AttentionRow(2, (0.9, 0.1)), AttentionRow(3, (0.25, 0.25, 0.5))]
+    assert attended(context, rows) == pytest.approx([0.575, 0.175, 0.25, 0.0])
+
+
+def test_the_most_attended_words_are_kept_in_their_order() -> None:
+    words = [
+        Word(text, (n, n + 1), n, n)
+        for n, text in enumerate(["Anna", "the", "Berta", "Carla", "Dora"])
+    ]
+    context = QueryContext(words, frozenset({4}), range(5))
+    content = frozenset({"Anna", "Berta", "Carla", "Dora"})
+    assert keep_content_words(context, [0.1, 0.9, 0.3, 0.2, 0.8], content, 2) == "Berta Carla"
+    assert keep_content_words(context, [0.2, 0.9, 0.2, 0.2, 0.8], content, 2) == "Anna Berta"
+    assert keep_content_words(context, None, content, 2) == "Anna Berta"
+    assert keep_content_words(context, None, frozenset(), 2) == ""
+
+
+def test_inside_a_generation_only_the_words_of_c_count() -> None:
+    prompt, draft = "Demo line\nQuestion: Who sang?\nAnswer:", " He sang Norma. Then"
+    text = prompt + draft
+    spans = [(0, 0), *((a, b) for a, b in spans_of(pieces_of(text)))]
+    question = (text.index("Who"), text.index("Who") + len("Who sang?"))
+    sentence = (len(prompt), len(prompt) + len(" He sang Norma."))
+    norma = next(n for n, (a, b) in enumerate(spans) if text[a:b] == " Norma.")
+    row = AttentionRow(norma, tuple([1 / norma] * norma))
+    context = generation_context(
+        ContextRows(tuple(spans), (row,)), text, [question, sentence], [norma]
+    )
+    assert [word.text for word in context.words][-3:] == ["He", "sang", "Norma."]
+    assert [context.words[n].text for n in context.hits] == ["Norma."]
+    weights = attended(context, [row])
+    assert weights is not None
+    assert sum(weights) == pytest.approx(1.0)
+    assert all(text[slice(*word.span)] == word.text for word in context.words)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pytest
+
+from service.strategies.dragin.rind import (
+    Rule,
+    Signal,
+    assign,
+    find_hit,
+    has_content,
+    score_words,
+)
+from tests.unit.strategies.dragin.drafts import (
+    SPLITTER,
+    TAGGER,
+    WORKED,
+    WORKED_ATTENTION,
+    WORKED_ENTROPY,
+    signals_of,
+    words_of,
+)
+
+SIGNALS = signals_of(WORKED_ATTENTION, WORKED_ENTROPY)
+
+
+def test_the_worked_example_s_numbers() -> None:
+    words, sentences = words_of(WORKED), SPLITTER.sentences(WORKED)
+    assert [len(indexes) for indexes in assign(sentences, words)] == [6, 5, 5]
+    first = score_words(words[:6], SIGNALS)
+    assert first[0].score == pytest.approx(0.80)
+    assert max(word.score for word in first) == first[0].score
+    second = score_words(words[6:11], SIGNALS)
+    assert second[4].score == pytest.approx(1.60, abs=5e-3)
+
+    hit = find_hit(sentences, words, SIGNALS, Rule(1.0), TAGGER)
+    assert hit is not None
+    assert hit.previous == "Norma was composed by Vincenzo Bellini."
+    assert hit.sentence == "He was born in Palermo."
+    assert hit.flags == (False, False, False, False, True)
+    assert hit.strongest.word.text == "Palermo."
+    assert hit.first == 4
+
+
+def test_the_threshold_is_strict() -> None:
+    words, sentences = words_of("Bellini. Yes."), ["Bellini.", "Yes."]
+    signals = [Signal(1.0, 1.0), Signal(1.0, 1.0)]
+    assert find_hit(sentences, words, signals, Rule(1.0), TAGGER) is None
+    hit = find_hit(sentences, words, signals, Rule(0.99), TAGGER)
+    assert hit is not None
+    assert hit.sentence == "Bellini."
+
+
+def test_pieces_sum_their_attention_and_average_their_entropy() -> None:
+    from service.strategies.dragin.words import group_words
+
+    words = group_words("Palermo. He", [(0, 3), (3, 7), (7, 8), (8, 11)])
+    signals = [Signal(0.2, 3.0), Signal(0.1, 0.3), Signal(0.3, 0.0), Signal(0.4, 2.0)]
+    palermo, he = score_words(words, signals)
+    assert (palermo.attention, palermo.weight) == (pytest.approx(0.6), pytest.approx(1.1))
+    assert palermo.score == pytest.approx(2 * 0.6 * 1.1)
+    assert he.score == pytest.approx(2 * 0.4 * 2.0)
+    plain = score_words(words, signals, Rule(norm="none"))
+    assert plain[0].score == pytest.approx(0.6 * 1.1)
+
+
+def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
+    """ "Palermo." is the word in doubt; its own full stop is all that can attend to it."""
+    words = words_of("He was born in Palermo.")
+    signals = signals_of((0.22, 0.18, 0.30, 0.15, 0.05), (0.40, 0.10, 0.30, 0.10, 1.10))
+    plain = score_words(words, signals)[4]
+    assert (plain.attention, plain.score) == (0.05, pytest.approx(5 * 0.05 / 0.90 * 1.10))
+    assert find_hit(["He was born in Palermo."], words, signals, Rule(1.0), TAGGER) is None
+
+    rule = Rule(1.0, weigh_last=True)
+    weighed = score_words(words, signals, rule)
+    assert weighed[4].attention == pytest.approx(0.85 / 4)
+    assert weighed[4].score == pytest.approx(1.10)  # an average word's is its entropy
+    assert weighed[0].score == pytest.approx(5 * 0.22 / (0.85 + 0.2125) * 0.40)
+    hit = find_hit(["He was born in Palermo."], words, signals, rule, TAGGER)
+    assert hit is not None
+    assert hit.strongest.word.text == "Palermo."
+
+    heard = signals_of((0.22, 0.18, 0.30, 0.15, 0.60), (0.40, 0.10, 0.30, 0.10, 1.10))
+    assert score_words(words, heard, rule) == score_words(words, heard)
+
+
+def test_the_only_word_of_a_sentence_scores_its_entropy() -> None:
+    (word,) = score_words(words_of("Catania."), [Signal(0.0, 1.5)], Rule(weigh_last=True))
+    assert word.score == pytest.approx(1.5)
+    assert score_words([], [], Rule(weigh_last=True)) == ()
+
+
+def test_a_sentence_without_attention_has_no_score() -> None:
+    """One word, judged at its own last token, under `exclude_self`."""
+    (word,) = score_words(words_of("Yes."), [Signal(0.0, 5.0)])
+    assert word.score == 0.0
+
+
+def test_the_filter_clears_words_but_not_the_trigger() -> None:
+    words, sentences = words_of("He was there. Norma sang."), ["He was there.", "Norma sang."]
+    signals = [Signal(1, 0.1), Signal(1, 9), Signal(1, 0.1), Signal(1, 9), Signal(1, 0)]
+    hit = find_hit(sentences, words, signals, Rule(1.0), TAGGER)
+    assert hit is not None
+    assert hit.sentence == "He was there."
+    assert not any(hit.flags)
+    assert hit.strongest.word.text == "was"
+    assert hit.first == 1
+
+    gated = find_hit(sentences, words, signals, Rule(1.0, gate_on_filter=True), TAGGER)
+    assert gated is not None
+    assert gated.sentence == "Norma sang."
+    assert gated.flags == (True, False)
+
+
+def test_a_sentence_that_is_not_found_leaves_its_words_to_the_next() -> None:
+    words = words_of("One two. Three four. Five.")
+    assert assign(["One  two.", "Three four.", "Five."], words) == [
+        range(0),
+        range(4),
+        range(4, 5),
+    ]
+    assert assign(["One two. Three", "four. Five."], words) == [range(3), range(3, 5)]
+    assert assign([], words) == []
+    assert assign(["x", "y"], []) == [range(0), range(0)]
+
+
+def test_the_last_word_is_never_looked_at_but_belongs_to_the_last_sentence() -> None:
+    words = words_of("One. Two")
+    assert assign(["One. Two", "!"], words) == [range(0), range(2)]
+
+
+def test_no_word_no_hit() -> None:
+    assert find_hit([], [], [], Rule(), TAGGER) is None
+    assert find_hit(["a"], [], [], Rule(), TAGGER) is None
+
+
+def test_content_is_found_inside_a_word() -> None:
+    assert has_content("Palermo.", frozenset({"Palermo"}))
+    assert has_content("1801),", frozenset({"1801"}))
+    assert not has_content("was", frozenset({"Palermo"}))
+    assert not has_content("", frozenset({"a"}))

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from service.core.errors import EngineFailure
+from service.engines.signals import AttentionUpdate, DraftToken, ScoredToken, Scoring
+from service.strategies.dragin.options import IN_CONTEXT, OFFICIAL, SERVICE, Options
+from service.strategies.dragin.rind import Hit, Rule
+from service.strategies.dragin.watching import DraftWatch
+from tests.unit.strategies.dragin.drafts import (
+    SPLITTER,
+    TAGGER,
+    WORKED,
+    WORKED_ATTENTION,
+    WORKED_ENTROPY,
+    pieces_of,
+    tokens_of,
+)
+
+
+def watch(options: Options = IN_CONTEXT) -> DraftWatch:
+    return DraftWatch(options, TAGGER, SPLITTER)
+
+
+def worked_tokens(late: float = 0.0) -> list[DraftToken]:
+    """A full stop is a token of its own, and each maximum comes with the next token's query.
+
+    `late`: "Norma" gets more from the last query but one, long after its sentence.
+    """
+    pieces: list[str] = []
+    entropy: list[float] = []
+    updates: list[list[AttentionUpdate]] = []
+    attention: list[float] = []
+    for word, a, h in zip(pieces_of(WORKED), WORKED_ATTENTION, WORKED_ENTROPY, strict=True):
+        parts = [word[:-1], "."] if word.endswith(".") else [word]
+        pieces += parts
+        entropy += [h] * len(parts)
+        attention += [a, 0.0][: len(parts)]
+    for key in range(len(pieces)):
+        updates.append([AttentionUpdate(key, 0.9, 0.0)])
+        if key:
+            updates[key].append(AttentionUpdate(key - 1, 0.9, attention[key - 1]))
+    if late:
+        updates[-2].append(AttentionUpdate(0, late, late))
+    updates[-1] = []
+    return tokens_of(pieces, entropy, updates)
+
+
+def run(tokens: list[DraftToken], options: Options = IN_CONTEXT) -> tuple[int | None, Hit | None]:
+    """How many tokens were read when a hit was found, and the hit."""
+    own = watch(options)
+    for number, token in enumerate(tokens, 1):
+        if hit := own.feed(token):
+            return number, hit
+    return None, own.finish()
+
+
+def test_a_hit_is_found_when_its_sentence_is_complete() -> None:
+    read, hit = run(worked_tokens())
+    assert hit is not None
+    assert hit.sentence == "He was born in Palermo."
+    assert read == 15  # "So" is whole once "the" has come
+
+
+def test_later_queries_do_not_count() -> None:
+    """What sentence 1 gets from sentence 2 comes too late for it."""
+    plain, late = run(worked_tokens()), run(worked_tokens(late=9.0))
+    assert plain == late
+    rule = replace(IN_CONTEXT, rule=Rule(0.01))
+    _, hit = run(worked_tokens(), rule)
+    assert hit is not None
+    assert hit.words[0].attention == 1.0
+    assert hit.words[-1].attention == 0.25  # from its own full stop
+
+
+@pytest.mark.parametrize("run_on", [0, 3])
+def test_the_verdict_does_not_depend_on_how_far_the_engine_has_run_on(run_on: int) -> None:
+    tokens = worked_tokens()
+    _, hit = run(tokens[: 15 + run_on])
+    assert hit == run(tokens)[1]
+
+
+def test_the_last_sentence_is_judged_at_the_end() -> None:
+    read, hit = run(worked_tokens(), replace(IN_CONTEXT, rule=Rule(1.7)))
+    assert (read, hit) == (None, None)
+    tokens = worked_tokens()
+    tokens[-3] = replace(tokens[-3], entropy=9.0)
+    read, hit = run(tokens, replace(IN_CONTEXT, rule=Rule(1.7)))
+    assert read is None
+    assert hit is not None
+    assert hit.sentence == "So the answer is Palermo."
+
+
+def test_official_waits_for_the_pass_over_the_draft() -> None:
+    own = watch(OFFICIAL)
+    tokens = tokens_of(pieces_of(WORKED), WORKED_ENTROPY, [()] * len(WORKED_ENTROPY))
+    assert all(own.feed(token) is None for token in tokens)
+    scored = tuple(
+        ScoredToken(token.id, token.span, None, None, a, 0.0)
+        for token, a in zip(tokens, WORKED_ATTENTION, strict=True)
+    )
+    hit = own.judge_scored(Scoring(scored))
+    assert hit is not None
+    assert hit.strongest.word.text == "Palermo."
+    assert hit.strongest.score == pytest.approx(1.60, abs=5e-3)
+    with pytest.raises(EngineFailure, match="15 tokens of a draft of 16"):
+        own.judge_scored(Scoring(scored[:-1]))
+
+
+def test_attn_prob_weighs_by_log_probability() -> None:
+    tokens = [replace(token, entropy=0.0, logprob=-token.entropy) for token in worked_tokens()]
+    assert run(tokens)[1] is None
+    _, hit = run(tokens, replace(IN_CONTEXT, weight="attn_prob"))
+    assert hit is not None
+    assert hit.strongest.word.text == "Palermo."
+
+
+def test_the_end_token_counts_to_the_last_word() -> None:
+    end = len(WORKED)
+    last = DraftToken(2, "", (end, end), 9.0, -9.0)
+    own = watch()
+    for token in [*worked_tokens(), last]:
+        own.feed(token)
+    assert own.words()[-1].tokens == range(17, 20)
+    assert own.text == WORKED
+
+
+def test_an_empty_draft_has_no_hit() -> None:
+    assert watch().finish() is None
+    assert watch(SERVICE).finish() is None
+    own = watch()
+    own.feed(DraftToken(2, "", (0, 0), 3.0, -3.0))
+    assert own.finish() is None
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        (DraftToken(1, "a", (0, 1), float("nan"), -1.0), "not a number"),
+        (DraftToken(1, "a", (0, 1), 1.0, float("-inf")), "not a number"),
+        (
+            DraftToken(1, "a", (0, 1), 1.0, -1.0, (AttentionUpdate(0, float("nan"), 0.0),)),
+            "not a number",
+        ),
+        (
+            DraftToken(1, "a", (0, 1), 1.0, -1.0, (AttentionUpdate(1, 0.5, 0.0),)),
+            "to a later token",
+        ),
+        (DraftToken(1, "a", (3, 1), 1.0, -1.0), "placed token 0"),
+    ],
+)
+def test_signals_that_cannot_be_are_an_engine_s_failure(token: DraftToken, message: str) -> None:
+    with pytest.raises(EngineFailure, match=message):
+        watch().feed(token)
+
+
+def test_attention_that_is_no_number_is_an_engine_s_failure() -> None:
+    own = watch(OFFICIAL)
+    own.feed(DraftToken(1, "a", (0, 1), 1.0, -1.0))
+    with pytest.raises(EngineFailure, match="float32"):
+        own.judge_scored(Scoring((ScoredToken(1, (0, 1), None, None, float("nan"), 0.0),)))

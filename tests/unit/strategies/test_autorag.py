@@ -1,0 +1,411 @@
+"""Auto-RAG's events, step by step (METHODS.md §2.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from service.answer.budget import Limits
+from service.answer.events import (
+    BaseEvent,
+    PassagesFound,
+    QueryIssued,
+    StepEnd,
+    StepStart,
+    Stop,
+    ThoughtWritten,
+    Token,
+    TokenRole,
+    Withdraw,
+)
+from service.answer.fold import Fold
+from service.answer.inquiry import Scope
+from service.core.domain import Passage
+from service.core.errors import EngineFailure, RetrievalFailure
+from service.core.settings import Settings
+from service.engines.scripted import ScriptedGenerator, ScriptStep
+from service.strategies.autorag import Autorag
+from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
+
+QUESTION = "In which city was the composer of Norma born?"
+ASKS = "Analysis: The composer comes first.\n\nInitial Query: composer of Norma"
+ASKS_ON = "Intermediate Answer_1: It is Bellini.\n\nRefined Query: birthplace of Bellini"
+ANSWERS = "Intermediate Answer_2: Bellini was born in Catania.\n\nFinal Answer: Catania, Sicily"
+HITS: dict[str, list[Passage]] = {
+    "composer": [passage("norma", "Norma is by Bellini."), passage("milan", "It is from 1831.")],
+    "birthplace": [passage("bellini", "Bellini was born in Catania, Sicily.")],
+}
+
+
+async def run(
+    outputs: Sequence[Any],
+    hits: Mapping[str, Sequence[Passage] | Exception] = HITS,
+    as_role: TokenRole = "answer",
+    scope_of: str = "",
+    **options: Any,
+) -> list[BaseEvent]:
+    steps = [o if isinstance(o, ScriptStep) else ScriptStep(o) for o in outputs]
+    with ScriptedGenerator(steps, ordered=True) as engine:
+        asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="autorag", **options)
+        loop = Autorag().run(Scope(asked, scope_of), QUESTION, as_role)
+        return [event async for event in loop]
+
+
+def stop(events: list[BaseEvent]) -> Stop:
+    assert isinstance(events[-1], Stop)
+    return events[-1]
+
+
+def ends(events: list[BaseEvent]) -> list[StepEnd]:
+    return [event for event in events if isinstance(event, StepEnd)]
+
+
+def standing(events: list[BaseEvent], role: TokenRole, step: str | None = None) -> str:
+    text = ""
+    for event in events:
+        if step and event.step != step:
+            continue
+        if isinstance(event, Token) and event.role == role:
+            text += event.text
+        elif isinstance(event, Withdraw) and event.role == role:
+            text = ""
+    return text
+
+
+@pytest.mark.anyio
+async def test_the_worked_example_as_events() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS])
+    told = [e for e in events if not isinstance(e, Token)]
+    assert [(type(e).__name__, e.step) for e in told] == [
+        ("StepStart", "1"), ("ThoughtWritten", "1"), ("QueryIssued", "1"), ("PassagesFound", "1"),
+        ("StepEnd", "1"),
+        ("StepStart", "2"), ("ThoughtWritten", "2"), ("QueryIssued", "2"), ("PassagesFound", "2"),
+        ("StepEnd", "2"),
+        ("StepStart", "3"), ("ThoughtWritten", "3"), ("StepEnd", "3"),
+        ("Stop", None),
+    ]  # fmt: skip
+    assert [e.kind for e in events if isinstance(e, StepStart)] == ["retrieve"] * 2 + ["answer"]
+    assert [e.query for e in events if isinstance(e, QueryIssued)] == [
+        "composer of Norma",
+        "birthplace of Bellini",
+    ]
+    assert [e.answer for e in ends(events)] == [
+        "It is Bellini.",
+        "Bellini was born in Catania.",
+        "Catania, Sicily",
+    ]
+    thoughts = [e.text for e in events if isinstance(e, ThoughtWritten)]
+    assert thoughts == [
+        "The composer comes first.",
+        "It is Bellini.",
+        "Bellini was born in Catania.",
+    ]
+    assert stop(events) == Stop(stopped_by="answer", answered=True)
+
+
+@pytest.mark.anyio
+async def test_each_call_is_charged_to_the_step_it_opened() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS])
+    assert [e.usage.llm_calls for e in ends(events)] == [1, 1, 1]
+
+
+@pytest.mark.anyio
+async def test_reasoning_streams_as_draft_and_only_the_answer_as_answer() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS])
+    assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
+    assert standing(events, "draft", "2") == "Intermediate Answer_2: Bellini was born in Catania."
+    answer = [e.text for e in events if isinstance(e, Token) and e.role == "answer"]
+    assert answer == ["Catania,", " Sicily"]
+
+
+@pytest.mark.anyio
+async def test_as_a_part_of_a_compound_question() -> None:
+    events = await run([ASKS, ASKS_ON, ANSWERS], as_role="draft", scope_of="3.1")
+    assert [e.step for e in ends(events)] == ["3.1.1", "3.1.2", "3.1.3"]
+    assert standing(events, "answer") == ""
+    assert standing(events, "draft", "3.1.3") == ends(events)[-1].answer == "Catania, Sicily"
+
+
+@pytest.mark.anyio
+async def test_all_shown_passages_are_kept_and_none_is_shown_twice() -> None:
+    hits = {"": [passage(f"p{n}", f"Text {n}.") for n in range(5)]}
+    events = await run([ASKS, ASKS_ON, ANSWERS], hits, top_k=3)
+    found = [e for e in events if isinstance(e, PassagesFound)]
+    assert [[p.passage_id for p in e.passages] for e in found] == [["p0", "p1", "p2"], ["p3", "p4"]]
+    assert all(p.kept for e in found for p in e.passages)
+
+
+@pytest.mark.anyio
+async def test_a_written_document_is_no_retrieval() -> None:
+    events = await run([ASKS, ASKS_ON, " Bellini came from Catania.", ANSWERS], max_steps=1)
+    starts = [e for e in events if isinstance(e, StepStart)]
+    assert [(e.kind, e.question) for e in starts] == [
+        ("retrieve", QUESTION),
+        ("retrieve", "birthplace of Bellini"),
+        ("answer", QUESTION),
+    ]
+    assert len([e for e in events if isinstance(e, QueryIssued)]) == 1
+    assert [e.flags for e in ends(events)] == [[], ["closed_book"], []]
+    assert standing(events, "draft", "2").startswith("Bellini came from Catania.")
+    assert [e.usage.llm_calls for e in ends(events)] == [1, 2, 1]
+
+
+@pytest.mark.anyio
+async def test_the_request_bounds_both_phases() -> None:
+    events = await run([ASKS, ASKS_ON, "Written.", ASKS_ON, "Catania"], max_steps=1)
+    assert stop(events).stopped_by == "max_steps"
+    assert ends(events)[-1].flags == ["fallback_direct"]
+
+
+@pytest.mark.anyio
+async def test_an_answer_voided_by_a_query_leaves_no_answer() -> None:
+    both = (
+        "Intermediate Answer_1: B.\n\nFinal Answer: Milan\n\nRefined Query: birthplace of Bellini"
+    )
+    events = await run([ASKS, both, ANSWERS])
+    assert [e.answer for e in ends(events)][1] is None
+    assert any(isinstance(e, Withdraw) and e.step == "2" for e in events)
+    assert standing(events, "answer") == "Catania, Sicily"
+
+
+@pytest.mark.anyio
+async def test_a_looping_answer_is_withdrawn_and_replaced_in_the_same_step() -> None:
+    events = await run([ASKS, "Intermediate Answer_1: B.\n\nFinal Answer: 1.1.1.1.1.1", "Catania"])
+    assert standing(events, "answer", "2") == ends(events)[-1].answer == "Catania"
+    assert ends(events)[-1].flags == ["fallback_direct"]
+    assert stop(events).stopped_by == "answer"
+
+
+@pytest.mark.anyio
+async def test_without_any_passage_the_service_abstains() -> None:
+    events = await run([ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"], {})
+    assert stop(events) == Stop(stopped_by="answer", answered=False)
+    assert standing(events, "answer") == ""
+    assert ends(events)[-1].answer is None
+
+
+@pytest.mark.anyio
+async def test_without_any_passage_but_closed_book_allowed() -> None:
+    settings = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
+    outputs = [ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"]
+    events = await run(outputs, {}, settings=settings)
+    assert [e.flags for e in ends(events)] == [["no_evidence"], ["closed_book"]]
+    assert stop(events).answered
+
+
+@pytest.mark.anyio
+async def test_an_empty_direct_answer_is_no_answer() -> None:
+    settings = Settings.model_validate({"autorag": {"parametric": False}})
+    events = await run([ASKS, ASKS_ON, ""], max_steps=1, settings=settings)
+    assert stop(events) == Stop(stopped_by="max_steps", answered=False)
+
+
+SLOW = ScriptStep("Intermediate Answer_1: It is Bellini.", delay=0.3)
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_while_reading_the_reserve_reads_again() -> None:
+    last = "Intermediate Answer_1: It is Bellini.\n\nFinal Answer: Catania"
+    events = await run([ASKS, SLOW, last], limits=Limits(timeout_s=0.5))
+    assert stop(events) == Stop(stopped_by="deadline", answered=True)
+    assert standing(events, "answer") == ends(events)[-1].answer == "Catania"
+    assert standing(events, "draft", "1") == "Intermediate Answer_1: It is Bellini."
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_twice_the_last_reasoning_is_the_answer() -> None:
+    outputs = [ASKS, ASKS_ON, SLOW, SLOW]
+    events = await run(outputs, limits=Limits(timeout_s=0.5))
+    assert stop(events) == Stop(stopped_by="deadline", answered=True)
+    assert standing(events, "answer") == "It is Bellini."
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_in_a_part_the_reserve_is_left_to_the_merge() -> None:
+    events = await run([ASKS, ASKS_ON, SLOW], as_role="draft", limits=Limits(timeout_s=0.5))
+    assert ends(events)[-1].answer == "It is Bellini."
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_in_the_middle_of_the_last_answer() -> None:
+    never = ScriptStep("late", gate=asyncio.Event())
+    words = ScriptStep("Final Answer: Catania" + " or so" * 100, delay=0.02)
+    events = await run([ASKS, never, words], limits=Limits(timeout_s=1.5))
+    assert stop(events) == Stop(stopped_by="deadline", answered=True)
+    assert standing(events, "answer").startswith("Catania")
+    assert standing(events, "answer") == ends(events)[-1].answer
+
+
+@pytest.mark.anyio
+async def test_a_plan_is_no_answer() -> None:
+    """Time runs out with passages unread and only turn 0's reasoning: NAIVE, not the analysis."""
+    never = ScriptStep("late", gate=asyncio.Event())
+    events = await run([ASKS, never, never, never], limits=Limits(timeout_s=0.3))
+    assert stop(events) == Stop(stopped_by="deadline", answered=False)
+
+
+@pytest.mark.anyio
+async def test_time_runs_out_with_nothing_at_all() -> None:
+    never = ScriptStep("late", gate=asyncio.Event())
+    events = await run([never, never], limits=Limits(timeout_s=0.2))
+    assert stop(events) == Stop(stopped_by="deadline", answered=False)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("outputs", "hits", "error"),
+    [
+        ([EngineFailure("gone")], HITS, EngineFailure),
+        ([ASKS, ["Intermediate", EngineFailure("gone")]], HITS, EngineFailure),
+        ([ASKS], {"": RetrievalFailure("all out")}, RetrievalFailure),
+    ],
+)
+async def test_failures_go_up(outputs: list[Any], hits: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await run(outputs, hits)
+
+
+@pytest.mark.anyio
+async def test_the_budget_names_itself() -> None:
+    events = await run([ASKS, ASKS_ON], limits=Limits(max_llm_calls=2))
+    assert stop(events) == Stop(stopped_by="budget", answered=True)
+
+
+@pytest.mark.anyio
+async def test_the_fold_counts_cycles_passages_and_standing_tokens() -> None:
+    fold = Fold()
+    for event in await run([ASKS, ASKS_ON, " Written.", ANSWERS], max_steps=1):
+        fold.add(event)
+    usage = fold.usage()
+    assert (usage.steps, usage.retrievals, usage.passages, usage.llm_calls) == (1, 1, 2, 4)
+    assert fold.answer_text == "Catania, Sicily"
+
+
+@pytest.mark.anyio
+async def test_closing_the_loop_aborts_the_call() -> None:
+    engine = ScriptedGenerator([ScriptStep(ASKS), ScriptStep(ANSWERS, delay=0.01)])
+    asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, loop="autorag")
+    loop = Autorag().run(Scope(asked), QUESTION, "answer")
+    async for event in loop:
+        if isinstance(event, Token):
+            break
+    await loop.aclose()  # type: ignore[attr-defined]
+    assert (engine.running, engine.aborted) == (0, 1)
+
+
+OUTPUTS = (ASKS, ASKS_ON, ANSWERS)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("route", ["single", "complex"])
+async def test_it_replaces_the_whole_handler(route: str) -> None:
+    script = [ScriptStep(text) for text in OUTPUTS]
+    body = await body_of(script, HITS, QUESTION, loop="autorag", route=route)
+    assert (body.answer, body.loop, body.answered) == ("Catania, Sicily", "autorag", True)
+    assert (body.usage.steps, body.usage.retrievals, body.usage.llm_calls) == (2, 2, 3)
+    cited = {citation.passage_id: citation.text for citation in body.citations}
+    assert cited["norma"] == "Norma is by Bellini."
+    assert cited["bellini"] == "Bellini was born in Catania, Sicily."
+
+
+@pytest.mark.anyio
+async def test_it_answers_the_parts_of_a_compound_question() -> None:
+    script = [ScriptStep('["Q one?", "Q two?"]', "Task: decompose")]
+    script += [
+        ScriptStep(text, f"Question: Q {part}?") for part in ("one", "two") for text in OUTPUTS
+    ]
+    script.append(ScriptStep("Catania, twice", ("Task: merge", "Catania, Sicily")))
+    body = await body_of(script, HITS, "Q one? and Q two?", loop="autorag", route="compound")
+    assert body.answer == "Catania, twice"
+    assert [step.answer for step in body.steps if step.kind == "answer"] == ["Catania, Sicily"] * 2
+    assert {step.id for step in body.steps} >= {"2.1.1", "2.1.3", "2.2.1", "2.2.3", "3"}
+    assert body.usage.steps == 2
+
+
+@pytest.mark.anyio
+async def test_an_end_that_looks_like_a_marker_is_written_at_last() -> None:
+    events = await run([ASKS, "Intermediate Answer_1: B.\n\nFinal Answer: Bari"])
+    assert standing(events, "answer") == ends(events)[-1].answer == "Bari"
+
+
+FEW_SHOT = Settings.model_validate({"autorag": {"mode": "few_shot"}})
+
+
+@pytest.mark.anyio
+async def test_a_turn_in_the_wrong_form_is_asked_for_again_with_the_form() -> None:
+    events = await run(
+        [
+            "I would look up the composer.",
+            ScriptStep(ASKS, match=["I would look up the composer.", "Initial Query: one query"]),
+            ScriptStep(ASKS_ON, match=lambda request: "look up the" not in str(request.messages)),
+            ANSWERS,
+        ],
+        settings=FEW_SHOT,
+    )
+
+    assert [end.flags for end in ends(events)] == [["repaired"], [], []]
+    assert standing(events, "answer") == "Catania, Sicily"
+    assert stop(events).answered
+
+
+@pytest.mark.anyio
+async def test_a_draft_in_the_wrong_form_is_withdrawn() -> None:
+    events = await run([ASKS, "It is by Bellini.", ASKS_ON, ANSWERS], settings=FEW_SHOT)
+
+    assert "It is by Bellini." not in standing(events, "draft", "1")
+    assert "It is Bellini." in standing(events, "draft", "1")
+
+
+@pytest.mark.anyio
+async def test_an_untuned_model_sees_titles() -> None:
+    titled = {
+        "composer": [passage("p", "It is by Bellini.", "Norma")],
+        "birthplace": HITS["birthplace"],
+    }
+    seen = ScriptStep(ASKS_ON, match="Retrieved Document_1: Norma: It is by Bellini.")
+    await run([ASKS, seen, ANSWERS], titled, settings=FEW_SHOT)
+
+
+@pytest.mark.anyio
+async def test_naive_answers_from_the_passages_found() -> None:
+    direct = ScriptStep(
+        "Catania", match=["Task: answer", "Norma is by Bellini.", "It is from 1831."]
+    )
+    events = await run([ASKS, "Hm.", "Well.", "Hm.", direct], settings=FEW_SHOT, max_steps=9)
+
+    assert ends(events)[-1].answer == "Catania"
+    assert "fallback_direct" in ends(events)[-1].flags
+    assert "closed_book" not in ends(events)[-1].flags
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["tuned", "few_shot"])
+async def test_a_final_answer_that_declines_is_withdrawn(mode: str) -> None:
+    declines = "Intermediate Answer_1: It is not said.\n\nFinal Answer: no answer found"
+    own = Settings.model_validate({"autorag": {"mode": mode}})
+    events = await run([ASKS, declines], settings=own)
+    assert not stop(events).answered
+    assert standing(events, "answer") == ""
+    assert ends(events)[-1].answer is None
+    assert "declined" in ends(events)[-1].flags
+
+
+@pytest.mark.anyio
+async def test_a_direct_answer_that_declines_is_none() -> None:
+    events = await run(["loop " * 9, "I don't know."])
+    assert not stop(events).answered
+    assert standing(events, "answer") == ""
+    assert {"fallback_direct", "declined"} <= set(ends(events)[-1].flags)
+
+
+@pytest.mark.anyio
+async def test_a_preset_says_how_much_a_search_brings_and_a_request_says_it_over_it() -> None:
+    many = {"": [passage(f"p{n}", f"Text {n}.") for n in range(9)]}
+    nq = Settings.model_validate({"autorag": {"preset": "nq"}})
+    for options, count in (({}, 3), ({"top_k": 4}, 4)):
+        events = await run([ASKS, ANSWERS], many, settings=nq, **options)  # type: ignore[arg-type]
+        (found,) = [event for event in events if isinstance(event, PassagesFound)]
+        assert len(found.passages) == count

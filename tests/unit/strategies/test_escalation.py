@@ -1,0 +1,262 @@
+"""`single` that fails its own check and goes on as `complex`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from service.answer.budget import Limits
+from service.answer.events import AnswerReady, BaseEvent, RouteChosen, Token, Withdraw
+from service.answer.fold import Fold
+from service.core.domain import Answer, Flag, Timing
+from service.core.settings import EscalationSettings, Settings
+from service.engines.scripted import ScriptStep
+from service.strategies.single import fails_check, may_escalate
+from service.telemetry.metrics import Metrics
+from tests.support.asking import ScriptedRetriever, events_of, inquiry, passage
+
+pytestmark = pytest.mark.anyio
+
+NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
+BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania. He died in 1835.", "Bellini")
+NOISE = passage("noise", "Palermo is a city in Sicily.", "Palermo")
+QUESTION = "In which city was the composer of the opera Norma born?"
+HITS = {"composed": [NORMA, NOISE], "Bellini": [BELLINI, NOISE], "": [NOISE, NORMA]}
+UNSURE = math.log(0.4)
+
+
+def settings(**escalation: Any) -> Settings:
+    return Settings.model_validate({"escalation": {"when": "auto"} | escalation})
+
+
+def say(match: str | list[str], reply: str, times: int | None = 1, **step: Any) -> ScriptStep:
+    return ScriptStep(match=match, reply=reply, times=times, **step)
+
+
+ROUTED = say("Task: route", "single-step question")
+DEEPER = [
+    say("Task: refine", "Who composed Norma?"),
+    say(["Task: relevance", "Who composed", "Doc: Norma:"], "true"),
+    say(["Task: answer", "Who composed"], "Vincenzo Bellini"),
+    say("Task: ending", "no"),
+    say("Task: refine", "Where was Vincenzo Bellini born?"),
+    say(["Task: relevance", "Where was", "Doc: Bellini:"], "true"),
+    say(["Task: answer", "Where was"], "Catania"),
+    say("Task: ending", "yes"),
+    say("Task: final", "Catania"),
+    say("Task: relevance", "false", None),
+]
+DOUBTED = [
+    say(["Task: relevance", QUESTION, "Doc: Norma:"], "true"),
+    say(["Task: answer", QUESTION], "in Norma", logprob=UNSURE),
+]
+
+
+def routes_of(events: list[BaseEvent]) -> list[tuple[str, str]]:
+    return [(event.route, event.by) for event in events if isinstance(event, RouteChosen)]
+
+
+def body_in(events: list[BaseEvent]) -> Answer:
+    (ready,) = [event for event in events if isinstance(event, AnswerReady)]
+    return ready.body
+
+
+def refolded(events: list[BaseEvent]) -> Answer:
+    fold = Fold()
+    for event in events:
+        if isinstance(event, AnswerReady):
+            break
+        fold.add(event)
+    return fold.answer(Timing())
+
+
+async def test_nothing_relevant_escalates_and_the_longer_way_answers() -> None:
+    events = await events_of([ROUTED, *DEEPER], HITS, QUESTION, settings=settings())
+    body = body_in(events)
+    assert (body.answer, body.answered, body.route, body.loop) == (
+        "Catania", True, "complex", "anrag",
+    )  # fmt: skip
+    assert routes_of(events) == [("single", "model"), ("complex", "escalation")]
+    assert [(step.id, step.kind, step.flags) for step in body.steps] == [
+        ("1", "route", []),
+        ("2", "retrieve", ["no_evidence"]),
+        ("3", "route", ["escalated"]),
+        ("4", "retrieve", []),
+        ("5", "retrieve", []),
+        ("6", "answer", []),
+    ]
+    assert [citation.step for citation in body.citations] == ["4", "5"]
+    assert (body.usage.steps, body.usage.retrievals) == (3, 3)
+    assert body.model_copy(update={"timing_ms": Timing()}) == refolded(events)
+
+
+async def test_an_answer_the_reader_doubts_is_withdrawn() -> None:
+    asked = settings(below=0.5)
+    events = await events_of([ROUTED, *DOUBTED, *DEEPER], HITS, QUESTION, settings=asked)
+    body = body_in(events)
+    assert body.answer == "Catania"
+    assert body.steps[1].answer == "in Norma"
+    (withdrawn,) = [event for event in events if isinstance(event, Withdraw)]
+    assert (withdrawn.step, withdrawn.role, withdrawn.reason) == ("2", "answer", "restart")
+    assert [citation.step for citation in body.citations] == ["4", "5"]
+    assert body.model_copy(update={"timing_ms": Timing()}) == refolded(events)
+
+
+async def test_a_surer_answer_stands() -> None:
+    script = [ROUTED, *DOUBTED, say("Task: relevance", "false", None)]
+    events = await events_of(script, HITS, QUESTION, settings=settings(below=0.3))
+    assert (body_in(events).answer, routes_of(events)) == ("in Norma", [("single", "model")])
+
+
+async def test_where_the_longer_way_finds_nothing_the_first_answer_comes_back() -> None:
+    script = [
+        ROUTED,
+        *DOUBTED,
+        say("Task: relevance", "false", None),
+        say("Task: refine", "Who composed it?", None),
+    ]
+    events = await events_of(script, HITS, QUESTION, settings=settings(below=0.5))
+    body = body_in(events)
+    assert (body.answer, body.answered, body.route) == ("in Norma", True, "complex")
+    assert [(citation.step, citation.passage_id) for citation in body.citations] == [("2", "norma")]
+    shown = [event.step for event in events if isinstance(event, Token) and event.role == "answer"]
+    assert shown == ["2"] * 3
+    assert body.model_copy(update={"timing_ms": Timing()}) == refolded(events)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"settings": Settings()},
+        {"settings": settings(when="never")},
+        {"settings": settings(no_evidence=False)},
+        {"settings": Settings.model_validate({
+            "escalation": {"when": "auto"}, "routes": {"allowed": ["direct", "single"]}})},
+        {"settings": Settings.model_validate({
+            "escalation": {"when": "auto"}, "hanrag": {"refine": False}})},
+        {"settings": settings(), "max_steps": 1},
+        {"settings": settings(), "limits": Limits(max_retrievals=1)},
+    ],
+    ids=["default", "never", "not for that", "not allowed", "no refining", "one step", "no budget"],
+)  # fmt: skip
+async def test_it_ends_unanswered_where_it_may_not_go_on(options: dict[str, Any]) -> None:
+    script = [ROUTED, say("Task: relevance", "false", None)]
+    events = await events_of(script, HITS, QUESTION, **options)
+    assert not body_in(events).answered
+    assert routes_of(events) == [("single", "model")]
+
+
+async def test_a_route_that_the_caller_named_stands_unless_the_settings_say_otherwise() -> None:
+    script = [say("Task: relevance", "false", None)]
+    events = await events_of(script, HITS, QUESTION, settings=settings(), route="single")
+    assert routes_of(events) == [("single", "request")]
+    always = settings(when="always")
+    events = await events_of(DEEPER, HITS, QUESTION, settings=always, route="single")
+    assert routes_of(events) == [("single", "request"), ("complex", "escalation")]
+
+
+async def test_both_ways_together_take_no_more_steps_than_asked_for() -> None:
+    script = [
+        ROUTED,
+        say("Task: refine", "Who composed Norma?"),
+        say(["Task: relevance", "Who composed", "Doc: Norma:"], "true"),
+        say("Task: relevance", "false", None),
+        say("Task: answer", "Vincenzo Bellini"),
+        say("Task: ending", "no"),
+        say("Task: final", "Vincenzo Bellini"),
+    ]
+    events = await events_of(script, HITS, QUESTION, settings=settings(), max_steps=2)
+    body = body_in(events)
+    assert (body.usage.steps, body.stopped_by, body.answer) == (2, "max_steps", "Vincenzo Bellini")
+
+
+async def test_the_metrics_count_the_route_that_was_taken_last() -> None:
+    metrics = Metrics()
+    with metrics.question() as observation:
+        for event in await events_of([ROUTED, *DEEPER], HITS, QUESTION, settings=settings()):
+            observation.see(event)
+    line = 'revelator_questions_total{loop="anrag",outcome="answered",route="complex"} 1.0'
+    assert line in metrics.render().decode()
+
+
+@pytest.mark.parametrize(
+    ("flags", "probability", "fails"),
+    [
+        (["no_evidence"], None, True),
+        (["no_evidence", "closed_book"], 0.9, True),
+        ([], 0.49, True),
+        ([], 0.5, False),
+        (["repaired"], None, False),
+    ],
+)
+def test_the_check_of_one_cycle(flags: list[Flag], probability: float | None, fails: bool) -> None:
+    assert fails_check(flags, probability, EscalationSettings(below=0.5)) is fails
+
+
+def test_without_a_threshold_no_probability_fails() -> None:
+    assert not fails_check([], 1e-9, EscalationSettings())
+    assert not fails_check(["no_evidence"], None, EscalationSettings(no_evidence=False))
+
+
+def test_another_loop_never_escalates() -> None:
+    asked = inquiry(None, ScriptedRetriever({}), "q?", settings(), route="single")  # type: ignore[arg-type]
+    assert not may_escalate(asked)
+    asked = inquiry(None, ScriptedRetriever({}), "q?", settings())  # type: ignore[arg-type]
+    assert may_escalate(asked)
+
+
+@examples(max_examples=40)
+@given(
+    relevant=st.lists(st.booleans(), min_size=1, max_size=4),
+    logprob=st.floats(-3, 0),
+    below=st.sampled_from([0.0, 0.5, 0.9]),
+    ends=st.booleans(),
+    answers=st.booleans(),
+    when=st.sampled_from(["never", "auto"]),
+)
+async def test_the_body_is_the_fold_however_it_goes(
+    relevant: list[bool], logprob: float, below: float, ends: bool, answers: bool, when: str
+) -> None:
+    verdicts = iter(relevant * 50)
+    script = [
+        ROUTED,
+        ScriptStep(match="Task: relevance", reply=lambda _: str(next(verdicts)).lower(),
+                   times=None),
+        say("Task: answer", "Catania" if answers else "", None, logprob=logprob),
+        say("Task: refine", "Who composed Norma?", None),
+        say("Task: ending", "yes" if ends else "no", None),
+        say("Task: final", "Catania, I think", None),
+    ]  # fmt: skip
+    events = await events_of(script, HITS, QUESTION, settings=settings(below=below, when=when))
+    body = body_in(events)
+    assert body.model_copy(update={"timing_ms": Timing()}) == refolded(events)
+    escalated = [step for step in body.steps if "escalated" in step.flags]
+    assert len(escalated) == (body.route == "complex")
+    assert body.usage.steps <= 5
+    cited = {citation.step for citation in body.citations}
+    assert cited <= {step.id for step in body.steps if step.answer}
+
+
+async def test_the_question_that_failed_is_not_searched_again() -> None:
+    script = [
+        ROUTED,
+        say(["Task: refine", '""nothing""'], QUESTION),
+        say(["Task: refine", f"**seed query-1**: {QUESTION}"], "Who composed Norma?"),
+        *DEEPER[1:],
+    ]
+    events = await events_of(script, HITS, QUESTION, settings=settings())
+    queries = [step.query for step in body_in(events).steps if step.query]
+    assert queries == [QUESTION, "Who composed Norma?", "Where was Vincenzo Bellini born?"]
+
+
+async def test_a_refiner_that_knows_no_other_question_ends_the_search() -> None:
+    script = [ROUTED, say("Task: relevance", "false", None), say("Task: refine", QUESTION, 2)]
+    body = body_in(await events_of(script, HITS, QUESTION, settings=settings()))
+    assert [step.query for step in body.steps if step.query] == [QUESTION]
+    assert not body.answered
+    assert body.steps[-1].flags == ["refine_loop"]

@@ -1,0 +1,583 @@
+"""The four handlers over a scripted engine: every row of METHODS.md §1.2's failure table."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from service.answer.budget import Limits
+from service.answer.events import (
+    AnswerReady,
+    BaseEvent,
+    Done,
+    Failed,
+    RouteChosen,
+    Start,
+    StepEnd,
+    StepStart,
+    Token,
+    Withdraw,
+)
+from service.answer.fold import Fold
+from service.core.domain import Answer
+from service.core.errors import EngineFailure, RetrievalFailure
+from service.core.settings import Settings
+from service.engines.scripted import ScriptStep
+from service.prompts.templates import Pair
+from service.strategies.compound import has_all_parts, join_parts
+from tests.support.asking import body_of, events_of, passage
+
+pytestmark = pytest.mark.anyio
+
+NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
+BELLINI = passage("bellini", "Vincenzo Bellini was born in Catania. He died in 1835.", "Bellini")
+NOISE = passage("noise", "Palermo is a city in Sicily.", "Palermo")
+QUESTION = "In which city was the composer of the opera Norma born?"
+
+
+def say(match: str | list[str], reply: object, times: int | None = 1) -> ScriptStep:
+    return ScriptStep(match=match, reply=reply, times=times)  # type: ignore[arg-type]
+
+
+def route(label: str) -> ScriptStep:
+    return say("Task: route", f"{label} question")
+
+
+def relevant(*titles: str) -> list[ScriptStep]:
+    keep = [say(["Task: relevance", f"Doc: {title}:"], "true", None) for title in titles]
+    return [*keep, say("Task: relevance", "false", None)]
+
+
+def decomposed(*parts: str) -> ScriptStep:
+    return say("Task: decompose", json.dumps({"thought": "two", "decomposition": list(parts)}))
+
+
+def settings(**hanrag: object) -> Settings:
+    return Settings.model_validate({"hanrag": hanrag})
+
+
+def answering(**answers: object) -> Settings:
+    return Settings.model_validate({"answers": answers})
+
+
+def flags(body: Answer) -> set[str]:
+    return {flag for step in body.steps for flag in step.flags}
+
+
+async def test_direct_answers_closed_book_without_steps_or_citations() -> None:
+    script = [route("straightforward"), say("Task: closed", "a bank")]
+    body = await body_of(script, {}, "Where do you keep money?")
+    assert (body.route, body.loop, body.answer) == ("direct", "none", "a bank")
+    assert body.answered
+    assert body.citations == []
+    assert (body.usage.steps, body.usage.retrievals, body.usage.llm_calls) == (0, 0, 2)
+
+
+async def test_single_keeps_relevant_passages_in_retriever_order_and_cites_the_sentence() -> None:
+    script = [
+        route("single-step"),
+        *relevant("Norma"),
+        say(["Task: answer", "Doc1", "Norma"], "Vincenzo Bellini"),
+    ]
+    body = await body_of(script, {"": [NOISE, NORMA]}, "Who composed Norma?")
+    assert body.answer == "Vincenzo Bellini"
+    assert body.usage.model_dump(exclude_none=True) == {
+        "llm_calls": 4,
+        "prompt_tokens": body.usage.prompt_tokens,
+        "completion_tokens": body.usage.completion_tokens,
+        "retrievals": 1,
+        "passages": 1,
+        "steps": 1,
+    }
+    assert [p.kept for p in body.steps[1].passages] == [False, True]
+    (citation,) = body.citations
+    assert citation.text == "It was composed by Vincenzo Bellini."
+    assert NORMA.text[citation.start : citation.end] == citation.text
+    assert citation.step == body.steps[1].id == "2"
+
+
+async def test_at_most_three_passages_reach_the_reader() -> None:
+    hits = [passage(f"p{n}", f"Text {n}.") for n in range(10)]
+    script = [
+        say("Task: relevance", "true", 10),
+        say("Task: answer", "x"),
+    ]
+    body = await body_of(script, {"": hits}, "q?", route="single")
+    assert [p.passage_id for p in body.steps[0].passages if p.kept] == ["p0", "p1", "p2"]
+    assert body.steps[0].passages[3].reason == "beyond the first 3 relevant"
+    assert body.usage.passages == 3
+
+
+async def test_unreadable_route_becomes_single_and_says_so() -> None:
+    script = [
+        say("Task: route", "I cannot say"),
+        *relevant("Norma"),
+        say("Task: answer", "Bellini"),
+    ]
+    body = await body_of(script, {"": [NORMA, NOISE]}, "Who?")
+    assert body.route == "single"
+    assert flags(body) == {"route_parse_failed"}
+
+
+async def test_a_route_the_settings_do_not_allow_becomes_single() -> None:
+    allowed = Settings.model_validate({"routes": {"allowed": ["single", "direct"]}})
+    script = [route("complex"), *relevant("Norma"), say("Task: answer", "B")]
+    events = await events_of(script, {"": [NORMA, NOISE]}, "Who?", settings=allowed)
+    chosen = [event for event in events if isinstance(event, RouteChosen)]
+    assert [(event.route, event.by) for event in chosen] == [("single", "settings")]
+
+
+@pytest.mark.parametrize("hits", [[], [NOISE]], ids=["nothing found", "nothing relevant"])
+async def test_without_evidence_the_service_abstains(hits: list[object]) -> None:
+    script = [ScriptStep(match="Task: relevance", reply="false", times=None)]
+    body = await body_of(script, {"": hits}, "Who?", route="single")  # type: ignore[dict-item]
+    assert not body.answered
+    assert body.answer == Settings().answers.no_answer_text
+    assert body.citations == []
+    assert flags(body) == {"no_evidence"}
+    assert body.steps[0].answer is None
+
+
+async def test_without_evidence_official_reads_closed_book() -> None:
+    script = [*relevant(), ScriptStep(match="Question: Who?\nAnswer:", reply="Bellini")]
+    options = {"route": "single", "settings": answering(no_evidence="closed_book")}
+    body = await body_of(script, {"": [NOISE]}, "Who?", **options)
+    assert (body.answer, body.answered) == ("Bellini", True)
+    assert flags(body) == {"no_evidence", "closed_book"}
+    assert body.citations == []
+
+
+async def test_without_evidence_the_three_best_may_be_read_unfiltered() -> None:
+    script = [*relevant(), say(["Task: answer", "Palermo"], "Sicily")]
+    options = {"route": "single", "settings": answering(no_evidence="top3_unfiltered")}
+    body = await body_of(script, {"": [NOISE]}, "Where is Palermo?", **options)
+    assert body.answer == "Sicily"
+    assert [citation.passage_id for citation in body.citations] == ["noise"]
+
+
+async def test_compound_answers_parts_in_parallel_and_merges() -> None:
+    script = [
+        route("compound"),
+        decomposed("Who composed Norma?", "Where was Bellini born?"),
+        *relevant("Norma", "Bellini"),
+        say(["Task: answer", "Who composed"], "Bellini"),
+        say(["Task: answer", "Where was"], "Catania"),
+        say(["Task: merge", "Sub-answer 1: Bellini", "Sub-answer 2: Catania"], "Bellini, Catania"),
+    ]
+    hits = {"Norma": [NORMA, NOISE], "Bellini": [BELLINI]}
+    body = await body_of(script, hits, "Who composed Norma and where was Bellini born?")
+    assert body.answer == "Bellini, Catania"
+    assert [(step.id, step.kind) for step in body.steps] == [
+        ("1", "route"),
+        ("2", "decompose"),
+        ("3.1", "retrieve"),
+        ("3.2", "retrieve"),
+        ("4", "merge"),
+    ]
+    assert body.usage.steps == 1
+    assert body.usage.retrievals == 2
+    assert {citation.passage_id for citation in body.citations} == {"norma", "bellini"}
+
+
+async def test_compound_part_without_evidence_does_not_fail_the_others() -> None:
+    script = [
+        decomposed("Who composed Norma?", "Where is Atlantis?"),
+        *relevant("Norma"),
+        say("Task: answer", "Bellini"),
+        say(["Task: merge", "Sub-answer 2: no answer found"], "Bellini"),
+    ]
+    hits = {"Norma": [NORMA], "Atlantis": [NOISE]}
+    body = await body_of(script, hits, "both?", route="compound")
+    assert (body.answer, body.answered) == ("Bellini", True)
+    assert [step.answer for step in body.steps[1:3]] == ["Bellini", None]
+
+
+async def test_compound_whose_parts_all_abstain_abstains() -> None:
+    script = [decomposed("a?", "b?"), *relevant()]
+    body = await body_of(script, {"": [NOISE]}, "both?", route="compound")
+    assert not body.answered
+    assert [step.kind for step in body.steps] == ["decompose", "retrieve", "retrieve"]
+
+
+async def test_decomposition_that_fails_twice_is_answered_as_one_question() -> None:
+    script = [
+        say("Task: decompose", "no JSON here", 2),
+        *relevant("Norma"),
+        say("Task: answer", "Bellini"),
+    ]
+    body = await body_of(script, {"": [NORMA, NOISE]}, "Who composed Norma", route="compound")
+    assert (body.route, body.answer, body.usage.steps) == ("compound", "Bellini", 1)
+    assert flags(body) == {"repaired"}
+
+
+async def test_decomposition_into_one_part_is_not_merged() -> None:
+    script = [decomposed("Who composed Norma?"), *relevant("Norma"), say("Task: answer", "Bellini")]
+    body = await body_of(script, {"": [NORMA, NOISE]}, "q", route="compound")
+    assert [step.kind for step in body.steps] == ["decompose", "retrieve"]
+
+
+async def test_more_than_eight_parts_are_cut() -> None:
+    script = [
+        decomposed(*[f"q{n}?" for n in range(12)]),
+        say("Task: relevance", "true", 8),
+        say("Task: answer", "opera", 8),
+        say("Task: merge", "opera"),
+    ]
+    body = await body_of(script, {"": [NORMA]}, "q", route="compound")
+    assert sum(step.kind == "retrieve" for step in body.steps) == 8
+    assert flags(body) == {"shortened"}
+
+
+async def test_benchmark_merge_joins_the_parts() -> None:
+    script = [
+        decomposed("a?", "b?"),
+        say("Task: relevance", "true", 2),
+        say("Task: answer", "x", 2),
+    ]
+    style = Settings.model_validate({"answers": {"merge_style": "benchmark"}})
+    body = await body_of(script, {"": [NORMA]}, "q", route="compound", settings=style)
+    assert body.answer == "x && x"
+
+
+BENCHMARK = Settings.model_validate({"answers": {"merge_style": "benchmark"}})
+
+
+def parts_script(second: str) -> list[ScriptStep]:
+    """Two parts with full prompts, of which the second is answered by `second`."""
+    return [
+        say("Take a question apart", decomposed("a?", "b?").reply),  # type: ignore[arg-type]
+        say("\nDoc: norma", "true", 2),
+        say(["Doc1", "Question: a?"], "the opera Norma"),
+        say(["Doc1", "Question: b?"], second),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("merged", "answer", "flags_"),
+    [
+        ("Norma && 1831", "Norma && 1831", set()),
+        ("Norma", "the opera Norma && in 1831", {"repaired"}),
+        ("Norma && ", "the opera Norma && in 1831", {"repaired"}),
+        ("Norma && 1831 && Milan", "the opera Norma && in 1831", {"repaired"}),
+    ],
+    ids=["all parts", "one is lost", "one is empty", "one too many"],
+)
+async def test_benchmark_merge_asks_the_model_and_loses_no_part(
+    merged: str, answer: str, flags_: set[str]
+) -> None:
+    script = [*parts_script("in 1831"), say(["Sub-answer 2: in 1831", '" && "'], merged)]
+    hits = [passage("norma", "The opera Norma was first given in 1831.")]
+    body = await body_of(
+        script, {"": hits}, "q", route="compound", settings=BENCHMARK, prompts="full"
+    )
+    assert body.answer == answer
+    assert "repaired" in flags(body) if flags_ else "repaired" not in flags(body)
+
+
+@pytest.mark.parametrize(
+    ("merged", "complete"),
+    [("x && y", True), ("x&&y", True), ("x", False), ("", False), (None, False),
+     ("x && ", False), ("x && y\nz", False), ("x && y && z", False)],
+)  # fmt: skip
+def test_what_has_all_parts(merged: str | None, complete: bool) -> None:
+    assert has_all_parts(merged, [Pair("a?", "x"), Pair("b?", "y")]) is complete
+
+
+def test_parts_joined_say_where_one_was_not_found() -> None:
+    assert join_parts([Pair("a?", "x"), Pair("b?", None)]) == "x && no answer found"
+
+
+def bellini_script() -> list[ScriptStep]:
+    return [
+        route("complex"),
+        say(["Task: ending", '""nothing""'], "no"),
+        say(["Task: refine", '""nothing""'], "Who composed the opera Norma?"),
+        *relevant("Norma", "Bellini"),
+        say(["Task: answer", "Who composed"], "Vincenzo Bellini"),
+        say(["Task: ending", "**answer-1**: Vincenzo Bellini"], "no"),
+        say(["Task: refine", "**answer-1**"], "In which city was Vincenzo Bellini born?"),
+        say(["Task: answer", "In which city was Vincenzo"], "Catania"),
+        say(["Task: ending", "**answer-2**: Catania"], "yes"),
+        say(["Task: final", "Sub-answer 2: Catania"], "Catania"),
+    ]
+
+
+HOPS = {"opera Norma?": [NORMA, NOISE], "Vincenzo Bellini": [BELLINI, NORMA]}
+
+
+async def test_complex_is_the_worked_example_of_the_method() -> None:
+    body = await body_of(_ordered(bellini_script()), HOPS, QUESTION)
+    assert (body.answer, body.route, body.loop) == ("Catania", "complex", "anrag")
+    assert body.usage.steps == 2
+    assert body.usage.retrievals == 2
+    assert [step.kind for step in body.steps] == [
+        "route",
+        "ending",
+        "retrieve",
+        "retrieve",
+        "answer",
+    ]
+    assert [step.answer for step in body.steps[2:4]] == ["Vincenzo Bellini", "Catania"]
+    assert [citation.passage_id for citation in body.citations] == ["norma", "bellini"]
+    assert body.stopped_by == "answer"
+
+
+def _ordered(script: list[ScriptStep]) -> list[ScriptStep]:
+    """Longer histories first: an earlier pair is also part of a later prompt."""
+    return sorted(script, key=lambda step: -_history(step))
+
+
+def _history(step: ScriptStep) -> int:
+    text = " ".join(step.match) if isinstance(step.match, list) else str(step.match)
+    return 2 if "answer-2" in text else 1 if "answer-1" in text else 0
+
+
+async def test_complex_that_repeats_a_question_stops_and_answers() -> None:
+    script = [
+        say(["Task: ending", '""nothing""'], "no"),
+        say("Task: refine", "Who composed Norma?", 2),
+        *relevant("Norma"),
+        say("Task: answer", "Bellini"),
+        say("Task: ending", "no"),
+        say("Task: final", "Bellini"),
+    ]
+    body = await body_of(script, {"": [NORMA, NOISE]}, QUESTION, route="complex")
+    assert (body.answer, body.stopped_by) == ("Bellini", "answer")
+    assert flags(body) == {"refine_loop"}
+    assert body.usage.steps == 1
+
+
+async def test_complex_stops_at_max_steps() -> None:
+    count = iter(range(100))
+    script = [
+        say("Task: ending", "no", 4),
+        say("Task: refine", lambda _: f"question {next(count)}?", 3),
+        say("Task: relevance", "true", None),
+        say("Task: answer", "x", 3),
+        say("Task: final", "x"),
+    ]
+    body = await body_of(script, {"": [NORMA]}, QUESTION, route="complex", max_steps=3)
+    assert (body.stopped_by, body.usage.steps) == ("max_steps", 3)
+
+
+async def test_ending_on_an_empty_history_answers_closed_book() -> None:
+    script = [say("Task: ending", "yes"), say("Task: final", "Catania")]
+    body = await body_of(script, {}, QUESTION, route="complex")
+    assert (body.answer, body.answered, body.usage.steps) == ("Catania", True, 0)
+    assert flags(body) == {"closed_book"}
+
+
+async def test_unreadable_ending_means_not_done() -> None:
+    count = iter(range(100))
+    script = [
+        say("Task: ending", "purple", 3),
+        say("Task: refine", lambda _: f"question {next(count)}?", 2),
+        say("Task: relevance", "true", None),
+        say("Task: answer", "x", 2),
+        say("Task: final", "x"),
+    ]
+    body = await body_of(script, {"": [NORMA]}, QUESTION, route="complex", max_steps=2)
+    assert body.stopped_by == "max_steps"
+
+
+async def test_complex_without_evidence_refines_once_more_before_going_on() -> None:
+    script = [
+        say(["Task: ending", '""nothing""'], "no"),
+        say(["Task: refine", "no answer found"], "Who composed the opera Norma?"),
+        say("Task: refine", "Who made it?"),
+        *relevant("Norma"),
+        say("Task: answer", "Bellini"),
+        say("Task: ending", "yes"),
+        say(["Task: final", "Sub-answer 1: no answer found"], "Bellini"),
+    ]
+    hits = {"Norma": [NORMA], "": [NOISE]}
+    body = await body_of(script, hits, QUESTION, route="complex")
+    assert body.answer == "Bellini"
+    assert [step.flags for step in body.steps[1:3]] == [["no_evidence"], []]
+
+
+async def test_the_papers_ablations_leave_their_calls_out() -> None:
+    script = [say("Task: answer", "x", 2), say("Task: final", "x")]
+    off = settings(relevance=False, ending=False, refine=False)
+    body = await body_of(script, {"": [NORMA]}, "q?", route="complex", settings=off, max_steps=2)
+    assert [step.question for step in body.steps] == ["q?", "q?", "q?"]
+    assert body.steps[0].passages[0].kept
+
+
+async def test_a_label_before_the_answer_is_withdrawn_and_written_again() -> None:
+    script = [*relevant("Norma"), say("Task: answer", "Answer: Bellini")]
+    events = await events_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert body.answer == "Bellini"
+    assert flags(body) == {"repaired"}
+    assert [event.event for event in events].count("withdraw") == 1  # type: ignore[attr-defined]
+
+
+async def test_thinking_is_never_shown() -> None:
+    script = [*relevant("Norma"), say("Task: answer", "<think>It is Verdi.</think>\n\nBellini")]
+    events = await events_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
+    shown = "".join(event.text for event in events if isinstance(event, Token))
+    assert shown == "Bellini"
+
+
+async def test_a_reader_that_says_nothing_twice_leaves_the_question_unanswered() -> None:
+    script = [*relevant("Norma"), say("Task: answer", "", 2)]
+    body = await body_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
+    assert not body.answered
+    assert body.answer == Settings().answers.no_answer_text
+
+
+@pytest.mark.parametrize(
+    ("script", "hits", "slug"),
+    [
+        ([say("Task: route", EngineFailure("gone"))], {}, "engine-unavailable"),
+        ([route("single-step")], {"": RetrievalFailure("both out")}, "retrieval-unavailable"),
+        ([say("Task: route", ValueError("bug"))], {}, "internal"),
+    ],
+)
+async def test_failures_end_the_stream_by_error_and_done(
+    script: list[ScriptStep], hits: dict[str, Exception], slug: str
+) -> None:
+    events = await events_of(script, hits, "q?")
+    assert isinstance(events[0], Start)
+    assert isinstance(events[-1], Done)
+    assert isinstance(events[-2], Failed)
+    assert events[-2].problem.type == f"urn:revelator:problem:{slug}"
+    assert not any(isinstance(event, AnswerReady) for event in events)
+
+
+async def test_missing_retrievers_are_named_in_the_body() -> None:
+    from service.engines.scripted import ScriptedGenerator
+    from service.strategies.pipeline import answer_stream
+    from tests.support.asking import ScriptedRetriever, inquiry
+
+    engine = ScriptedGenerator([*relevant("Norma"), say("Task: answer", "x")])
+    retriever = ScriptedRetriever({"": [NORMA, NOISE]}, missing=("dense",))
+    asked = inquiry(engine, retriever, "q?", route="single")
+    events = [event async for event in answer_stream(asked)]
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert body.degraded == ["dense"]
+
+
+async def test_a_slow_judge_leaves_the_best_ranked_passages_to_the_reader() -> None:
+    script = [
+        ScriptStep(match="Task: relevance", reply="true", delay=5, times=None),
+        say("Task: answer", "Bellini"),
+    ]
+    body = await body_of(script, {"": [NORMA]}, "q?", route="single", limits=Limits(timeout_s=0.5))
+    assert (body.answer, body.stopped_by) == ("Bellini", "deadline")
+    assert body.steps[0].passages[0].reason == "not judged"
+
+
+async def test_a_complex_question_out_of_time_answers_from_its_pairs() -> None:
+    script = [
+        say(["Task: ending", '""nothing""'], "no"),
+        say("Task: refine", "Who composed Norma?"),
+        *relevant("Norma"),
+        say("Task: answer", "Bellini"),
+        ScriptStep(match="Task: ending", reply="no", delay=5),
+        say(["Task: final", "Bellini"], "Bellini"),
+    ]
+    body = await body_of(
+        script, {"": [NORMA, NOISE]}, QUESTION, route="complex", limits=Limits(timeout_s=0.5)
+    )
+    assert (body.answer, body.stopped_by) == ("Bellini", "deadline")
+
+
+async def test_a_final_answer_cut_by_the_deadline_keeps_what_was_written() -> None:
+    script = [
+        *relevant("Norma"),
+        ScriptStep(match="Task: answer", reply=["Vincenzo", " Bellini"], delay=0.3),
+    ]
+    body = await body_of(
+        script, {"": [NORMA, NOISE]}, "q?", route="single", limits=Limits(timeout_s=0.5)
+    )
+    assert (body.answer, body.stopped_by) == ("Vincenzo", "deadline")
+
+
+async def test_nothing_written_in_time_is_a_504() -> None:
+    script = [ScriptStep(match="Task: closed", reply="x", delay=5)]
+    events = await events_of(script, {}, "q?", route="direct", limits=Limits(timeout_s=0.2))
+    problem = next(event.problem for event in events if isinstance(event, Failed))
+    assert problem.status == 504
+
+
+async def test_compound_parts_that_all_run_out_of_time_are_a_504() -> None:
+    script = [
+        decomposed("a?", "b?"),
+        ScriptStep(match="Task: relevance", reply="true", delay=5, times=None),
+        ScriptStep(match="Task: answer", reply="x", delay=5, times=None),
+    ]
+    events = await events_of(
+        script, {"": [NORMA]}, "q?", route="compound", limits=Limits(timeout_s=0.3)
+    )
+    problem = next(event.problem for event in events if isinstance(event, Failed))
+    assert problem.status == 504
+
+
+async def test_the_calls_budget_ends_the_loop_with_what_it_has() -> None:
+    script = [
+        say(["Task: ending", '""nothing""'], "no"),
+        say("Task: refine", "Who composed Norma?"),
+        *relevant("Norma"),
+        say("Task: answer", "Bellini"),
+        say("Task: final", "Bellini"),
+    ]
+    body = await body_of(
+        script, {"": [NORMA, NOISE]}, QUESTION, route="complex", limits=Limits(max_llm_calls=6)
+    )
+    assert (body.answer, body.stopped_by) == ("Bellini", "budget")
+
+
+def _well_formed(events: list[BaseEvent]) -> None:
+    assert [event.seq for event in events] == list(range(len(events)))
+    opened = [event.step for event in events if isinstance(event, StepStart)]
+    closed = [event.step for event in events if isinstance(event, StepEnd)]
+    assert sorted(map(str, opened)) == sorted(map(str, closed))
+    assert all(before.ms <= after.ms for before, after in itertools.pairwise(events))
+
+
+async def test_the_body_is_the_fold_of_the_events_before_it() -> None:
+    events = await events_of(_ordered(bellini_script()), HOPS, QUESTION)
+    _well_formed(events)
+    fold = Fold()
+    for event in events:
+        if isinstance(event, AnswerReady):
+            assert fold.answer(event.body.timing_ms) == event.body
+        fold.add(event)
+    tokens = [e.text for e in events if isinstance(e, Token) and e.role == "answer"]
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert "".join(tokens) == body.answer
+
+
+async def test_thinking_that_only_its_end_gives_away_is_withdrawn() -> None:
+    script = [*relevant("Norma"), say("Task: answer", ["It is", " Verdi.</think>", "Bellini"])]
+    events = await events_of(script, {"": [NORMA, NOISE]}, "q?", route="single")
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert body.answer == "Bellini"
+    assert [e.reason for e in events if isinstance(e, Withdraw)] == ["repair"]
+
+
+async def test_a_model_that_reads_few_passages_gets_few_unless_asked_otherwise() -> None:
+    from service.engines.base import Capabilities
+    from service.engines.scripted import ScriptedGenerator
+    from service.strategies.pipeline import answer_stream
+    from tests.support.asking import ScriptedRetriever, inquiry
+
+    async def shown(**request: int) -> int:
+        script = [say("Task: relevance", "true", None), say("Task: answer", "x")]
+        engine = ScriptedGenerator(script, capabilities=Capabilities(passages=1))
+        asked = inquiry(
+            engine,
+            ScriptedRetriever({"": [NORMA, BELLINI, NOISE]}),
+            "q?",
+            route="single",
+            **request,
+        )
+        events = [event async for event in answer_stream(asked)]
+        return next(e.body.usage.passages for e in events if isinstance(e, AnswerReady))
+
+    assert await shown() == 1
+    assert await shown(top_k=2) == 2

@@ -1,0 +1,231 @@
+"""What the hooks take from a runner, against whole matrices; drafts and scores in any schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import need
+
+torch = need("torch")
+
+from service.vllm_plugin.tracking import Tracked, Wish  # noqa: E402
+from service.vllm_plugin.wire import NOT_FINITE, Packer  # noqa: E402
+from tests.unit.vllm_plugin.fake_runner import FakeRequest, FakeRunner  # noqa: E402
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2]
+
+
+def draft(name: str = "draft", *, attention: bool = True, seed: int = 1) -> FakeRequest:
+    return FakeRequest(name, PROMPT, 12, Wish(name, attention=attention), seed)
+
+
+def score(name: str = "score", rows: tuple[int, ...] = (2, 5), seed: int = 2) -> FakeRequest:
+    return FakeRequest(name, PROMPT, len(PROMPT), Wish(name, score=True, rows=rows), seed)
+
+
+def plain(name: str = "plain", length: int = 30) -> FakeRequest:
+    return FakeRequest(name, PROMPT, length, None, 3)
+
+
+def tracked_of(runner: FakeRunner, request: FakeRequest) -> Tracked:
+    return runner.hooks.tracker.calls[request.name]
+
+
+def check_draft(runner: FakeRunner, request: FakeRequest) -> None:
+    """All rows from the last of the prompt on, the maxima over draft tokens, the entropies."""
+    tracked, begin = tracked_of(runner, request), len(request.prompt)
+    matrix, (entropy, logs) = request.matrix, request.numbers
+    rows = range(begin - 1, request.computed)
+    assert sorted(tracked.rows) == list(rows)
+    for row in rows:
+        torch.testing.assert_close(tracked.rows[row], matrix[:, row, : row + 1].mean(0))
+    for end, means in enumerate(tracked.means, start=1):
+        own = matrix[:, begin : begin + end, begin : begin + end]
+        expected = torch.stack([own.amax(1).mean(0), own.tril(-1).amax(1).mean(0)])
+        torch.testing.assert_close(means, expected)
+    assert len(tracked.means) == request.computed - begin
+    numbers = [(step.host[0][c], step.host[1][c]) for step, c in filter(None, tracked.numbers)]
+    expected_numbers = [(entropy[row], logs[row].max()) for row in rows]
+    torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected_numbers))
+
+
+def check_score(runner: FakeRunner, request: FakeRequest) -> None:
+    tracked = tracked_of(runner, request)
+    matrix, (entropy, logs) = request.matrix, request.numbers
+    assert tracked.complete
+    assert tracked.maxima is not None
+    expected = torch.stack([matrix.amax(1).mean(0), matrix.tril(-1).amax(1).mean(0)])
+    torch.testing.assert_close(tracked.maxima.means(), expected)
+    assert sorted(tracked.rows) == [2, 5]
+    torch.testing.assert_close(tracked.rows[5], matrix[:, 5, :6].mean(0))
+    numbers = [(step.host[0][c], step.host[1][c]) for step, c in filter(None, tracked.numbers)]
+    rows = range(len(PROMPT) - 1)
+    expected_numbers = [(entropy[row], logs[row, PROMPT[row + 1]]) for row in rows]
+    torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected_numbers))
+
+
+def test_everything_at_once() -> None:
+    runner, one, two, read, other = FakeRunner(), draft(), draft("b", seed=5), score(), plain()
+    runner.step((other, 7), (one, 7), (read, 7))
+    runner.step((one, 1), (other, 1), (two, 7))
+    for _ in range(4):
+        runner.step((two, 1), (other, 1), (one, 1))
+
+    check_draft(runner, one)
+    check_draft(runner, two)
+    check_score(runner, read)
+    assert runner.hooks.layout is not None
+    assert runner.hooks.layout.name == "packed"
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5])
+def test_chunked_prefill(chunk: int) -> None:
+    runner, one, read = FakeRunner(), draft(), score()
+    while one.computed < len(PROMPT):
+        count = min(chunk, len(PROMPT) - one.computed)
+        runner.step((read, count), (one, count))
+    runner.step((one, 1))
+
+    check_draft(runner, one)
+    check_score(runner, read)
+
+
+def test_a_prompt_from_the_prefix_cache() -> None:
+    runner, first, second = FakeRunner(), plain(length=12), draft(seed=3)
+    runner.step((first, 7))
+    second.blocks, second.computed = list(first.blocks[:1]), 4
+    runner.step((second, 3), (first, 1))
+    runner.step((second, 1))
+
+    check_draft(runner, second)
+
+
+@pytest.mark.parametrize("cached", [0, 4, 8])
+def test_preempted_and_computed_again(cached: int) -> None:
+    runner, one, other = FakeRunner(), draft(), plain()
+    runner.step((one, 7), (other, 3))
+    runner.step((one, 1), (other, 3))
+    runner.step((one, 1))
+    runner.preempt(one, cached)
+    runner.step((other, 2))
+    while one.computed < 10:  # the ninth token was sampled, its row not computed yet
+        runner.step((one, min(3, 10 - one.computed)), (other, 1))
+    runner.step((one, 1))
+
+    check_draft(runner, one)
+
+
+def test_a_score_preempted_in_its_prefill() -> None:
+    runner, read = FakeRunner(), score()
+    runner.step((read, 3))
+    runner.preempt(read)
+    runner.step((read, 2))
+    runner.step((read, 5))
+
+    check_score(runner, read)
+
+
+def test_entropies_alone_leave_the_attention_untouched() -> None:
+    runner, one = FakeRunner(), draft(attention=False)
+    runner.step((one, 7))
+    runner.step((one, 1))
+
+    tracked = tracked_of(runner, one)
+    assert len(tracked.numbers) == 2
+    assert not tracked.rows
+    assert tracked.maxima is None
+
+
+def test_without_wishes_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = FakeRunner()
+    before = runner.steps_of_vllm
+    monkeypatch.setattr(runner.hooks, "_parts", lambda: pytest.fail("looked at the batch"))
+    runner.step((plain(), 7))
+    assert runner.steps_of_vllm == before + 1
+
+
+def test_a_row_that_was_left_out_is_an_error_of_its_call_alone() -> None:
+    runner, read, one = FakeRunner(), score(), draft()
+    read.blocks, read.computed = [9], 4  # as if its prefix had come from the cache
+    runner.step((read, 3), (one, 7))
+
+    assert Packer(tracked_of(runner, read)).next() == {"error": "rows 0 to 3 were never computed"}
+    check_draft(runner, one)
+
+
+def test_an_unknown_layout_is_said_and_later_calls_hear_it_too() -> None:
+    runner, one, two = FakeRunner(), draft(), draft("b")
+    runner.hooks.layout = None
+    runner.writes_keys = False
+    runner.step((one, 7))
+    runner.step((two, 7))
+
+    assert runner.hooks.failure is not None
+    assert "layout is unknown" in runner.hooks.failure
+    assert tracked_of(runner, one).error == runner.hooks.failure
+    assert tracked_of(runner, two).error == runner.hooks.failure
+
+
+def test_what_goes_wrong_in_a_hook_ends_the_signals_not_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, one, two = FakeRunner(), draft(), score("b")
+    monkeypatch.setattr(
+        "service.vllm_plugin.hooks.entropies",
+        lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")),
+    )
+    before = runner.steps_of_vllm
+    runner.step((one, 7))
+    runner.step((one, 1), (two, 7))
+
+    assert runner.steps_of_vllm == before + 2
+    for request in (one, two):
+        packet = Packer(tracked_of(runner, request)).next()
+        assert packet == {"error": "the plugin failed in a step (RuntimeError: no memory)"}
+
+
+def test_with_adapters_the_rows_of_the_head_are_mapped() -> None:
+    runner, read, other, late = FakeRunner(), score(), plain(), score("b")
+    runner.lora_config = object()
+    mapped: list[tuple[list[int], list[int]]] = []
+    runner.set_active_loras = lambda batch, scheduled, sampled: mapped.append(
+        (scheduled.tolist(), sampled.tolist())
+    )
+    runner.step((other, 4), (read, 7), (late, 3))
+
+    assert mapped == [([4, 7, 3], [0, 6, 3])]
+    check_score(runner, read)
+
+
+def test_what_is_not_a_number_is_an_error_of_its_call() -> None:
+    runner, sick, well = FakeRunner(), draft("sick"), draft("well", seed=8)
+    sick.query[8] = float("nan")
+    runner.step((sick, 7), (well, 7))
+    runner.step((sick, 1), (well, 1))
+    runner.step((sick, 1), (well, 1))
+
+    assert Packer(tracked_of(runner, sick)).next() == {"error": NOT_FINITE}
+    assert "error" not in (Packer(tracked_of(runner, well)).next() or {"error"})
+
+
+def test_the_end_frees_what_is_released_and_forgets_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from service.vllm_plugin import tracking
+
+    runner, one, two, three = FakeRunner(), draft("a"), draft("b"), draft("c")
+    runner.step((one, 7), (two, 7), (three, 7))
+    tracker = runner.hooks.tracker
+    assert tracker.nbytes > 0
+    tracker.release(["a"])  # while it runs: an abort that the engine has not seen yet
+    runner.step((one, 1), (two, 1), (three, 1))
+    assert set(tracker.calls) == {"b", "c"}
+    runner.finish(two)
+    runner.step((three, 1))
+    assert "b" in tracker.calls  # its last signals may not have been fetched
+    monkeypatch.setattr(tracking, "FORGOTTEN_S", -1.0)
+    runner.finish(three)
+    runner.step((plain(), 1))
+    assert not tracker.calls
+    assert not tracker.requests
+    assert tracker.nbytes == 0

@@ -1,0 +1,151 @@
+"""What signals cannot work with is said, with what to do; ledger, launch and start."""
+
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
+from __future__ import annotations
+
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.conftest import need
+
+need("torch")
+
+from service.engines.vllm_command import worker_command
+from service.vllm_plugin import EXTENSION
+from service.vllm_plugin.ledger import Full, Ledger, bytes_of
+from service.vllm_plugin.plugin import SignalsPlugin
+from service.vllm_plugin.routes import PluginState
+from service.vllm_plugin.support import obstacle, unsupported_version
+
+
+def config(**changes: Any) -> Any:
+    parallel = dict.fromkeys(("pipeline", "data", "prefill_context", "decode_context"), 1)
+    parallel |= changes.pop("parallel", {})
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(
+            **{f"{name}_parallel_size": size for name, size in parallel.items()}
+        ),
+        speculative_config=changes.get("speculative"),
+        compilation_config=SimpleNamespace(
+            cudagraph_mode=SimpleNamespace(name=changes.get("graphs", "PIECEWISE"))
+        ),
+    )
+
+
+def layer(**changes: Any) -> Any:
+    impl = {"logits_soft_cap": 0, "alibi_slopes": None} | changes.pop("impl", {})
+    usual = {
+        "sliding_window": None,
+        "attn_type": "decoder",
+        "kv_sharing_target_layer_name": None,
+        "kv_cache_dtype": "auto",
+        "has_sink": False,
+    }
+    return SimpleNamespace(impl=SimpleNamespace(**impl), **(usual | changes))
+
+
+def test_versions() -> None:
+    assert unsupported_version("0.32.0") is None
+    assert unsupported_version("0.32.1+cpu") is None
+    for version in ("0.31.9", "0.33.0", "1.32", "dev"):
+        assert version in (unsupported_version(version) or "")
+
+
+def test_a_usual_set_up_has_no_obstacle() -> None:
+    assert obstacle(config(), False, layer()) is None
+
+
+@pytest.mark.parametrize(
+    ("setup", "last", "v2", "said"),
+    [
+        ({}, layer(sliding_window=4096), False, "sliding window of 4096"),
+        ({}, layer(impl={"logits_soft_cap": 50.0}), False, "caps its attention's logits"),
+        ({}, layer(impl={"alibi_slopes": [1.0]}), False, "ALiBi"),
+        ({}, layer(has_sink=True), False, "sinks"),
+        ({}, layer(kv_cache_dtype="fp8_e4m3"), False, "--kv-cache-dtype auto"),
+        ({}, layer(attn_type="encoder_only"), False, "encoder_only"),
+        ({}, layer(kv_sharing_target_layer_name="x"), False, "no attention keys of its own"),
+        ({}, None, False, "no attention layer"),
+        ({}, layer(), True, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"graphs": "FULL_AND_PIECEWISE"}, layer(), False, "PIECEWISE"),
+        ({"speculative": object()}, layer(), False, "speculative"),
+        ({"parallel": {"pipeline": 2}}, layer(), False, "pipeline parallelism"),
+        ({"parallel": {"decode_context": 2}}, layer(), False, "decode context parallelism"),
+    ],
+)
+def test_each_obstacle_is_named(setup: dict[str, Any], last: Any, v2: bool, said: str) -> None:
+    assert said in (obstacle(config(**setup), v2, last) or "")
+
+
+def test_the_ledger_refuses_and_gives_back() -> None:
+    ledger = Ledger(max_calls=2, max_bytes=100)
+    with ledger.reserve(60):
+        with pytest.raises(Full, match="60 of 100"), ledger.reserve(50):
+            pass
+        with ledger.reserve(40), pytest.raises(Full, match="2 calls"), ledger.reserve(0):
+            pass
+    assert (ledger.calls, ledger.bytes) == (0, 0)
+
+
+def test_the_worst_case_of_a_call() -> None:
+    llama = bytes_of(1000, 128, 32, score=False, attention=True, rows=128)
+    assert 0.5e6 < llama < 1e6
+    assert bytes_of(1000, 128, 32, score=False, attention=False, rows=0) == 8 * 128
+    score = bytes_of(1000, 1, 32, score=True, attention=True, rows=2)
+    assert score == 4 * (2 * 32 * 1000 + 2 * 1000 + 2 * 1000)
+
+
+def test_the_command_of_a_worker() -> None:
+    launch = worker_command("my model", ["--port", "9"], {"VLLM_PLUGINS": "other,revelator"})
+
+    assert launch.command[:3] == ["vllm", "serve", "my model"]
+    assert launch.command[-2:] == ["--port", "9"]
+    assert launch.command[launch.command.index("--worker-extension-cls") + 1] == EXTENSION
+    assert launch.variables["VLLM_PLUGINS"] == "other,revelator"
+    assert worker_command("m", [], {}).variables["VLLM_PLUGINS"] == "revelator"
+    assert "VLLM_PLUGINS=other,revelator" in str(launch)
+    assert "serve 'my model'" in str(launch)
+
+
+class Engine:
+    """An engine client whose workers answer `revelator_start` as told."""
+
+    def __init__(self, *sides: dict[str, Any]) -> None:
+        self.model_config = SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 768)
+        self.sides = list(sides)
+
+    def get_tokenizer(self) -> Any:
+        return SimpleNamespace(backend_tokenizer=None)
+
+    async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        assert method == "revelator_start"
+        return self.sides
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("version", "engine", "flags", "said"),
+    [
+        ("0.99.0", Engine(), {}, "vLLM 0.99.0 is not supported"),
+        ("0.32.0", None, {}, "no engine"),
+        ("0.32.0", Engine(), {"worker_extension_cls": ""}, "--worker-extension-cls"),
+        ("0.32.0", Engine(), {"api_server_count": 4}, "--api-server-count 1"),
+        ("0.32.0", Engine({"obstacle": "a window", "heads": 0}), {}, "a window"),
+    ],
+)
+async def test_a_start_that_cannot_be_serves_without_signals(
+    version: str, engine: Any, flags: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = PluginState(version)
+    state = SimpleNamespace(revelator=own, openai_serving_models=None)
+    args = {"worker_extension_cls": EXTENSION, "api_server_count": 1} | flags
+
+    await SignalsPlugin().init_state(engine, state, Namespace(**args))
+
+    assert own.calls is None
+    assert said in (own.reason or "")
+    assert said in caplog.text

@@ -1,0 +1,181 @@
+"""Losses, batches, scores and export on a tiny network with random weights."""
+
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.conftest import need
+
+torch = need("torch", "transformers", "onnx")
+from transformers import BertConfig
+
+from service.encoders.base import Tag
+from service.encoders.session import INPUTS, TAGS, TOKENS
+from service.encoders.tokenizer import shipped_tokenizer
+from service.retrieval.embedding.minilm import open_session
+from service.workshop.encoders.dataset import Rows, collate, filter_input, labeler_input
+from service.workshop.encoders.export import build_onnx
+from service.workshop.encoders.network import (
+    IGNORED,
+    HeadSettings,
+    LabelNetwork,
+    blank,
+    loss_of,
+)
+from service.workshop.encoders.scores import filter_scores, labeler_scores
+from service.workshop.facts.labels import FilterRow, LabelerRow
+from service.workshop.facts.rows import RowProvenance
+
+SOURCE = RowProvenance(pipeline="efficientrag", teacher="rules", item="1")
+TINY = BertConfig(
+    vocab_size=30522, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=256, max_position_embeddings=64,
+)  # fmt: skip
+
+
+def network(**heads: object) -> LabelNetwork:
+    torch.manual_seed(0)
+    return blank(TINY, HeadSettings.model_validate(heads)).eval()
+
+
+def labeler_row(**changes: object) -> LabelerRow:
+    row = {
+        "id": "1", "question": "Who composed Norma?", "query": "Who composed Norma?",
+        "passage": "Norma: By Bellini.", "words": ["Norma", ":", "By", "Bellini", "."],
+        "labels": [1, 0, 0, 1, 0], "tag": "finish", "provenance": SOURCE,
+    }  # fmt: skip
+    return LabelerRow.model_validate({**row, **changes})
+
+
+def test_pieces_inherit_the_label_of_their_word() -> None:
+    made = labeler_input(shipped_tokenizer(), labeler_row(), 64)
+    tokenizer = shipped_tokenizer()
+    marked = [tokenizer.id_to_token(i) for i, m in zip(made.ids, made.labels, strict=True) if m]
+    assert marked == ["norma", "bell", "##ini"]
+    assert made.tag == Tag.FINISH
+    assert len(made.ids) == len(made.labels) == len(made.types)
+
+
+def test_with_two_tags_what_finishes_goes_on() -> None:
+    assert labeler_input(shipped_tokenizer(), labeler_row(), 64, tags=2).tag == Tag.CONTINUE
+
+
+def test_an_info_cut_to_fit_loses_its_labels_with_its_words() -> None:
+    infos = ["alpha beta gamma delta", "Bellini"]
+    words = ["Who", "?", *infos[0].split(), "Bellini"]
+    row = FilterRow(
+        id="1", question="Who?", query="Who?", infos=infos, words=words,
+        labels=[1, 0, 0, 0, 0, 1, 1], provenance=SOURCE,
+    )  # fmt: skip
+    whole = filter_input(shipped_tokenizer(), row, 64)
+    short = filter_input(shipped_tokenizer(), row, len(whole.ids) - 2)
+    assert sum(whole.labels) == 4  # Who, delta, bell, ##ini
+    assert sum(short.labels) == 3  # without delta
+
+
+def test_padding_counts_nothing() -> None:
+    rows = [
+        labeler_input(
+            shipped_tokenizer(), labeler_row(passage=text, words=words, labels=[1] * n), 64
+        )
+        for text, words, n in (("Norma", ["Norma"], 1), ("Norma by", ["Norma", "by"], 2))
+    ]
+    items = Rows(rows)
+    batch = collate([items[0], items[1]])
+    assert batch["token_labels"][0, -1] == IGNORED
+    assert batch["attention_mask"].sum(1).tolist() == [len(row.ids) for row in rows]
+    alone = collate([items[0]])
+    model = network()
+    read = {name: batch[name][:1] for name in (*INPUTS, "token_labels", "tags")}
+    padded = model(**read)["loss"]
+    assert padded.item() == pytest.approx(model(**alone)["loss"].item(), abs=1e-5)
+
+
+def made(tags: list[list[float]]) -> dict[str, torch.Tensor]:
+    tokens = torch.tensor([[[0.0, 1.0], [0.0, 5.0]]] * len(tags))
+    return {"token_logits": tokens, "tag_logits": torch.tensor(tags)}
+
+
+def test_tokens_of_a_passage_that_does_not_serve_are_not_learnt() -> None:
+    labels = torch.tensor([[0, 0], [0, 0]])
+    sure = made([[9.0, -9, -9], [-9.0, 9, -9]])
+    served, silent = (
+        loss_of(sure, labels, torch.tensor(tags), HeadSettings())
+        for tags in ([Tag.CONTINUE, Tag.TERMINATE], [Tag.TERMINATE, Tag.TERMINATE])
+    )
+    tokens = (math.log(1 + math.e) + math.log(1 + math.e**5)) / 2
+    assert served.item() == pytest.approx(tokens, abs=1e-3)
+    assert silent.item() == pytest.approx(18 / 2, abs=1e-3)  # the tag of the first, alone
+
+
+def test_the_published_mask_goes_by_the_predicted_tag() -> None:
+    labels = torch.tensor([[0, 0]])
+    sure = made([[-9.0, 9, -9]])
+    gold = loss_of(sure, labels, torch.tensor([Tag.FINISH]), HeadSettings())
+    published = loss_of(sure, labels, torch.tensor([Tag.FINISH]), HeadSettings(mask="predicted"))
+    assert published.item() == pytest.approx(18, abs=1e-3)
+    assert gold.item() > published.item() + 1
+
+
+def test_where_nothing_serves_the_loss_is_a_number_and_has_a_gradient() -> None:
+    model = network()
+    row = labeler_row(tag="terminate", labels=[0] * 5)
+    batch = collate([Rows([labeler_input(shipped_tokenizer(), row, 64)])[0]])
+    loss = model(**batch)["loss"]
+    assert torch.isfinite(loss)
+    loss.backward()
+    assert model.tag_head.weight.grad is not None
+
+
+def test_class_weights_weigh_the_useful_words_only() -> None:
+    labels, tags = torch.tensor([[1, 0]]), torch.tensor([Tag.FINISH])
+    logits = made([[0.0, 0, 0]])
+    plain = loss_of(logits, labels, tags, HeadSettings())
+    heavy = loss_of(logits, labels, tags, HeadSettings(token_weights=(0.51, 25.32)))
+    right, wrong = math.log(1 + math.exp(-1)), math.log(1 + math.e**5)
+    expected = (25.32 * right + 0.51 * wrong) / (25.32 + 0.51)
+    assert heavy.item() == pytest.approx(expected + math.log(3), abs=1e-3)
+    assert plain.item() == pytest.approx((right + wrong) / 2 + math.log(3), abs=1e-3)
+
+
+def test_scores_by_hand() -> None:
+    labels = torch.tensor([[1, 0], [1, IGNORED], [0, 0]])
+    tokens = torch.tensor([[[0.0, 1], [0, 1]], [[1, 0], [0, 1]], [[0, 1], [0, 1]]])
+    tags = torch.tensor([Tag.CONTINUE, Tag.FINISH, Tag.TERMINATE])
+    judged = torch.eye(3)[torch.tensor([0, 0, 1])]
+    batch = ({"token_labels": labels, "tags": tags}, {"token_logits": tokens, "tag_logits": judged})
+    found = labeler_scores([batch]).values
+    assert found["tag_accuracy"] == pytest.approx(2 / 3)
+    assert found["token_f1"] == pytest.approx(0.5)  # marks 2, useful 2, both 1
+    exact = filter_scores([batch]).values["exact_query"]
+    assert exact == 0.0
+    right = ({"token_labels": labels[1:2]}, {"token_logits": 1 - tokens[1:2]})
+    assert filter_scores([right]).values == {"exact_query": 1.0, "token_f1": 1.0}
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+@pytest.mark.parametrize("tags", [0, 3])
+def test_the_float_graph_is_the_network(tags: int, pool: str) -> None:
+    model = network(tags=tags, pool=pool)
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, 30000, (2, 9), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    types = torch.zeros_like(ids)
+    types[:, 4:] = 1
+    feed = dict(zip(INPUTS, (ids, mask, types), strict=True))
+    with torch.inference_mode():
+        expected = model(**feed)
+    session = open_session(build_onnx(model, quantised=False), 1)
+    names = [TOKENS, TAGS] if tags else [TOKENS]
+    given = session.run(names, {name: value.numpy() for name, value in feed.items()})
+    kept = mask.bool()
+    near = torch.tensor(given[0])[kept] - expected["token_logits"][kept]
+    assert near.abs().max() < 2e-3  # the word table is in half floats
+    if tags:
+        assert given[1].shape == (2, tags)
+        assert (torch.tensor(given[1]) - expected["tag_logits"]).abs().max() < 2e-3

@@ -1,0 +1,111 @@
+"""The command line of `revelator train`: what it passes on, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.workshop.recipes import registry, running, starting
+from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, Score, TrainingData
+from service.workshop.recipes.settings import TrainerSettings
+
+
+class Settings(TrainerSettings):
+    depth: int = 1
+
+
+def fit(settings: Settings, data: TrainingData[Any], run: Run) -> Outcome:
+    (run.folder / "weights").write_text(f"{settings.depth} {settings.seed}")
+    losses = [LossPoint(1, 4.0), LossPoint(2, float(settings.learning_rate))]
+    return Outcome(losses, {"accuracy": Score(0.9, 0.5, 50)})
+
+
+def smoke(folder: Path) -> Settings:
+    return Settings(data=(folder,), learning_rate=1.0)
+
+
+RECIPE: Recipe[Settings, Any] = Recipe(
+    name="sft",
+    settings=Settings,
+    presets={"deep": {"depth": 9, "seed": 5}},
+    read=lambda settings: TrainingData(settings.data, (), "hash"),
+    fit=fit,
+    smoke=smoke,
+)
+
+
+@pytest.fixture(autouse=True)
+def recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "load_recipe", lambda name: RECIPE)
+
+
+def train(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["train", "sft", *arguments])
+    return result.exit_code, result.output
+
+
+def test_a_run_by_preset_file_and_flags(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("seed = 6\nlearning_rate = 0.5\n")
+    out = str(tmp_path / "out")
+    code, said = train(
+        "--data", "a.jsonl", "--preset", "deep", "--settings", str(tmp_path / "a.toml"),
+        "--set", "seed=7", "--out", out,
+    )  # fmt: skip
+    assert (code, (tmp_path / "out" / "weights").read_text()) == (0, "9 7")
+    assert "2 updates, loss 0.5000" in said
+    assert "accuracy: 0.900  (chance 0.500, 50 rows)" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--out FOLDER"),
+        (["--out", "x", "--set", "wdth=3"], "wdth: no such setting"),
+        (["--out", "x", "--preset", "wide"], "this recipe has deep"),
+        (["--out", "x", "--resume"], "holds no run to resume"),
+        (["--smoke", "--set", "seed=3"], "--smoke has data and settings of its own"),
+        (["--smoke", "--resume"], "--resume needs --out"),
+    ],
+)
+def test_refusals_are_one_line_and_exit_code_2(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output = train(*arguments)
+    assert (code, len(output.strip().splitlines())) == (2, 1)
+    assert said in output
+    assert "Traceback" not in output
+
+
+def test_smoke_says_what_it_found_and_its_exit_code_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = train("--smoke")
+    assert (code, "loss: 4.000 at the start, 1.000 at the end" in said) == (0, True)
+    monkeypatch.setattr(running, "SMOKE_ROWS", 60)
+    code, said = train("--smoke", "--out", str(tmp_path / "out"))
+    assert (code, "accuracy was taken on 50 rows, not 60" in said) == (1, True)
+
+
+def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    (tmp_path / "out").mkdir()
+    code, said = train("--data", "a.jsonl", "--out", str(tmp_path / "out"))
+    assert (code, said) == (0, "")
+    assert not (tmp_path / "out" / "checkpoint.json").exists()
+
+
+def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from service.core.errors import ConfigurationError
+
+    monkeypatch.setattr(registry, "find_spec", lambda name: True)
+    monkeypatch.setitem(registry.MODULES, "sft", "trl_that_is_not_here")
+    with pytest.raises(ConfigurationError, match=r"trl_that.*: pip install 'revelator\[train\]'"):
+        registry.load_recipe("sft")
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="train router needs accelerate"):
+        registry.load_recipe("router")

@@ -1,0 +1,92 @@
+"""`train router`: the head it writes serves, and a run that was cut short ends the same."""
+
+# ruff: noqa: E402 - the imports below need what the skips look for.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import need
+
+torch = need("torch", "transformers")
+need("onnxruntime")
+
+from service.core.errors import ConfigurationError, InvalidRequest
+from service.encoders.router.head import CARD_FILE, WEIGHTS_FILE, load_head
+from service.workshop.recipes.recipe import Run
+from service.workshop.recipes.router import RECIPE, Network, RouterTraining, card_of, read, smoke
+from service.workshop.recipes.running import judge, run_recipe
+
+pytestmark = pytest.mark.usefixtures("train_extra")
+
+
+class Interrupted(Exception):
+    pass
+
+
+def quiet(line: str) -> None:
+    """Says nothing."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> RouterTraining:
+    return smoke(tmp_path)
+
+
+def test_the_smoke_run_learns_and_its_head_serves(settings: Any, tmp_path: Path) -> None:
+    record = run_recipe(RECIPE, settings, Run(tmp_path / "run", say=quiet))
+    assert judge(record) == []
+    head = load_head(tmp_path / "run")
+    assert head.card.layers == settings.layers
+    assert 0.05 < head.card.temperature < 20
+
+
+def test_interrupted_and_resumed_gives_the_same_head(settings: Any, tmp_path: Path) -> None:
+    def say(line: str) -> None:
+        if line.startswith("step 76 "):
+            raise Interrupted
+
+    run_recipe(RECIPE, settings, Run(tmp_path / "whole", say=quiet))
+    with pytest.raises(Interrupted):
+        run_recipe(RECIPE, settings, Run(tmp_path / "cut", say=say))
+    run_recipe(RECIPE, settings, Run(tmp_path / "cut", resume=True, say=quiet))
+    for name in (CARD_FILE, WEIGHTS_FILE):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_head_gives_what_the_network_gave(settings: Any) -> None:
+    torch.manual_seed(1)
+    vectors = torch.nn.functional.normalize(torch.randn(20, 384))
+    network = Network(settings, vectors)
+    logits = torch.tensor(network.logits(vectors))
+    chances = network.head(card_of(settings)).probabilities(vectors.numpy())
+    assert torch.allclose(torch.tensor(chances), logits.softmax(1), atol=1e-5)
+
+
+def test_folders_and_files_of_rows_are_read(settings: Any, data: Path) -> None:
+    both = settings.model_copy(update={"data": (data, *settings.data), "synthesised": 0.01})
+    found = read(both)
+    sources = {row.source for row in found.train}
+    assert {"smoke", "nq_open", "made bridge"} <= sources
+    assert len(found.held_out) == 50
+    assert read(both).sha256 == found.sha256
+
+
+def test_what_is_no_route_is_refused(settings: Any, tmp_path: Path) -> None:
+    (path,) = settings.data
+    row = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
+    row["messages"][-1]["content"] = "a hard one"
+    (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    changed = settings.model_copy(update={"data": (tmp_path / "bad.jsonl",)})
+    with pytest.raises(InvalidRequest, match="'a hard one' is no route"):
+        read(changed)
+    row["task"] = "merge"
+    (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(InvalidRequest, match="no rows of task route"):
+        read(changed)
+    with pytest.raises(ConfigurationError, match="name a folder"):
+        read(settings.model_copy(update={"data": ()}))

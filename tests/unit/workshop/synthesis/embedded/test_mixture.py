@@ -1,0 +1,210 @@
+"""`synthesize embedded`: served prompts, nothing that is held out, the same rows each time."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.core.errors import InvalidRequest
+from service.prompts.quoting import quote
+from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
+from service.strategies.dragin.prompts import opening_layout
+from service.strategies.revelator.roles import ROUTE_LABELS
+from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.rows import Row, read_rows
+from service.workshop.facts.splits import is_held_out
+from service.workshop.synthesis.embedded.mixture import SHARES, Mixture, alike
+from service.workshop.synthesis.embedded.owners import Owners
+from service.workshop.synthesis.embedded.sets import Sets, short_answer
+from tests.unit.workshop.synthesis.embedded.sets import write_sets
+
+SIZE = 700
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sets(tmp_path_factory.mktemp("sets"))
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> list[Row]:
+    return list(islice(Mixture(folder, seed=3).rows(), SIZE))
+
+
+def of(rows: list[Row], task: str) -> list[tuple[str, str]]:
+    return [(r.messages[0].content, r.messages[-1].content) for r in rows if r.task == task]
+
+
+def test_every_role_has_its_share_of_the_text(rows: list[Row]) -> None:
+    text, before = Counter[str](), ""
+    for row in rows:
+        prompt = row.messages[0].content
+        text[row.task] += sum(len(message.content) for message in row.messages)
+        text[row.task] -= alike(prompt, before)  # passages that several questions share
+        before = prompt
+    whole = sum(text.values())
+    assert text.keys() == SHARES.keys()
+    for task, share in SHARES.items():
+        assert text[task] / whole == pytest.approx(share, abs=0.01), task
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_gives_others(folder: Path) -> None:
+    def drawn(seed: int) -> list[str]:
+        return [r.model_dump_json() for r in islice(Mixture(folder, seed=seed).rows(), 60)]
+
+    assert drawn(3) == drawn(3)
+    assert drawn(3) != drawn(4)
+
+
+def test_nothing_held_out_is_in_a_row(folder: Path, rows: list[Row]) -> None:
+    assert all(row.side == "train" for row in rows)
+    held = [
+        line["text"]
+        for line in read_lines(folder / "squad_train" / "corpus.jsonl")
+        if is_held_out(line["title"])
+    ]
+    assert len(held) > 20
+    shown = "\n".join(row.messages[0].content for row in rows)
+    assert not [text for text in held if text in shown]
+
+
+def test_an_untitled_passage_is_split_by_its_text(folder: Path) -> None:
+    passages = Sets(folder).passages.values()
+    untitled = [p for p in passages if not p.title]
+    assert untitled
+    assert not any(is_held_out(p.text) for p in untitled)
+    known = {p.text for p in untitled}
+    lines = read_lines(folder / "boolq" / "corpus.jsonl")
+    left_out = [line["text"] for line in lines if line["text"] not in known]
+    assert left_out
+    assert all(map(is_held_out, left_out))
+
+
+def test_prompts_are_those_that_serve(rows: list[Row]) -> None:
+    templates = TemplateSet("compact")
+    prompts = {task: [prompt for prompt, _ in of(rows, task)] for task in SHARES}
+    for row in rows:
+        head = templates.render("route", question="") if row.task == "route" else ""
+        assert row.messages[0].content.startswith(head.partition("Query")[0])
+    shown = templates.answer("Who?", [PassageText("T", "a b")])
+    assert all(p.startswith(shown.partition("\n")[0] + "\nDoc1: ") for p in prompts["answer"])
+    assert any("Doc3: " in p for p in prompts["answer"])
+    assert len({p for ps in prompts.values() for p in ps}) == len(rows), "no prompt comes twice"
+
+
+def test_targets_are_what_the_roles_read(rows: list[Row]) -> None:
+    assert {target for _, target in of(rows, "route")} == set(ROUTE_LABELS.values())
+    assert {target for _, target in of(rows, "relevance")} == {"true", "false"}
+    assert {target for _, target in of(rows, "ending")} == {"yes", "no"}
+    for prompt, target in of(rows, "decompose"):
+        parts = json.loads(target)["decomposition"]
+        assert parts
+        for part in parts:
+            assert part.rstrip("?").lower() in prompt.lower()
+
+
+def test_answers_stand_in_a_passage_or_none_does(rows: list[Row]) -> None:
+    answers = of(rows, "answer")
+    declined = [prompt for prompt, target in answers if target == NO_ANSWER]
+    assert 0.1 < len(declined) / len(answers) < 0.35
+    verbatim = [target in prompt.partition("Doc1")[2] for prompt, target in answers
+                if target != NO_ANSWER]  # fmt: skip
+    assert sum(verbatim) / len(verbatim) > 0.7, "others are yes, no and the made-up two-hop ones"
+
+
+def test_answers_are_short_without_the_full_stop_of_some_sets() -> None:
+    assert short_answer(["Catherine."]) == "Catherine"
+    assert short_answer(["in the late 1990s", "1990s"]) == "1990s"
+    assert short_answer(["Washington D.C."]) == "Washington D.C."
+    assert short_answer([]) == ""
+
+
+def test_owners_ask_in_words_that_training_lacks() -> None:
+    seen, unseen = Owners(random.Random(1)), Owners(random.Random(1), unseen=True)
+    known = {seen.single() for _ in range(3000)}
+    new = {unseen.single() for _ in range(50)}
+    assert len(known) > 1500
+    assert not known & new
+
+
+def test_a_folder_without_a_set_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="there is no set squad_train"):
+        Sets(tmp_path)
+
+
+def test_the_command_writes_rows_that_train(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    words = ["synthesize", "embedded", "--input", str(folder), "--output", str(out)]
+    result = CliRunner().invoke(app, [*words, "--teacher", "rules", "--limit", "40"])
+    assert result.exit_code == 0, result.output
+    assert len(list(read_rows(out))) == 40
+    report = json.loads((tmp_path / "rows.report.json").read_text())
+    assert sum(report["rows"].values()) == 40
+
+
+def test_dialogues_of_autorag_end_with_an_answer_after_documents(rows: list[Row]) -> None:
+    dialogues = [row for row in rows if row.task == "autorag"]
+    assert dialogues
+    for row in dialogues:
+        first, *_, last = [m.content for m in row.messages if m.role == "assistant"]
+        assert "Initial Query: " in first
+        assert "Final Answer: " in last
+        documents = [m.content for m in row.messages[2:] if m.role == "user"]
+        assert all(text.startswith("Retrieved Document_") for text in documents)
+        assert all(message.learn is (message.role == "assistant") for message in row.messages)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--teacher", "rules", "--heldout"], ["--teacher", "rules", "--templates", "no"]]
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    folder: Path, tmp_path: Path, words: list[str]
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    line = ["synthesize", "embedded", "--input", str(folder), "--output", str(out), *words]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 2, result.output
+    assert not out.exists()
+
+
+def test_questions_about_the_same_passages_follow_each_other(rows: list[Row]) -> None:
+    written = [row for row in rows if row.provenance.written]
+    prompts = [prompt for prompt, _ in of(written, "answer")]
+    sheets = [prompt.rpartition("Question: ")[0] for prompt in prompts]
+    places: dict[str, list[int]] = {}
+    for place, sheet in enumerate(sheets):
+        places.setdefault(sheet, []).append(place)
+    shared = [found for found in places.values() if len(found) > 1]
+    assert len(shared) > 20
+    together = [found[-1] - found[0] == len(found) - 1 for found in shared]
+    assert sum(together) > 0.9 * len(shared), "now and then a short sheet comes again"
+    targets = dict(of(written, "answer"))
+    kinds = [{targets[prompts[place]] == NO_ANSWER for place in found} for found in shared]
+    assert {True, False} in kinds, "the same passages answer one question and not another"
+
+
+def test_drafts_go_on_with_the_text_that_the_loop_shows(rows: list[Row]) -> None:
+    templates = TemplateSet("compact")
+    drafts = [row for row in rows if row.task == "dragin"]
+    assert drafts
+    assert all(row.raw for row in drafts)
+    opening = opening_layout(templates, "", may_decline=True).shots()
+    contexts = 0
+    for row in drafts:
+        prompt, rest = (message.content for message in row.messages)
+        assert prompt.startswith(opening)
+        asked = prompt.rpartition("\nQuestion: ")[2]
+        question, _, written = asked.partition("\nAnswer:")
+        assert question == quote(row.question)
+        assert rest.startswith(" ")
+        assert rest.endswith(".\n")
+        assert (written + rest).count("So the answer is ") == 1
+        contexts += "\nContext:\n[1] " in prompt
+    assert 0.4 < contexts / len(drafts) < 0.9

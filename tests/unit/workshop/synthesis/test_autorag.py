@@ -1,0 +1,261 @@
+"""Auto-RAG's synthesis, stepped by hand: Algorithm 1, its filters, and the loop that replays it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.domain import Passage
+from service.engines.base import Message
+from service.prompts.templates import TemplateSet
+from service.strategies.autorag.dialogue import opening
+from service.workshop.facts.rows import Row
+from service.workshop.synthesis.contract import Ask, Dropped, Item, Outcome, Reply, Source
+from service.workshop.synthesis.pipelines.autorag import PIPELINE, sub_answers
+from service.workshop.synthesis.pipelines.autorag.replies import (
+    has_chinese,
+    needs_more,
+    read_answer,
+    read_note,
+    read_query,
+)
+from service.workshop.synthesis.pipelines.autorag.trajectory import Trajectory, decisions
+from service.workshop.synthesis.pipelines.questions import Asked, Hop
+from tests.unit.workshop.synthesis.stepping import run_by_hand
+
+QUESTION = "In which city was the composer of the opera Norma born?"
+NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
+BELLINI = Passage("p2", "Vincenzo Bellini", "Vincenzo Bellini was born in Catania.")
+VERDI = Passage("p3", "Giuseppe Verdi", "Verdi wrote Nabucco.")
+ITEM = Item(
+    "q",
+    Asked(QUESTION, "complex", ("Catania",),
+          (Hop("Who composed Norma?", "Vincenzo Bellini", NORMA),
+           Hop("Where was #1 born?", "Catania", BELLINI))),
+    Source(("p1", "p2"), (NORMA.title, BELLINI.title), (BELLINI.title,), QUESTION),
+)  # fmt: skip
+FOUND = {"composer of Norma": [VERDI, NORMA], "Bellini birthplace": [NORMA, BELLINI]}
+GOOD = [
+    "I need to find the composer of Norma, then his place of birth.",
+    "nothing like it", "Query: composer of Norma", "composer of Norma", "composer Norma opera",
+    "The composer is Vincenzo Bellini. However, his birthplace is missing.",
+    "Bellini birthplace", "Bellini birthplace", "Bellini birthplace", "Bellini birthplace",
+    "Vincenzo Bellini was born in Catania.",
+    "Catania",
+]  # fmt: skip
+
+
+def run(
+    replies: Sequence[str | Reply],
+    found: Mapping[str, Sequence[Passage]] = FOUND,
+    item: Item[Asked] = ITEM,
+) -> tuple[Outcome, list[Ask], Counter[str]]:
+    return run_by_hand(PIPELINE, item, replies, found)
+
+
+def messages_of(outcome: Outcome) -> list[Message]:
+    (row,) = outcome.rows
+    return [Message(m["role"], m["content"]) for m in row.fields["messages"]]
+
+
+def test_a_dialogue_in_the_turns_and_markers_of_the_loop() -> None:
+    outcome, asked, bad = run(GOOD)
+    messages = messages_of(outcome)
+    system = opening(TemplateSet("full"), "tuned", QUESTION)
+    assert messages == [
+        *system,
+        Message("assistant", "Analysis: I need to find the composer of Norma, then his place of "
+                             "birth.\n\nInitial Query: composer of Norma"),
+        Message("user", f"Retrieved Document_1: {VERDI.text} {NORMA.text}"),
+        Message("assistant", "Intermediate Answer_1: The composer is Vincenzo Bellini. However, "
+                             "his birthplace is missing.\n\nRefined Query: Bellini birthplace"),
+        Message("user", f"Retrieved Document_2: {BELLINI.text}"),
+        Message("assistant", "Intermediate Answer_2: Vincenzo Bellini was born in Catania.\n\n"
+                             "Final Answer: Catania"),
+    ]  # fmt: skip
+    assert not bad
+    assert Counter(ask.stage for ask in asked) == {"reason": 3, "query": 8, "answer": 1}
+
+
+def test_the_loop_decides_at_every_turn_what_was_synthesised() -> None:
+    messages = messages_of(run(GOOD)[0])
+    assert decisions(QUESTION, messages) == ["composer of Norma", "Bellini birthplace", "Catania"]
+
+
+def test_only_the_model_s_own_turns_are_learnt() -> None:
+    (row,) = run(GOOD)[0].rows
+    made = Row.model_validate(
+        {**row.fields, "provenance": {"pipeline": "autorag", "teacher": "t", "item": "q"}}
+    )
+    assert [m.learn for m in made.messages] == [m.role == "assistant" for m in made.messages]
+
+
+def test_a_row_names_all_passages_that_were_shown() -> None:
+    (row,) = run(GOOD)[0].rows
+    assert set(row.source.titles) == {NORMA.title, BELLINI.title, VERDI.title}
+    assert row.source.answer_titles == (BELLINI.title,)
+
+
+def test_queries_are_sampled_and_the_first_that_meets_a_sub_answer_is_taken() -> None:
+    _, asked, _ = run(GOOD)
+    samples = [ask for ask in asked if ask.stage == "query"]
+    assert all(ask.temperature > 0 for ask in samples)
+    assert "Model Analysis: I need to find" in samples[0].messages[0].content
+
+
+def test_without_a_sub_answer_any_query_is_taken_by_the_item_s_own_chance() -> None:
+    replies = [GOOD[0], "a", "b", "c", "d", "The documents tell of Catania.", "Catania"]
+    queries = set()
+    for seed in range(12):
+        outcome, _, _ = run_by_hand(PIPELINE, ITEM, replies, {}, seed)
+        again, _, _ = run_by_hand(PIPELINE, ITEM, replies, {}, seed)
+        assert outcome == again
+        queries.add(decisions(QUESTION, messages_of(outcome))[0])
+    assert len(queries) > 1
+
+
+@pytest.mark.parametrize(("hops", "most"), [(ITEM.content.hops, 10), ((), 5)])
+def test_it_ends_after_the_most_turns_though_something_is_missing(
+    hops: tuple[Hop, ...], most: int
+) -> None:
+    turn = ["q", "q", "q", "q", "There is no information on it."]
+    item = replace(ITEM, content=replace(ITEM.content, hops=hops))
+    outcome, asked, _ = run([GOOD[0], *turn * most, "Catania"], {}, item)
+    assert Counter(ask.stage for ask in asked)["query"] == 4 * most
+    assert len(decisions(QUESTION, messages_of(outcome))) == most + 1
+
+
+def test_another_answer_than_the_gold_one_drops_the_dialogue() -> None:
+    with pytest.raises(Dropped, match="answer: not the gold one"):
+        run([*GOOD[:-1], "Palermo"])
+
+
+def test_the_answer_is_compared_as_it_is_scored() -> None:
+    assert run([*GOOD[:-1], "the Catania."])[0].rows
+
+
+def test_chinese_characters_drop_the_item() -> None:
+    with pytest.raises(Dropped, match="Chinese"):
+        run([], item=Item("q", Asked("诺尔玛", "single", ("x",)), Source()))
+    with pytest.raises(Dropped, match="Chinese"):
+        run([*GOOD[:-2], "Bellini 生于 Catania.", "Catania"])
+
+
+def test_a_useless_reply_is_asked_for_again_and_counted() -> None:
+    cut = Reply("I need to", "length")
+    outcome, _, bad = run([cut, "###", *GOOD])
+    assert outcome.rows
+    assert bad == {"reason: truncated": 1, "reason: no reasoning": 1}
+    with pytest.raises(Dropped, match="reason: truncated"):
+        run([cut, cut, cut])
+
+
+def test_a_sample_that_is_no_query_is_one_less_and_without_any_the_item_is_dropped() -> None:
+    cut = Reply("comp", "length")
+    outcome, _, bad = run([GOOD[0], "a\nb", cut, *GOOD[3:]])
+    assert outcome.rows
+    assert bad == {"query: more than a query": 1, "query: truncated": 1}
+    with pytest.raises(Dropped, match="query: truncated"):
+        run([GOOD[0], cut, cut, cut, cut])
+
+
+@pytest.mark.parametrize(
+    ("note", "missing"),
+    [
+        ("Bellini wrote it. However, his birthplace is unknown.", True),
+        ("There is no information on him.", True),
+        ("I need to find his birthplace.", True),
+        ("Let me Refine the query.", True),
+        ("Bellini was born in Catania.", False),
+        ("He was found in Catania, refined and defined.", False),
+        ('She played in "Find Me Guilty" and lived in Rome.', False),
+        ("She played in “However Long” in Rome.", True),
+    ],
+)
+def test_what_shows_that_something_is_missing(note: str, missing: bool) -> None:
+    assert needs_more(note) is missing
+
+
+def test_a_verdict_is_no_sub_answer() -> None:
+    asked = Asked("Is it?", "complex", ("yes",), (Hop("a", "Rome"), Hop("b", "no")))
+    assert sub_answers(asked) == ["Rome"]
+    assert sub_answers(Asked("Is it?", "single", ("yes",))) == []
+
+
+def test_labels_and_what_is_written_on_come_off() -> None:
+    assert read_note("**Intermediate Answer_2:** He is\nItalian.\n\nFinal Answer: x") == (
+        "He is Italian."
+    )
+    assert read_query('Refined Query: "Bellini birthplace"') == "Bellini birthplace"
+    assert read_answer("Final Answer: Catania") == "Catania"
+
+
+def test_chinese_is_told_from_other_scripts() -> None:
+    assert has_chinese("a", "生")
+    assert not has_chinese("Łódź", "Ωmega", "東".encode().hex(), "カタカナ")
+
+
+MARKERS = st.sampled_from([
+    "Question:", "Analysis:", "Initial Query:", "Refined Query:", "Final Answer:", "###", "\n",
+    "Retrieved Document_1:", "Intermediate Answer_1:", "<|im_end|>", "[INST]", "Query :", "**",
+    "final answer is", "[Dense]", "subquery:",
+])  # fmt: skip
+HOSTILE = st.lists(st.one_of(MARKERS, st.text(max_size=12)), max_size=8).map(" ".join)
+
+
+@given(question=HOSTILE, passage=HOSTILE, said=st.lists(HOSTILE, min_size=3, max_size=3))
+def test_no_text_can_change_what_the_dialogue_says(
+    question: str, passage: str, said: list[str]
+) -> None:
+    """Whatever stands in data or replies: a row replays to its own queries and answer, and each
+    turn has its marker once."""
+    item = Item("q", Asked(question or "x", "single", ("Catania",)), Source())
+    shown = Passage("p", "t", passage)
+    notes = iter([said[0], said[1]])
+
+    def reply(ask: Ask) -> str:
+        prompt, shots = ask.messages[-1].content, 0 if ask.stage == "query" else 8
+        assert prompt.count("###") == shots
+        assert sum(line.startswith("Question:") for line in prompt.split("\n")) == shots + 1
+        if ask.stage == "reason":
+            return next(notes, said[1])
+        return said[2] if ask.stage == "query" else "Catania"
+
+    class Everywhere(dict[str, Sequence[Passage]]):
+        def get(self, query: str, default: object = None) -> Sequence[Passage]:  # type: ignore[override]
+            return [shown]
+
+    try:
+        outcome, _, _ = run_by_hand(PIPELINE, item, reply, Everywhere())
+    except Dropped:
+        return
+    messages = messages_of(outcome)
+    turns = [m.content for m in messages if m.role == "assistant"]
+    assert decisions(question, messages)[-1] == "Catania"
+    assert all(turn.lower().count("query:") == 1 for turn in turns[:-1])
+    assert all(m.content.count("\n") == (2 if m.role == "assistant" else 0) for m in messages)
+
+
+def test_the_choice_of_a_query_is_no_matter_of_the_global_random() -> None:
+    state = random.getstate()
+    run(GOOD)
+    assert random.getstate() == state
+
+
+@given(note=HOSTILE, query=HOSTILE, answer=HOSTILE)
+def test_a_turn_is_three_lines_whatever_is_said_in_it(note: str, query: str, answer: str) -> None:
+    talk = Trajectory.begin(TemplateSet("full"), QUESTION)
+    talk.note = note
+    talk.ask(query, [])
+    talk.conclude(answer)
+    turns = [m.content.split("\n") for m in talk.dialogue.messages if m.role == "assistant"]
+    beginnings = [[line.partition(": ")[0] for line in turn] for turn in turns]
+    assert beginnings == [
+        ["Analysis", "", "Initial Query"], ["Intermediate Answer_1", "", "Final Answer"],
+    ]  # fmt: skip

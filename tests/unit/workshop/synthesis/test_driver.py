@@ -1,0 +1,301 @@
+"""The driver over a pipeline of one question: what becomes of each item, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from rich.console import Console
+
+from service.core.concurrency import closing
+from service.core.domain import Passage
+from service.core.errors import ConfigurationError, EngineFailure, EngineRefusal, StoreError
+from service.engines.base import GenerationRequest, Message
+from service.engines.scripted import ScriptedGenerator, ScriptStep
+from service.workshop.synthesis.command import Options, run_all
+from service.workshop.synthesis.contract import (
+    Ask,
+    BadReply,
+    Item,
+    Outcome,
+    Pipeline,
+    Reading,
+    Row,
+    Search,
+    Selection,
+    Source,
+    Steps,
+    ask,
+    one_each,
+    search,
+)
+from service.workshop.synthesis.driver import OUTAGE, Run, work_off
+from service.workshop.synthesis.journal import Record, open_journal
+from service.workshop.synthesis.prompts import Prompts
+from service.workshop.synthesis.report import Prices, Report
+from service.workshop.synthesis.teacher import Teacher
+from tests.unit.workshop.synthesis.recording import Clock
+from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
+
+pytestmark = pytest.mark.anyio
+
+
+def read(row: Any, default_id: str) -> Item[str]:
+    return Item(default_id, row["ask"], Source())
+
+
+def good(text: str) -> str:
+    if text.startswith("bad"):
+        raise BadReply("said to be bad")
+    return text
+
+
+def steps(item: Item[str], rng: Any) -> Steps[Outcome]:
+    said = yield from ask(Ask("q", (Message("user", item.content),)), good)
+    found = yield from search(Search(item.content, 3))
+    source = Source(tuple(p.passage_id for p in found), tuple(p.title for p in found))
+    return Outcome((Row({"said": said, "drawn": rng.random()}, source),))
+
+
+def pipeline(**changed: Any) -> Pipeline[str]:
+    given: dict[str, Any] = {"read": one_each(read), "steps": steps}
+    return Pipeline("compound", 1, Prompts("compound"), **(given | changed))
+
+
+async def found(request: Search) -> tuple[Passage, ...]:
+    """A held-out passage for the question that asks for it."""
+    return (Passage("p", HELD_OUT if request.query == "leak" else KNOWN, ""),)
+
+
+def run_of(engine: ScriptedGenerator, **changed: Any) -> Run:
+    clock = Clock()
+    teacher = Teacher(engine, "model", sleep=clock.sleep, clock=clock)
+    given: dict[str, Any] = {"pipeline": pipeline(), "concurrency": 1}
+    return Run(teacher=teacher, find=found, **(given | changed))
+
+
+def items_of(*asked: str, side: Source | None = None) -> list[Item[str]]:
+    return [Item(f"i{n}", text, side or Source()) for n, text in enumerate(asked)]
+
+
+async def run_over(
+    folder: Path, run: Run, items: list[Item[str]], **changed: Any
+) -> tuple[Report, list[dict[str, Any]]]:
+    options = Options(folder / "in", folder / "out.jsonl", date="2026-01-31", **changed)
+    report = await run_all(run, Reading(items, []), options, Console(quiet=True))
+    lines = (folder / "out.jsonl").read_text().splitlines()
+    return report, [json.loads(line) for line in lines]
+
+
+ANY = ScriptStep(lambda request: request.messages[0].content.upper(), times=None)
+
+
+async def test_rows_stand_in_the_order_of_the_items_with_their_provenance(tmp_path: Path) -> None:
+    last = asyncio.Event()
+
+    def say_c(request: GenerationRequest) -> str:
+        last.set()
+        return "C"
+
+    engine = ScriptedGenerator([ScriptStep("A", "a", gate=last), ScriptStep(say_c, "c"), ANY])
+    run = run_of(engine, concurrency=4)
+    report, rows = await run_over(tmp_path, run, items_of("a", "b", "c"))
+    assert [row["said"] for row in rows] == ["A", "B", "C"]
+    wanted = {
+        "pipeline": "compound", "version": 1, "prompts": Prompts("compound").digest,
+        "teacher": "model", "engine": "scripted", "seed": 0, "side": "train",
+        "date": "2026-01-31", "item": "i0", "sources": ["p"], "titles": [KNOWN],
+        "answer_title": None, "written": False,
+    }  # fmt: skip
+    assert wanted.items() <= rows[0]["provenance"].items()
+    assert (report.input, report.written, report.rows) == (3, 3, 3)
+
+
+async def test_no_more_items_at_once_than_allowed(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    engine = ScriptedGenerator([ScriptStep("x", times=None, gate=gate)])
+    run = run_of(engine, concurrency=3)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run_over(tmp_path, run, items_of(*"abcdefgh")))
+        await anyio.wait_all_tasks_blocked()
+        assert engine.running == 3
+        gate.set()
+    assert engine.most_running == 3
+    assert task.result()[0].written == 8
+
+
+async def test_what_draws_is_the_same_whatever_runs_beside_it(tmp_path: Path) -> None:
+    made = []
+    for concurrency in (1, 4):
+        folder = tmp_path / str(concurrency)
+        folder.mkdir()
+        run = run_of(ScriptedGenerator([ANY]), concurrency=concurrency, seed=5)
+        _, rows = await run_over(folder, run, items_of(*"abcdef"))
+        made.append(rows)
+    assert made[0] == made[1]
+
+
+async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> None:
+    engine = ScriptedGenerator([ANY])
+    held_out = Item("h", "never asked", Source(titles=(KNOWN, HELD_OUT)))
+    items = [*items_of("a", "leak"), held_out]
+    report, rows = await run_over(tmp_path, run_of(engine), items)
+    assert [row["said"] for row in rows] == ["A"]
+    assert report.dropped == {"held out": 2}
+    assert not any("never" in request.messages[0].content for request in engine.requests)
+
+
+async def test_a_question_that_people_wrote_is_held_out_by_its_text(tmp_path: Path) -> None:
+    items = items_of("a", side=Source(question=HELD_OUT))
+    report, _ = await run_over(tmp_path, run_of(ScriptedGenerator()), items)
+    assert report.dropped == {"held out": 1}
+
+
+async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
+    def of_held_out(item: Item[str], rng: Any) -> Steps[Outcome]:
+        said = yield from ask(Ask("q", (Message("user", item.content),)), good)
+        return Outcome((Row({"said": said}, item.source),))
+
+    test = Source(("p",), (HELD_OUT,), (HELD_OUT,))
+    items = [*items_of("a", side=test), Item("t", "b", Source(titles=(KNOWN,)))]
+    run = run_of(ScriptedGenerator([ANY]), side="test", pipeline=pipeline(steps=of_held_out))
+    report, rows = await run_over(tmp_path, run, items)
+    assert [row["said"] for row in rows] == ["A"]
+    assert report.dropped == {"not held out": 1}
+
+
+async def test_the_reasons_of_what_is_dropped(tmp_path: Path) -> None:
+    engine = ScriptedGenerator(
+        [
+            ScriptStep("bad", "b", times=3),
+            ScriptStep("cut", "c", times=3, finish="length"),
+            ScriptStep(" ", "d", times=3),
+            ScriptStep(EngineRefusal("no"), "e"),
+            ANY,
+        ]
+    )
+    report, rows = await run_over(tmp_path, run_of(engine), items_of(*"abcde"))
+    assert len(rows) == 1
+    assert report.dropped == {
+        "q: said to be bad": 1, "q: truncated": 1, "q: empty": 1, "q: refused by the teacher": 1,
+    }  # fmt: skip
+    assert report.bad_rounds["q: truncated"] == 3
+    assert report.calls == 11
+
+
+async def test_an_outage_ends_the_run_and_it_goes_on_later(tmp_path: Path) -> None:
+    items = items_of(*"abcdefghij")
+    out = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep(EngineFailure("down"), times=None)])
+    with pytest.raises(EngineFailure, match="the teacher is out: down; what is done is kept"):
+        await run_over(tmp_path, run_of(out), items)
+    assert not (tmp_path / "out.jsonl").exists()
+    back = ScriptedGenerator([ANY])
+    report, rows = await run_over(tmp_path, run_of(back), items)
+    assert [row["said"] for row in rows] == [letter.upper() for letter in "abcdefghij"]
+    assert len(back.requests) == 9
+    assert report.written == 10
+
+
+async def test_items_that_the_teacher_was_out_for_are_tried_in_the_next_run(tmp_path: Path) -> None:
+    items = items_of(*"abc")
+    broken = ScriptedGenerator([ScriptStep(EngineFailure("x"), "b", times=6), ANY])
+    report, _ = await run_over(tmp_path, run_of(broken), items)
+    assert report.dropped == {"the teacher was out": 1}
+    assert OUTAGE > 1
+    report, rows = await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items)
+    assert (report.dropped, len(rows)) == ({}, 3)
+    assert report.calls == 3 + 5 + 1
+
+
+async def test_a_run_that_is_cancelled_keeps_what_is_done(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", gate=gate, times=None)])
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run_over(tmp_path, run_of(engine), items_of("a", "b")))
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+    assert engine.running == 0
+    again = ScriptedGenerator([ScriptStep("B", "b")])
+    with again:
+        _, rows = await run_over(tmp_path, run_of(again), items_of("a", "b"))
+    assert [row["said"] for row in rows] == ["A", "B"]
+
+
+async def test_done_items_are_not_asked_again_but_changed_ones_are(tmp_path: Path) -> None:
+    await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a", "b"))
+    with ScriptedGenerator([ScriptStep("other", "c")]) as engine:
+        _, rows = await run_over(tmp_path, run_of(engine), items_of("a", "c"))
+    assert [row["said"] for row in rows] == ["A", "other"]
+
+
+async def test_a_journal_of_another_run_is_refused(tmp_path: Path) -> None:
+    await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a"))
+    with pytest.raises(ConfigurationError, match="was begun with seed 0, now it is 1"):
+        await run_over(tmp_path, run_of(ScriptedGenerator(), seed=1), items_of("a"))
+
+
+async def test_two_processes_do_not_write_one_output(tmp_path: Path) -> None:
+    with (
+        open_journal(tmp_path / "out.jsonl.journal", {}),
+        pytest.raises(StoreError, match="another process is writing it"),
+    ):
+        await run_over(tmp_path, run_of(ScriptedGenerator()), items_of("a"))
+
+
+async def test_what_is_no_journal_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl.journal").write_text("my notes\n")
+    with pytest.raises(StoreError, match="is no journal of a synthesis"):
+        await run_over(tmp_path, run_of(ScriptedGenerator()), items_of("a"))
+    assert (tmp_path / "out.jsonl.journal").read_text() == "my notes\n"
+
+
+async def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").mkdir()
+    with pytest.raises(StoreError, match="cannot be written"):
+        await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a"))
+
+
+async def test_a_fault_of_a_pipeline_ends_the_run(tmp_path: Path) -> None:
+    def faulty(item: Item[str], rng: Any) -> Steps[Outcome]:
+        yield Search(item.content, 1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_over(
+            tmp_path, run_of(ScriptedGenerator(), pipeline=pipeline(steps=faulty)), items_of("a")
+        )
+
+
+async def test_what_is_not_selected_is_counted(tmp_path: Path) -> None:
+    def first(rows: Any, rng: Any) -> Selection:
+        return Selection(rows[:1], {"balance": len(rows) - 1})
+
+    run = run_of(ScriptedGenerator([ANY]), pipeline=pipeline(select=first))
+    report, _ = await run_over(tmp_path, run, items_of("a", "b", "c"))
+    assert (report.written, report.dropped, report.lost) == (1, {"not selected": 2}, {"balance": 2})
+
+
+async def test_cost(tmp_path: Path) -> None:
+    run = run_of(ScriptedGenerator([ScriptStep("x y", times=None)]))
+    report, _ = await run_over(tmp_path, run, items_of("a", "b"), prices=Prices(1e6, 10e6))
+    assert report.cost == report.prompt_tokens + 10 * report.completion_tokens > 0
+
+
+def test_an_account_that_does_not_add_up_is_no_report() -> None:
+    with pytest.raises(AssertionError):
+        Report({}, input=3, written=1, dropped={"x": 1}, rows=1, lost={})
+
+
+async def test_closing_the_driver_leaves_nothing_running(tmp_path: Path) -> None:
+    engine = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep("x", delay=60, times=None)])
+    run = run_of(engine, concurrency=2)
+    with open_journal(tmp_path / "j", {}) as journal:
+        async with closing(work_off(items_of("a", "b", "c"), run, journal)) as finished:
+            async for item, record in finished:
+                assert (item.id, isinstance(record, Record)) == ("i0", True)
+                break
+    assert engine.running == 0

@@ -1,0 +1,323 @@
+"""The Revelator's data, stepped by hand: what each kind of question teaches, and the checks."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.domain import Passage
+from service.prompts.templates import Pair, PassageText, TemplateSet
+from service.strategies.revelator.parsing import (
+    parse_decomposition,
+    parse_question,
+    parse_route,
+    parse_verdict,
+)
+from service.strategies.revelator.roles import ROUTE_LABELS
+from service.workshop.facts import rows as training
+from service.workshop.synthesis.contract import (
+    Ask,
+    BadReply,
+    Dropped,
+    Item,
+    Outcome,
+    Reply,
+    Row,
+    Source,
+)
+from service.workshop.synthesis.pipelines.hanrag import PIPELINE, pipeline
+from service.workshop.synthesis.pipelines.hanrag.chains import read_words, write_out
+from service.workshop.synthesis.pipelines.hanrag.mixing import MOST, SIZES, select
+from service.workshop.synthesis.pipelines.hanrag.relevance import (
+    CANDIDATES,
+    read_verdict,
+    with_gold,
+)
+from service.workshop.synthesis.pipelines.hanrag.rows import Rows, prompt_of, target_of
+from service.workshop.synthesis.pipelines.published import filled
+from service.workshop.synthesis.pipelines.questions import Asked, Hop
+from tests.unit.workshop.synthesis.stepping import run_by_hand
+
+NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
+BELLINI = Passage("p2", "Vincenzo Bellini", "Vincenzo Bellini was born in Catania.")
+VERDI = Passage("p3", "Giuseppe Verdi", "Verdi wrote Nabucco.")
+CHAIN = Asked(
+    "Where was the composer of Norma born?", "complex", ("Catania",),
+    (Hop("Norma >> composer", "Vincenzo Bellini", NORMA),
+     Hop("Where was #1 born ?", "Catania", BELLINI)),
+)  # fmt: skip
+WHO, WHERE = "Who composed Norma?", "Where was Vincenzo Bellini born?"
+COMPACT = TemplateSet("compact")
+
+
+def item_of(asked: Asked) -> Item[Asked]:
+    passages = [hop.passage for hop in asked.hops if hop.passage]
+    titles = tuple(passage.title for passage in passages)
+    return Item("q", asked, Source((), titles, titles[-1:], asked.question))
+
+
+def said(outcome: Outcome, task: str) -> list[tuple[str, str]]:
+    rows = [row for row in outcome.rows if row.fields["task"] == task]
+    return [(prompt_of(row), target_of(row)) for row in rows]
+
+
+def judge(ask: Ask) -> str:
+    """A teacher who knows."""
+    prompt = ask.messages[-1].content
+    if ask.stage == "verbalise":
+        return WHO
+    asked = prompt.rsplit("Question: ", 1)[1]
+    relevant = (WHO in asked and NORMA.text in asked) or (WHERE in asked and BELLINI.text in asked)
+    return "true" if relevant else "false"
+
+
+FOUND = {WHO: [VERDI, NORMA], WHERE: [BELLINI, VERDI, NORMA]}
+
+
+def test_a_chain_teaches_every_step_and_when_to_end() -> None:
+    outcome, asked, bad = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
+    first, both = [Pair(WHO, "Vincenzo Bellini")], [
+        Pair(WHO, "Vincenzo Bellini"), Pair(WHERE, "Catania"),
+    ]  # fmt: skip
+    assert said(outcome, "route") == [
+        (COMPACT.route(CHAIN.question), "complex question"),
+        (COMPACT.route(WHO), "single-step question"),
+        (COMPACT.route(WHERE), "single-step question"),
+    ]
+    assert said(outcome, "refine") == [
+        (COMPACT.refine(CHAIN.question, []), WHO),
+        (COMPACT.refine(CHAIN.question, first), WHERE),
+    ]
+    assert said(outcome, "ending") == [
+        (COMPACT.ending(CHAIN.question, []), "no"),
+        (COMPACT.ending(CHAIN.question, first), "no"),
+        (COMPACT.ending(CHAIN.question, both), "yes"),
+    ]
+    assert Counter(target for _, target in said(outcome, "relevance")) == {"true": 2, "false": 3}
+    assert Counter(ask.stage for ask in asked) == {"verbalise": 1, "relevance": 5}
+    assert not bad
+    assert not outcome.lost
+
+
+def test_endings_are_two_to_one_however_long_the_chain() -> None:
+    hops = tuple(Hop(f"What is {n}?", str(n)) for n in range(4))
+    outcome, _, _ = run_by_hand(PIPELINE, item_of(Asked("Which?", "complex", ("3",), hops)), judge)
+    assert Counter(target for _, target in said(outcome, "ending")) == {"no": 2, "yes": 1}
+
+
+def test_the_teacher_judges_with_the_full_prompt_whatever_the_rows_have() -> None:
+    _, asked, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
+    prompts = [ask.messages[-1].content for ask in asked if ask.stage == "relevance"]
+    assert prompts[0] == TemplateSet("full").relevance(WHO, PassageText(VERDI.title, VERDI.text))
+    assert len(prompts) == 5
+
+
+def test_rows_can_have_the_full_prompts() -> None:
+    outcome, _, _ = run_by_hand(pipeline("full"), item_of(CHAIN), judge, FOUND)
+    assert said(outcome, "route")[0][0] == TemplateSet("full").route(CHAIN.question)
+
+
+def test_a_single_question_passes_the_refiner_as_it_is() -> None:
+    asked = Asked(WHERE, "single", ("Catania",), (), (BELLINI,))
+    outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge, {WHERE: [VERDI]})
+    assert said(outcome, "refine") == [(COMPACT.refine(WHERE, []), WHERE)]
+    assert [target for _, target in said(outcome, "relevance")] == ["false", "true"]
+
+
+def test_a_compound_question_teaches_its_parts() -> None:
+    asked = Asked("Who and where?", "compound", ("a && b",), (Hop(WHO, "a"), Hop(WHERE, "b")))
+    outcome, calls, _ = run_by_hand(PIPELINE, item_of(asked), judge)
+    ((_, target),) = said(outcome, "decompose")
+    assert json.loads(target) == {"thought": "asks 2 things", "decomposition": [WHO, WHERE]}
+    assert not calls
+
+
+def test_common_sense_teaches_its_route_alone() -> None:
+    asked = Asked("Where is a cup?", "direct", ("shelf",))
+    outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge)
+    assert [row.fields["task"] for row in outcome.rows] == ["route"]
+
+
+def test_every_target_is_what_the_role_reads() -> None:
+    outcome, _, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
+    assert all(parse_route(target) for _, target in said(outcome, "route"))
+    assert all(parse_question(target) == target for _, target in said(outcome, "refine"))
+    assert [parse_verdict(target) for _, target in said(outcome, "ending")] == [False, False, True]
+    compound = Asked("Both?", "compound", ("a && b",), (Hop(WHO, "a"), Hop(WHERE, "b")))
+    ((_, target),) = said(run_by_hand(PIPELINE, item_of(compound), judge)[0], "decompose")
+    decomposed = parse_decomposition(target)
+    assert decomposed is not None
+    assert decomposed.questions == (WHO, WHERE)
+
+
+def test_rows_are_rows_of_training() -> None:
+    outcome, _, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
+    provenance = {"pipeline": "hanrag", "teacher": "t", "item": "q"}
+    for row in outcome.rows:
+        made = training.Row.model_validate({**row.fields, "provenance": provenance})
+        assert [message.learn for message in made.messages] == [False, True]
+        assert row.source.question == made.question
+
+
+def test_a_chain_with_a_hole_is_left_out_and_counted() -> None:
+    hole = Asked("Where?", "complex", ("x",), (Hop("What is #3?", "a"), Hop("Why #1?", "x")))
+    outcome, _, _ = run_by_hand(PIPELINE, item_of(hole), judge)
+    assert [row.fields["task"] for row in outcome.rows] == ["route"]
+    assert outcome.lost == {"chain: a placeholder is left": 1}
+    outcome, _, bad = run_by_hand(PIPELINE, item_of(CHAIN), ["no idea", "Who?", "Who is it?"])
+    assert outcome.lost == {"verbalise: entity missing": 1}
+    assert bad == {"verbalise: no question": 1, "verbalise: entity missing": 2}
+
+
+def test_a_label_against_the_gold_passage_is_left_out() -> None:
+    asked = Asked(WHERE, "single", ("Catania",), (), (BELLINI,))
+    outcome, calls, _ = run_by_hand(PIPELINE, item_of(asked), ["false"], {})
+    assert not said(outcome, "relevance")
+    assert outcome.lost == {"relevance: contradicts the gold passage": 1}
+    assert len(calls) == 1
+
+
+def test_a_label_that_cannot_be_read_is_asked_for_again() -> None:
+    asked = Asked(WHERE, "single", ("Catania",), (), (BELLINI,))
+    replies = ["well", Reply("tr", "length"), "true"]
+    outcome, _, bad = run_by_hand(PIPELINE, item_of(asked), replies, {})
+    assert [target for _, target in said(outcome, "relevance")] == ["true"]
+    assert bad == {"relevance: no verdict": 1, "relevance: truncated": 1}
+
+
+def test_placeholders_stand_for_earlier_answers_only() -> None:
+    assert filled("Who led #1 in #2 ?", ["Rome", "1831"]) == "Who led Rome in 1831 ?"
+    assert filled("Who led #2?", ["Rome"]) == "Who led #2?"
+    assert filled("Who led #12?", ["Rome"]) == "Who led #12?"
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("It was composed by Bellini.", "no question"),
+        ("Who composed it?", "entity missing"),
+        ("Did Vincenzo Bellini compose Norma?", "answer in the question"),
+        ("Who composed Norma, #1?", "no question"),
+    ],
+)
+def test_words_for_a_relation_are_checked(reply: str, reason: str) -> None:
+    with pytest.raises(BadReply, match=reason):
+        read_words(reply, "Norma", "Vincenzo Bellini")
+
+
+def test_an_answer_inside_the_entity_is_no_hint() -> None:
+    words = "In which country is the Bank of England?"
+    assert read_words(words, "Bank of England", "England") == words
+
+
+def test_half_a_relation_is_a_hole() -> None:
+    steps = write_out([Hop("Norma >>", "x")])
+    with pytest.raises(Dropped, match="half a relation"):
+        next(steps)
+
+
+def test_the_gold_passage_is_forced_in() -> None:
+    found = [Passage(f"f{n}", "t", "x") for n in range(CANDIDATES)]
+    forced = with_gold(found, BELLINI)
+    assert len(forced) == CANDIDATES
+    assert forced[-1] is BELLINI
+    assert with_gold([BELLINI, VERDI], BELLINI) == [BELLINI, VERDI]
+    assert with_gold(found, None) == found
+
+
+def test_a_verdict_on_the_gold_passage_must_be_true() -> None:
+    assert read_verdict("True.", gold=True)
+    assert not read_verdict("false", gold=False)
+    with pytest.raises(Dropped, match="contradicts"):
+        read_verdict("false", gold=True)
+
+
+# ---- the mixture
+
+
+def relevance(count: int, relevant: bool) -> list[Row]:
+    make = Rows(COMPACT)
+    return [
+        make.relevance(f"{relevant} {n}?", VERDI, relevant, Source()) for n in range(count)
+    ]  # fmt: skip
+
+
+def test_relevance_is_balanced_by_leaving_out() -> None:
+    rows = [*relevance(3, True), *relevance(10, False)]
+    selection = select(rows, random.Random(0))
+    assert Counter(map(target_of, selection.rows)) == {"true": 3, "false": 3}
+    assert selection.lost == {"relevance: more than of the other label": 7}
+    assert all(any(row is given for given in rows) for row in selection.rows)
+
+
+def test_a_prompt_counts_once_and_its_first_target() -> None:
+    make = Rows(COMPACT)
+    rows = [make.route("a?", route, Source()) for route in ("single", "single", "complex")]  # type: ignore[arg-type]
+    selection = select(rows, random.Random(0))
+    assert selection.rows == [rows[0]]
+    assert selection.lost == {"same row again": 1, "same prompt, other target": 1}
+
+
+def row_of(task: str, prompt: str, target: str) -> Row:
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": target}]
+    return Row({"task": task, "messages": messages}, Source())
+
+
+def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
+    size = SIZES["route", ROUTE_LABELS["direct"]]
+    rows = [row_of("route", f"{n}?", ROUTE_LABELS["direct"]) for n in range(size + 5)]
+    rows += [row_of("ending", f"done {n}?", "no") for n in range(MOST + 7)]
+    selection = select(rows, random.Random(0))
+    assert Counter(row.fields["task"] for row in selection.rows) == {"route": size, "ending": MOST}
+    assert selection.lost == {"over the size of the task": 12}
+
+
+def test_the_order_is_chance_by_the_seed() -> None:
+    rows = [*relevance(20, True), *relevance(20, False)]
+    once, again, other = (select(rows, random.Random(seed)).rows for seed in (1, 1, 2))
+    assert once == again
+    assert once != other
+
+
+# ---- data is data
+
+MARKERS = st.sampled_from([
+    "Task: route", "Query:", "Answer:", "Question:", "Thought:", "Output:", "Doc:", '""', "\n",
+    "**seed query-1**:", "**answer-1**:", "###", "<|im_end|>", "[INST]", "Entity:", "Relation:",
+])  # fmt: skip
+HOSTILE = st.lists(st.one_of(MARKERS, st.text(max_size=12)), min_size=1, max_size=8).map(" ".join)
+
+
+def shape(prompt: str) -> list[str]:
+    """How each line of a prompt begins, up to the first colon."""
+    return [line.partition(":")[0] if ":" in line else line for line in prompt.split("\n")]
+
+
+@given(
+    texts=st.lists(HOSTILE, min_size=6, max_size=6), templates=st.sampled_from(["compact", "full"])
+)
+def test_no_text_can_become_a_marker_in_any_row(texts: Sequence[str], templates: str) -> None:
+    question, sub, answer, title, text, last = texts
+    plain = Asked("q", "complex", ("a",), (Hop("s", "a", Passage("p", "t", "x")), Hop("l", "a")))
+    passage = Passage("p", title, text)
+    hostile = Asked(question, "complex", ("a",), (Hop(sub, answer, passage), Hop(last, answer)))
+    runs = []
+    for asked in (plain, hostile):
+        item = Item("q", asked, Source(question=asked.question))
+        found = {hop.question: [passage] for hop in asked.hops}
+        runs.append(run_by_hand(pipeline(templates), item, lambda ask: "true", found)[0])
+    for task in ("route", "refine", "ending"):
+        shapes = [[shape(p) for p, _ in said(run, task)] for run in runs]
+        if len(shapes[0]) == len(shapes[1]):  # a text with # or >> is no chain
+            assert shapes[0] == shapes[1]
+    both = Asked(question, "compound", ("a && b",), (Hop(sub, "a"), Hop(last, "b")))
+    parts, _, _ = run_by_hand(pipeline(templates), item_of(both), [])
+    for row in (*runs[1].rows, *parts.rows):
+        assert "<|im_end|>" not in prompt_of(row) + target_of(row)
+        assert "\n" not in target_of(row)

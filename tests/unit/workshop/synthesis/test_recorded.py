@@ -1,0 +1,180 @@
+"""Every pipeline over 100 recorded rounds of a teacher, a third of them of no use."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from service.core.errors import InvalidRequest
+from service.workshop.facts.rows import read_rows
+from service.workshop.synthesis.command import Options, read_input, run_all
+from service.workshop.synthesis.contract import Reading
+from service.workshop.synthesis.driver import Run
+from service.workshop.synthesis.excluding import read_questions_of
+from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
+from service.workshop.synthesis.pipelines.hanrag.rows import target_of
+from service.workshop.synthesis.pipelines.questions import read_questions
+from service.workshop.synthesis.report import Report, files_of
+from tests.unit.workshop.synthesis.recording import ROUNDS, Clock, Recording, World, load, replayed
+from tests.unit.workshop.synthesis.stepping import run_by_hand
+from tests.unit.workshop.synthesis.worlds import WORLDS
+
+pytestmark = pytest.mark.anyio
+DATE = "2026-01-31"
+BY_NAME = {world.name: world for world in WORLDS}
+
+
+async def replay(
+    world: World, recording: Recording, output: Path, *, exclude: tuple[Path, ...] = ()
+) -> Report:
+    """Run over the recording; every round of it must be asked for."""
+    engine, teacher = replayed(recording.rounds, Clock())
+    options = Options(output.with_suffix(".in"), output, date=DATE, exclude=exclude)
+    reading = written_and_read(world.name, recording, options)
+    run = Run(pipeline_of(world.name), teacher, world.find, concurrency=1)
+    with engine:
+        return await run_all(run, reading, options, Console(quiet=True))
+
+
+def written_and_read(name: PipelineName, recording: Recording, options: Options) -> Reading[Any]:
+    lines = [json.dumps(line) for _, line in recording.lines]
+    options.input.write_text("\n".join([*lines, "not JSON", '"text"', "{}", ""]))
+    return read_input(pipeline_of(name), options)
+
+
+def rows_of(world: World, output: Path) -> list[dict[str, Any]]:
+    files = files_of(output, pipeline_of(world.name).kinds).values()
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+async def test_all_that_is_dropped_is_counted(world: World, tmp_path: Path) -> None:
+    recording = load(world.name)
+    kinds = Counter(line["kind"] for line in recording.rounds)
+    assert (len(recording.rounds), len(recording.rounds) - kinds[""]) == (ROUNDS, ROUNDS // 3)
+    assert kinds.keys() == {"", *world.kinds}
+    assert min(kinds.values()) >= 6
+
+    report = await replay(world, recording, tmp_path / "out.jsonl")
+    assert report.input == len(recording.lines) + 3
+    assert report.input == report.written + sum(report.dropped.values())
+    assert report.dropped["bad line: not JSON"] == 1
+    assert report.dropped["bad line: no JSON object"] == 1
+    assert report.dropped["held out"] > 0
+    assert report.written > 0
+    assert [number for number, _ in report.bad_lines] == [report.input - 2 + n for n in range(3)]
+
+    assert report.calls == ROUNDS
+    assert sum(report.bad_rounds.values()) == ROUNDS // 3 - kinds["contradiction"]
+    limited = sum(n for reason, n in report.bad_rounds.items() if "rate-limited" in reason)
+    truncated = sum(n for reason, n in report.bad_rounds.items() if "truncated" in reason)
+    assert (limited, truncated) == (kinds["limited"], kinds["truncated"])
+    assert report.prompt_tokens == 100 * (ROUNDS - kinds["limited"])
+
+    rows = rows_of(world, tmp_path / "out.jsonl")
+    assert len(rows) == report.rows > 0
+    assert {row["provenance"]["teacher"] for row in rows} == {"recorded-model"}
+    assert {row["provenance"]["date"] for row in rows} == {DATE}
+    written = json.loads((tmp_path / "out.report.json").read_text())
+    assert written["dropped"] == report.dropped
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+async def test_a_run_that_was_killed_goes_on_to_the_same_output(
+    world: World, tmp_path: Path
+) -> None:
+    """Cut the journal at several bytes, as kill -9 does, and run the rest of the rounds."""
+    recording = load(world.name)
+    whole = await replay(world, recording, tmp_path / "whole.jsonl")
+    journal = (tmp_path / "whole.jsonl.journal").read_bytes()
+    header_ends = journal.index(b"\n") + 1
+    for place in (0, 5, header_ends, header_ends + 40, len(journal) // 2, len(journal) - 1):
+        output = tmp_path / f"{place}.jsonl"
+        output.with_name(f"{place}.jsonl.journal").write_bytes(journal[:place])
+        done = [json.loads(line) for line in journal[:place].splitlines(keepends=True)[1:]
+                if line.endswith(b"\n")]  # fmt: skip
+        used = sum(record["spent"][0] for record in done)
+        rest = Recording(recording.lines, recording.rounds[used:])
+        resumed = await replay(world, rest, output)
+        assert resumed == whole
+        for one, other in zip(
+            files_of(output, pipeline_of(world.name).kinds).values(),
+            files_of(tmp_path / "whole.jsonl", pipeline_of(world.name).kinds).values(),
+            strict=True,
+        ):
+            assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+async def test_nothing_held_out_trains(world: World, tmp_path: Path) -> None:
+    from service.workshop.facts.splits import is_held_out
+
+    await replay(world, load(world.name), tmp_path / "out.jsonl")
+    rows = rows_of(world, tmp_path / "out.jsonl")
+    titles = {title for row in rows for title in row["provenance"]["titles"]}
+    assert titles
+    assert not any(map(is_held_out, titles))
+    written = [row["question"] for row in rows if row["provenance"]["written"]]
+    assert not any(map(is_held_out, written))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("autorag", "answer: not the gold one"),
+        ("hanrag", "relevance: contradicts the gold passage"),
+    ],
+)
+async def test_what_contradicts_the_gold_is_left_out(
+    name: PipelineName, shown: str, tmp_path: Path
+) -> None:
+    report = await replay(BY_NAME[name], load(name), tmp_path / "out.jsonl")
+    assert {**report.dropped, **report.lost}[shown] > 0
+    assert list(read_rows(tmp_path / "out.jsonl"))
+
+
+async def test_no_row_asks_a_question_of_an_excluded_file(tmp_path: Path) -> None:
+    """A whole item is not even begun; a sub-question is left out of what its item gives."""
+    world, recording = BY_NAME["hanrag"], load("hanrag")
+    await replay(world, recording, tmp_path / "all.jsonl")
+    rows = rows_of(world, tmp_path / "all.jsonl")
+    direct = next(row for row in rows if row["messages"][-1]["content"].startswith("straight"))
+    hop = next(row for row in rows if row["question"].startswith("Who is the composer"))
+    file = tmp_path / "dev.jsonl"
+    lines = [{"question": f"{row['question']} !"} for row in (direct, hop)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+
+    report = await replay(world, recording, tmp_path / "out.jsonl", exclude=(file,))
+    assert report.dropped["in an excluded file"] == 1
+    assert report.lost["in an excluded file"] >= 2  # its route and its passages
+    left = {row["question"] for row in rows_of(world, tmp_path / "out.jsonl")}
+    assert not left & {direct["question"], hop["question"]}
+    assert report.input == report.written + sum(report.dropped.values())
+
+
+def test_an_excluded_file_must_be_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "dev.jsonl"
+    for text, problem in (('{"question": "a"}\n{}', ":2: no `question`"), ("{", ":1: not JSON")):
+        file.write_text(text)
+        with pytest.raises(InvalidRequest, match=problem):
+            read_questions_of([file])
+
+
+async def test_what_compound_writes_teaches_the_revelator(tmp_path: Path) -> None:
+    await replay(BY_NAME["compound"], load("compound"), tmp_path / "out.jsonl")
+    rows = rows_of(BY_NAME["compound"], tmp_path / "out.jsonl")
+    reading = read_questions(enumerate(rows, 1), random.Random(0))
+    assert not reading.bad
+    assert [item.content.question for item in reading.items] == [row["question"] for row in rows]
+    for item, row in zip(reading.items, rows, strict=True):
+        outcome, asked, _ = run_by_hand(pipeline_of("hanrag"), item, [])
+        assert [made.fields["task"] for made in outcome.rows] == ["route", "decompose"]
+        assert all(part in target_of(outcome.rows[1]) for part in row["sub_questions"])
+        assert item.source.side == "train"
+        assert not asked

@@ -1,0 +1,103 @@
+"""The teacher's patience: limits, outages, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.core.errors import (
+    EngineFailure,
+    EngineLimited,
+    EngineRefusal,
+    EngineTimeout,
+    Overloaded,
+)
+from service.engines.base import Message, TokenUsage
+from service.engines.scripted import ScriptedGenerator, ScriptStep
+from service.workshop.synthesis.contract import Ask, Dropped, Reply
+from service.workshop.synthesis.teacher import (
+    FAILURES,
+    LIMITS,
+    LONGEST_WAIT_S,
+    Spent,
+    Teacher,
+    TeacherOut,
+    wait_after,
+)
+from tests.unit.workshop.synthesis.recording import Clock, limited
+
+pytestmark = pytest.mark.anyio
+ASK = Ask("label", (Message("user", "Which?"),))
+USAGE = TokenUsage(5, 2)
+
+
+def teacher_of(*replies: ScriptStep) -> tuple[ScriptedGenerator, Teacher, Clock]:
+    clock = Clock()
+    engine = ScriptedGenerator(replies, ordered=True)
+    return engine, Teacher(engine, "t", sleep=clock.sleep, clock=clock), clock
+
+
+async def test_a_limit_is_waited_for_as_long_as_the_server_says() -> None:
+    engine, teacher, clock = teacher_of(
+        ScriptStep(limited(7)), ScriptStep(limited(0)), ScriptStep("this", usage=USAGE)
+    )
+    spent = Spent()
+    assert await teacher.say(ASK, 1, spent) == Reply("this")
+    assert clock.slept == [7.0, 2.0]  # and where it says nothing, by our own growing waits
+    assert (spent.calls, spent.prompt_tokens, spent.completion_tokens) == (3, 5, 2)
+    assert spent.bad == {"label: rate-limited": 2}
+    engine.assert_finished()
+
+
+async def test_no_call_begins_while_the_server_limits() -> None:
+    _, teacher, clock = teacher_of(ScriptStep(limited(30)), ScriptStep("a"), ScriptStep("b"))
+    await teacher.say(ASK, 1, Spent())
+    assert clock.now == 30.0
+    await teacher.say(ASK, 1, Spent())
+    assert clock.now == 30.0
+
+
+async def test_what_breaks_is_tried_again_for_a_while() -> None:
+    failures = [ScriptStep(EngineTimeout("slow")), ScriptStep(Overloaded("busy"))]
+    _, teacher, clock = teacher_of(*failures, ScriptStep("this"))
+    spent = Spent()
+    await teacher.say(ASK, 1, spent)
+    assert clock.slept == [1.0, 2.0]
+    assert spent.bad == {"label: timed out": 1, "label: engine failed": 1}
+
+
+async def test_an_outage_ends_the_patience() -> None:
+    _, teacher, clock = teacher_of(ScriptStep(EngineFailure("out"), times=None))
+    with pytest.raises(TeacherOut, match="out"):
+        await teacher.say(ASK, 1, Spent())
+    assert clock.slept == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+async def test_a_call_that_the_engine_refuses_drops_the_item() -> None:
+    _, teacher, clock = teacher_of(ScriptStep(EngineRefusal("too long")))
+    with pytest.raises(Dropped, match="label: refused by the teacher"):
+        await teacher.say(ASK, 1, Spent())
+    assert clock.slept == []
+
+
+async def test_reasoning_is_no_part_of_the_reply() -> None:
+    _, teacher, _ = teacher_of(ScriptStep("<think>hm, no</think>\n\nyes "))
+    assert await teacher.say(ASK, 1, Spent()) == Reply("yes")
+
+
+async def test_the_request_is_as_the_pipeline_wants_it() -> None:
+    engine, _, clock = teacher_of(ScriptStep("x"))
+    teacher = Teacher(engine, "label", "model-x", sleep=clock.sleep, clock=clock)
+    ask = Ask("q", ASK.messages, 9, 0.3, ("\n",), {"type": "object"})
+    await teacher.say(ask, 11, Spent())
+    (request,) = engine.requests
+    assert (request.max_tokens, request.temperature, request.seed) == (9, 0.3, 11)
+    assert (request.stop, request.json_schema, request.model) == (
+        ("\n",), {"type": "object"}, "model-x",
+    )  # fmt: skip
+
+
+def test_waits_grow_to_a_bound_and_end() -> None:
+    assert wait_after(EngineFailure(""), FAILURES + 1) is None
+    assert wait_after(EngineLimited(""), LIMITS) == LONGEST_WAIT_S
+    assert wait_after(EngineLimited(""), LIMITS + 1) is None
+    assert wait_after(limited(600), 1) == 600.0

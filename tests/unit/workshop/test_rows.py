@@ -1,0 +1,111 @@
+"""Rows for training: what is a row, what may be learnt, and errors that name the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import InvalidRequest
+from service.workshop.facts.rows import Row, RowProvenance, prompt_row, read_rows
+from service.workshop.facts.splits import is_held_out
+
+NAMES = [f"Film {number}" for number in range(100)]
+KNOWN = next(name for name in NAMES if not is_held_out(name))
+HELD_OUT = next(name for name in NAMES if is_held_out(name))
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    made = prompt_row(
+        "route",
+        "Who wrote Norma?",
+        "Query: Who wrote Norma?",
+        "single-step question",
+        RowProvenance(pipeline="hanrag", teacher="rules", item="1", titles=[KNOWN]),
+    ).model_dump()
+    return {**made, **changes}
+
+
+def written(path: Path, *rows: Any) -> Path:
+    file = path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return file
+
+
+def provenance(**changes: Any) -> dict[str, Any]:
+    return {**row()["provenance"], **changes}
+
+
+def test_a_row_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    (read,) = read_rows(written(tmp_path, row()))
+    assert read == Row.model_validate(row())
+    assert [message.learn for message in read.messages] == [False, True]
+
+
+def message(role: str, content: str, learn: bool = False) -> dict[str, Any]:
+    return {"role": role, "content": content, "learn": learn}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"task": "Route!"}, "task"),
+        ({"question": ""}, "question"),
+        ({"loss": 1}, "loss"),
+        ({"messages": [message("user", "x")]}, "messages"),
+        ({"messages": [message("user", "x", True), message("assistant", "y")]}, "not to be learnt"),
+        ({"messages": [message("user", "x"), message("assistant", " ", True)]}, "empty message"),
+        ({"messages": [message("user", "x"), message("assistant", "y")]}, "no message"),
+        ({"messages": [message("assistant", "x", True), message("user", "y")]}, "in turn"),
+        (
+            {"messages": [message("user", "a"), message("assistant", "b", True),
+                          message("user", "c")]},
+            "the last message",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_row_is_named_with_its_line(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    file = written(tmp_path, row(), row(**changes))
+    with pytest.raises(InvalidRequest) as error:
+        list(read_rows(file))
+    assert f"{file}:2: " in error.value.detail
+    assert problem in error.value.detail
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row()) + "\n\n{cut", encoding="utf-8")
+    with pytest.raises(InvalidRequest, match=r"rows\.jsonl:3: the line: "):
+        list(read_rows(file))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"absent\.jsonl: cannot be read: "):
+        list(read_rows(tmp_path / "absent.jsonl"))
+
+
+def test_a_row_out_of_a_held_out_passage_never_trains(tmp_path: Path) -> None:
+    file = written(tmp_path, row(provenance=provenance(titles=[KNOWN, HELD_OUT])))
+    with pytest.raises(InvalidRequest, match=r":1: made from what is held out: .* neither"):
+        list(read_rows(file))
+
+
+def test_it_tests_only_where_the_answer_is_held_out(tmp_path: Path) -> None:
+    tests = provenance(titles=[KNOWN, HELD_OUT], answer_title=HELD_OUT)
+    file = written(tmp_path, row(provenance=tests))
+    assert len(list(read_rows(file, "test"))) == 1
+    with pytest.raises(InvalidRequest, match="only to test"):
+        list(read_rows(file))
+
+
+def test_a_question_people_wrote_is_held_out_by_its_own_text(tmp_path: Path) -> None:
+    people = provenance(titles=[], written=True)
+    file = written(tmp_path, row(question=HELD_OUT, provenance=people))
+    assert len(list(read_rows(file, "test"))) == 1
+    with pytest.raises(InvalidRequest, match="only to test"):
+        list(read_rows(file))
+    assert Row.model_validate(row(question=KNOWN, provenance=people)).side == "train"

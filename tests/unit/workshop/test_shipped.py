@@ -1,0 +1,63 @@
+"""What the wheel carries: the models' files, their sizes, and the sample corpus."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from service.engines.compiled.card import EmbeddedCard, check_files
+from service.engines.embedded.generator import READER
+from service.workshop.facts.splits import is_held_out
+from tests.conftest import need
+from tests.support.tiny import TINY
+
+MODELS = Path(__file__).parents[3] / "service" / "models"
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    lines = (MODELS / "sample" / name).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_sample_corpus_is_held_out() -> None:
+    rows = read("corpus.jsonl")
+    assert 400 <= len(rows) <= 500
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert all(is_held_out(row["title"]) and row["text"] and row["source"] for row in rows)
+
+
+def test_sample_questions_are_answered_by_the_sample_corpus() -> None:
+    texts = {row["id"]: row["text"] for row in read("corpus.jsonl")}
+    rows = read("questions.jsonl")
+    assert Counter(row["route"] for row in rows) == {"single": 10, "compound": 10, "complex": 10}
+    for row in rows:
+        support = " ".join(texts[passage_id] for passage_id in row["supporting_passage_ids"])
+        for part in row["answer"].split(" && "):
+            named = part in support or part in row["question"]
+            assert named or part in {"yes", "no"}, row["question"]
+
+
+def test_tiny_tokenizer_follows_the_chat_format() -> None:
+    transformers = need("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
+    messages = [{"role": "user", "content": "Task: route\nQuery: who?\nAnswer:"}]
+    ids = tokenizer.apply_chat_template(messages, tokenize=True)["input_ids"]
+    plain = tokenizer(messages[0]["content"] + "\n", add_special_tokens=False)["input_ids"]
+    assert ids == [1, *plain]
+    assert ids[-1] == 13
+    data = tokenizer("a </s> b", add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert 2 not in data
+
+
+def test_no_file_is_too_large_for_a_repository_or_a_wheel() -> None:
+    sizes = {path: path.stat().st_size for path in MODELS.rglob("*") if path.is_file()}
+    assert [path for path, size in sizes.items() if size >= 95_000_000] == []
+    assert sum(sizes.values()) < 175_000_000  # a wheel of 160 MB, deflated
+
+
+def test_the_shipped_reader_is_what_its_card_says() -> None:
+    card = EmbeddedCard.model_validate_json((READER / "embedded.json").read_bytes())
+    assert card.base_model == "SmolLM2-135M-Instruct"
+    check_files("default", READER, card)
