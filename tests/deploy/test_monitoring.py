@@ -1,0 +1,213 @@
+"""The alert rules and the dashboard of deploy/monitoring, on the metrics that we expose."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.answer.events import Failed as FailedEvent
+from service.answer.events import PassagesFound, QueryIssued, RouteChosen, StepEnd, StepStart
+from service.core.domain import Problem
+from service.engines.base import TokenUsage
+from service.telemetry.metrics import Metrics
+from tests.deploy.promtool import Story, evaluate, promtool, series
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "monitoring"
+RULES = FOLDER / "alerts.yaml"
+ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"][0][
+    "rules"
+]
+DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+SCRAPES = 61  # an hour of them
+
+WORKER = "http://worker:8000"
+BEGUN = RouteChosen(route="complex", loop="anrag", by="model")
+FOUND = PassagesFound(step="1", passages=[])
+FAILED = FailedEvent(problem=Problem(type="t", title="t", status=503, detail="d", request_id="r"))
+
+
+def ask(metrics: Metrics, *events: Any, seconds: float = 0.5) -> None:
+    """One question of one search and one call of the judge."""
+    with metrics.question() as seen:
+        seen._started -= seconds
+        seen.see(BEGUN)
+        seen.see(StepStart(step="1", kind="retrieve"))
+        seen.see(QueryIssued(step="1", query="q", retriever="hybrid"))
+        for event in events or (FOUND,):
+            seen.see(event)
+        seen.see(StepEnd(step="1"))
+    metrics.search("bm25", 0.01, failed=False)
+    metrics.generation("judge", WORKER, 0.2, 0.05, TokenUsage(300, 4))
+
+
+def healthy(metrics: Metrics, count: int) -> None:
+    for _ in range(10):
+        ask(metrics)
+    metrics.worker_phase(WORKER, "up")
+    metrics.worker_in_flight(WORKER, 1)
+    metrics.worker_in_flight(WORKER, -1)
+    metrics.breaker("bm25", "closed")
+    metrics.cache("search_results", hit=bool(count % 2))
+
+
+def errors(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    ask(metrics, FAILED)
+
+
+def slow(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    for _ in range(2):
+        ask(metrics, seconds=45)
+
+
+def busy(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    metrics.rejected("busy")
+
+
+def degraded(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    ask(metrics, PassagesFound(step="1", passages=[], missing=["dense"]))
+
+
+def breaker_open(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    metrics.breaker("dense", "open")
+
+
+def one_worker_gone(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    metrics.worker_phase("http://other:8000", "ejected")
+
+
+def no_worker(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    metrics.worker_phase(WORKER, "ejected")
+
+
+def calls_lost(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    metrics.worker_failure(WORKER)
+
+
+def unread(metrics: Metrics, count: int) -> None:
+    healthy(metrics, count)
+    metrics.unread_judgements(4)
+
+
+def lively(metrics: Metrics, count: int) -> None:
+    """Something of everything that can be counted."""
+    degraded(metrics, count)
+    metrics.search("bm25", 2.0, failed=True)
+    metrics.retried("bm25")
+    metrics.breaker("dense", "open")
+    metrics.worker_failure(WORKER)
+
+
+STORIES: dict[str, tuple[Story, set[str]]] = {
+    "RevelatorErrors": (errors, set()),
+    "RevelatorSlow": (slow, set()),
+    "RevelatorRefusing": (busy, set()),
+    "RevelatorDegraded": (degraded, set()),
+    "RevelatorBreakerOpen": (breaker_open, set()),
+    "RevelatorWorkerUnavailable": (one_worker_gone, set()),
+    "RevelatorNoWorker": (no_worker, {"RevelatorWorkerUnavailable"}),
+    "RevelatorWorkerLosesCalls": (calls_lost, set()),
+    "RevelatorUnreadJudgements": (unread, set()),
+}
+
+
+def firing(names: set[str]) -> dict[str, list[Any]]:
+    """Each alert asked for by name: one of it fires if it is among `names`, else none."""
+    return {
+        f'count(ALERTS{{alertname="{alert["alert"]}", alertstate="firing"}})': [
+            {"labels": "{}", "value": 1}
+        ]
+        * (alert["alert"] in names)
+        for alert in ALERTS
+    }
+
+
+def test_every_alert_has_a_story() -> None:
+    assert {alert["alert"] for alert in ALERTS} == {*STORIES, "RevelatorAbsent"}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_an_alert_fires_in_its_story_and_no_other_does(name: str, tmp_path: Path) -> None:
+    story, beside = STORIES[name]
+    assert not evaluate(tmp_path, RULES, series(story, SCRAPES), firing({name, *beside}))
+
+
+def test_no_alert_fires_where_all_is_well(tmp_path: Path) -> None:
+    assert not evaluate(tmp_path, RULES, series(healthy, SCRAPES), firing(set()))
+
+
+def test_an_alert_fires_where_no_gateway_reports(tmp_path: Path) -> None:
+    elsewhere = [{"series": "up{job='other'}", "values": "1x120"}]
+    assert not evaluate(tmp_path, RULES, elsewhere, firing({"RevelatorAbsent"}))
+
+
+def test_alerts_say_what_happened_and_what_to_do() -> None:
+    for alert in ALERTS:
+        assert alert["labels"]["severity"] in {"warning", "critical"}
+        for text in (alert["annotations"]["summary"], alert["annotations"]["description"]):
+            assert text.endswith("."), text
+
+
+def expressions() -> list[str]:
+    """The dashboard's expressions, as Grafana sends them for an hour and all namespaces."""
+    found = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    return [
+        expression.replace("$__rate_interval", "5m").replace("$namespace", ".*")
+        for expression in found
+    ]
+
+
+def test_every_query_of_the_dashboard_has_a_result(tmp_path: Path) -> None:
+    asked = {f"count({each}) > bool 0": [{"labels": "{}", "value": 1}] for each in expressions()}
+    assert not evaluate(tmp_path, RULES, series(lively, SCRAPES), asked)
+
+
+def test_names_and_labels_are_those_that_the_service_exposes() -> None:
+    metrics = Metrics()
+    lively(metrics, 0)
+    exposed: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            exposed.setdefault(sample.name, set()).update(sample.labels)
+    written = [*expressions(), *(alert["expr"] for alert in ALERTS)]
+    for expression in written:
+        for name, selector in re.findall(r"(revelator_\w+)(?:\{([^}]*)\})?", expression):
+            if name in {"revelator_breaker_state", "revelator_worker_state"} and not selector:
+                continue  # the label of that name
+            assert name in exposed, f"{expression}: the service exposes no {name}"
+            used = set(re.findall(r"(\w+)=", selector)) - {"namespace"}
+            assert used <= exposed[name], expression
+
+
+def test_panels_do_not_overlap_and_are_explained() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+    assert all(panel["description"].endswith(".") for panel in PANELS)
+
+
+def test_promtool_accepts_the_rules() -> None:
+    done = promtool("check", "rules", str(RULES))
+    assert done.returncode == 0, done.stdout + done.stderr
