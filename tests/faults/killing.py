@@ -38,7 +38,7 @@ Work = Literal["ingest", "replace", "repair"]
 DURABLE = (
     (QdrantEdgeStore, ("upsert", "delete", "flush")),
     (TantivyStore, ("replace",)),
-    (manifest_store, ("write_file",)),
+    (manifest_store, ("write_whole",)),
 )
 
 

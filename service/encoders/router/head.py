@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.domain import RouteName
 from service.core.errors import ConfigurationError
+from service.core.files import write_whole
 from service.encoders.router.base import ROUTES
 
 FORMAT: Final = 1
@@ -105,6 +106,6 @@ def save_head(head: Head, folder: Path) -> None:
     from safetensors.numpy import save  # noqa: PLC0415
 
     weights = save(dict(zip(Head._fields[1:], head[1:], strict=True)))
-    (folder / WEIGHTS_FILE).write_bytes(weights)
+    write_whole(folder / WEIGHTS_FILE, weights)
     card = json.dumps(head.card.model_dump(mode="json"), indent=2)
-    (folder / CARD_FILE).write_text(f"{card}\n", encoding="utf-8")
+    write_whole(folder / CARD_FILE, f"{card}\n")

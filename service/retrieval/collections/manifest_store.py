@@ -12,9 +12,6 @@ is an older authority, which says `building`, or an older file, which nobody rea
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,10 +21,10 @@ import anyio
 import anyio.to_thread
 
 from service.core.errors import StoreError
+from service.core.files import discard, sweep, write_whole
 from service.retrieval.collections.manifest import Manifest, parse_manifest
 
 FILE = "manifest.json"
-_TRASH = ".deleted-"
 
 
 class ManifestStore(Protocol):
@@ -72,7 +69,8 @@ class FileManifests:
         return await anyio.to_thread.run_sync(self._read, name)
 
     async def write(self, manifest: Manifest) -> None:
-        await anyio.to_thread.run_sync(write_file, self._root / manifest.name, manifest)
+        path = self._root / manifest.name / FILE
+        await anyio.to_thread.run_sync(write_whole, path, manifest.model_dump_json(indent=2))
 
     async def forget(self, name: str) -> None:
         await anyio.to_thread.run_sync(discard, self._root / name)
@@ -90,8 +88,7 @@ class FileManifests:
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{self._root} cannot be used: {error}") from error
-        for left in (*self._root.glob(f"{_TRASH}*"), *self._root.glob(f"*/{_TRASH}*")):
-            shutil.rmtree(left, ignore_errors=True)
+        sweep(self._root)
         return {path.parent.name for path in self._root.glob("*/" + FILE)}
 
     def _read(self, name: str) -> Manifest | None:
@@ -100,28 +97,3 @@ class FileManifests:
             return parse_manifest(path.read_bytes(), str(path))
         except FileNotFoundError:
             return None
-
-
-def write_file(folder: Path, manifest: Manifest) -> None:
-    """Atomic and durable: the old file or the new one, also after a power cut."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE
-    draft = path.with_suffix(".tmp")
-    with draft.open("wb") as file:
-        file.write(manifest.model_dump_json(indent=2).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def discard(folder: Path) -> None:
-    """Remove a folder; renamed first, so that half of it is never taken for the whole."""
-    trash = folder.with_name(f"{_TRASH}{folder.name}-{uuid.uuid4().hex}")
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(trash)
-    shutil.rmtree(trash, ignore_errors=True)

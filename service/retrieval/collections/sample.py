@@ -21,6 +21,7 @@ import anyio.to_thread
 import orjson
 
 from service.core.errors import ConfigurationError
+from service.core.files import write_whole
 from service.core.settings import RetrievalSettings
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
@@ -109,7 +110,7 @@ class Sample:
         vectors = await embedder.embed_passages(inputs)
         rows = b"".join(struct.pack(f"<{DIMENSION}e", *vector) for vector in vectors)
         content = bytes.fromhex(self.source()) + rows
-        await anyio.to_thread.run_sync((self.folder / VECTORS).write_bytes, content)
+        await anyio.to_thread.run_sync(write_whole, self.folder / VECTORS, content)
         return len(inputs)
 
 

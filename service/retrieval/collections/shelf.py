@@ -24,10 +24,10 @@ import anyio.to_thread
 import structlog
 
 from service.core.errors import InvalidRequest, NotFound, RevelatorError, StoreError
+from service.core.files import discard
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.manifest_store import discard
 from service.retrieval.embedding.contract import EmbeddingContract
 
 FRESH_S: Final = 2.0  # after which what other gateways may write is read again

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import ConfigurationError
+from service.core.files import write_whole
 from service.engines.compiled.card import (
     CARD_FILE,
     CONFIG_FILE,
@@ -69,7 +70,7 @@ def compile_folder(
         chat_template=tokenizer.chat_template,
     )
     text = card.model_dump_json(indent=2, exclude_none=True)
-    (target / CARD_FILE).write_text(text + "\n", encoding="utf-8")
+    write_whole(target / CARD_FILE, text + "\n")
     return card
 
 

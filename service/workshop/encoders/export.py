@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from service.core.files import write_whole
 from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard
 from service.encoders.session import INPUTS, TAGS, TOKENS
 from service.workshop.compiling.bert_graph import BertGraph
@@ -18,10 +19,9 @@ from service.workshop.encoders.network import LabelNetwork
 
 def write_checkpoint(network: LabelNetwork, card: CheckpointCard, folder: Path) -> None:
     """`model.onnx` and `checkpoint.json`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MODEL_FILE).write_bytes(build_onnx(network))
+    write_whole(folder / MODEL_FILE, build_onnx(network))
     text = card.model_dump_json(indent=2, exclude_none=True)
-    (folder / CARD_FILE).write_text(text + "\n", encoding="utf-8")
+    write_whole(folder / CARD_FILE, text + "\n")
 
 
 def build_onnx(network: LabelNetwork, *, quantised: bool = True) -> bytes:

@@ -7,7 +7,6 @@ versions, scores), `losses.csv` and `losses.svg`. Every file is written whole or
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from typing import Any
 
 from service import __version__
 from service.core.errors import ConfigurationError, StoreError
+from service.core.files import write_whole
 from service.workshop.recipes.recipe import Outcome, TrainingData
 from service.workshop.recipes.settings import RecipeSettings, changed_settings
 
@@ -25,13 +25,6 @@ FORMAT = 1
 RUN, FINISHED = "run.json", "checkpoint.json"
 POINTS = "points"  # folder of what a run resumes from, gone when it has ended
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "trl", "peft")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never a part."""
-    partial = path.with_name(f"{path.name}.part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:

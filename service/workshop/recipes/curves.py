@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.workshop.recipes.checkpoint import write_whole
+from service.core.files import write_whole
 from service.workshop.recipes.recipe import LossPoint
 
 WIDTH, HEIGHT = 640, 320

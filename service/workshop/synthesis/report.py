@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from service.core.files import write_whole
 from service.workshop.synthesis.contract import Item, Pipeline, Row, Selection
 from service.workshop.synthesis.excluding import EXCLUDED, Questions, is_excluded
 from service.workshop.synthesis.journal import Record
@@ -153,7 +153,7 @@ def write_rows(
     for kind, path in files.items():
         own = (row for row in rows if row[1].kind == kind)
         lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in own)
-        _write_whole(path, "".join(f"{line}\n" for line in lines))
+        write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
 def _with_provenance(item: str, row: Row, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,16 +171,7 @@ def _with_provenance(item: str, row: Row, run: Mapping[str, Any]) -> dict[str, A
 
 
 def write_report(path: Path, report: Report) -> None:
-    _write_whole(path, json.dumps(asdict(report), ensure_ascii=False, indent=2) + "\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    write_whole(path, json.dumps(asdict(report), ensure_ascii=False, indent=2) + "\n")
 
 
 def table(report: Report) -> Table:

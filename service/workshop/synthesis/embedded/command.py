@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from service.core.errors import ConfigurationError, StoreError
+from service.core.files import whole_file, write_whole
 from service.workshop.synthesis.embedded.mixture import TEMPLATES, Mixture
 from service.workshop.synthesis.embedded.prompts import PIPELINE, VERSION
 from service.workshop.synthesis.excluding import is_excluded, read_questions_of
@@ -59,22 +59,19 @@ def write_mixture(
     drawn: Counter[str] = Counter()
     characters: Counter[str] = Counter()
     excluded = 0
-    partial = output.with_name(f".{output.name}.part")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with screen.status("drawing rows"), partial.open("w", encoding="utf-8") as file:
+        with screen.status("drawing rows"), whole_file(output) as file:
             for row in islice(mixture.rows(), rows or ROWS):
                 if is_excluded(row.question, unwanted):
                     excluded += 1
                     continue
-                file.write(row.model_dump_json() + "\n")
+                file.write(row.model_dump_json().encode() + b"\n")
                 drawn[row.task] += 1
                 characters[row.task] += sum(len(m.content) for m in row.messages)
-        os.replace(partial, output)
         name = mixture.prompts.name
         counts = Counts(PIPELINE, VERSION, name, seed, dict(drawn), dict(characters), excluded)
         report = output.with_name(f"{output.stem}.report.json")
-        report.write_text(json.dumps(asdict(counts), indent=2) + "\n", encoding="utf-8")
+        write_whole(report, json.dumps(asdict(counts), indent=2) + "\n")
     except OSError as error:
         raise StoreError(
             f"{error.filename or output}: cannot be written: {error.strerror}"

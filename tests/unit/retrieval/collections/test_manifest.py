@@ -35,7 +35,7 @@ async def test_a_file_is_written_read_listed_and_forgotten(tmp_path: Path) -> No
 async def test_a_draft_that_a_kill_left_is_no_manifest(tmp_path: Path) -> None:
     store = FileManifests(tmp_path)
     await store.write(MANIFEST)
-    (tmp_path / "c" / FILE).with_suffix(".tmp").write_text("{")
+    (tmp_path / "c" / f".{FILE}.part").write_text("{")
     assert await store.read("c") == MANIFEST
 
 

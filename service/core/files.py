@@ -1,0 +1,70 @@
+"""Files and folders that are there as a whole or not at all, also after a kill or a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_DISCARDED = ".deleted-"
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file durably. A reader sees the old contents or the new ones, never a part.
+
+    A string is written as UTF-8; what has no UTF-8 form (lone surrogates) is escaped. Raises
+    OSError, and then the file is as it was.
+    """
+    if isinstance(content, str):
+        content = content.encode("utf-8", errors="backslashreplace")
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new version of a file, which replaces the old one when the block ends.
+
+    Creates the folder if necessary. An exception in the block leaves the old version.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def discard(folder: Path) -> None:
+    """Delete a folder, if it exists. It is renamed first, so that a kill never leaves a part of it
+    under its name; `sweep` deletes such remains."""
+    trash = folder.with_name(f"{_DISCARDED}{folder.name}-{uuid.uuid4().hex}")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def sweep(root: Path) -> None:
+    """Delete what a killed `discard` has left in `root` and in its folders."""
+    for left in (*root.glob(f"{_DISCARDED}*"), *root.glob(f"*/{_DISCARDED}*")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The name of a new file is durable once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
