@@ -11,6 +11,7 @@ from rich.console import Console
 from service.answer.events import AnswerReady, BaseEvent, Event, Failed
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
+from service.core.connections import open_session
 from service.core.domain import Answer, Problem
 from service.core.errors import EngineFailure, InvalidRequest
 from service.core.locks import find_owner
@@ -66,10 +67,9 @@ async def through_server(
     keys = settings.server.keys
     headers = {"Accept": "text/event-stream", **authorization(base, keys[0] if keys else None)}
     base = address_of(base).url
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout, read_bufsize=STREAM_LIMIT) as session,
+            open_session(silence_s=60, read_bufsize=STREAM_LIMIT) as session,
             session.post(f"{base}/answer/stream", json=dict(fields), headers=headers) as response,
         ):
             if response.status != 200:

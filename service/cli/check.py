@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from service.core.connections import open_session
 from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
 from service.core.settings import Settings
@@ -107,9 +108,8 @@ async def _ask_server(url: str | None) -> list[Check]:
     if url is None:
         return [Check("readiness", False, "the server has not published its URL yet")]
     try:
-        timeout = aiohttp.ClientTimeout(total=10)
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            open_session(total_s=10) as session,
             session.get(f"{url}/readyz") as response,
         ):
             text = await response.text()

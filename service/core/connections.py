@@ -10,35 +10,82 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-import aiohttp
+from service.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 KEPT_S: Final = 3.0  # below what servers keep, and what a busy event loop is late by
+CONNECT_S: Final = 5.0  # a host that is up accepts at once
 MOST_AT_ONCE: Final = 100
 
 
+def open_session(
+    *,
+    headers: Mapping[str, str] | None = None,
+    total_s: float | None = None,
+    connect_s: float = CONNECT_S,
+    silence_s: float | None = None,
+    ca_file: Path | None = None,
+    ca_setting: str = "",
+    limit: int = MOST_AT_ONCE,
+    keep: bool = True,
+    **options: Any,
+) -> aiohttp.ClientSession:
+    """Open an HTTP session in the caller's event loop. All of the service's sessions are made here.
+
+    A call may take `total_s` in all, `connect_s` to be connected, and `silence_s` between two
+    pieces of its response; None means no limit. `ca_file` is the only authority that is trusted,
+    if given, and `ca_setting` names the setting that it came from. `limit` is the maximum number
+    of connections, 0 for no limit; `keep` keeps them for the next call. `options` are those of
+    aiohttp. Raises ConfigurationError for a file without certificates.
+    """
+    import aiohttp  # noqa: PLC0415
+
+    keeping: dict[str, Any] = {"keepalive_timeout": KEPT_S} if keep else {"force_close": True}
+    return aiohttp.ClientSession(
+        headers=headers,
+        timeout=aiohttp.ClientTimeout(total=total_s, connect=connect_s, sock_read=silence_s),
+        connector=aiohttp.TCPConnector(
+            limit=limit, ssl=tls_context(ca_file, ca_setting) or True, **keeping
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        **options,
+    )
+
+
+def tls_context(ca_file: Path | None, setting: str) -> ssl.SSLContext | None:
+    """Return a context that trusts only the authorities of `ca_file`, or None (the client's
+    default) without a file.
+
+    Raises ConfigurationError, which names `setting`, for a file that holds no certificate.
+    """
+    if ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f"{setting}: {ca_file} does not hold certificates in PEM: {error}"
+        ) from None
+
+
 class Connections:
-    """A pool of connections, created in the caller's event loop.
+    """A pool of connections, opened by the first call in the caller's event loop.
 
     If a connection closes before its reply begins, the call is repeated on a new connection,
     because the server may have closed all idle connections at once; `on_resent` is notified.
-    `limit` is the maximum number of connections, 0 for no limit.
+    `options` are those of `open_session`.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout: aiohttp.ClientTimeout,
-        headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
-        limit: int = MOST_AT_ONCE,
-        on_resent: Callable[[], None] | None = None,
-    ) -> None:
-        self._timeout, self._headers = timeout, headers
-        self._tls, self._limit = tls or True, limit
+    def __init__(self, *, on_resent: Callable[[], None] | None = None, **options: Any) -> None:
+        self._open = partial(open_session, **options)
         self._on_resent = on_resent
-        self._kept = self._session(keepalive_timeout=KEPT_S)
+        self._kept: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -46,8 +93,14 @@ class Connections:
         """Return the reply with its body still to be read. `fields` are those of aiohttp, `data` is
         in bytes.
 
-        Raises the errors of aiohttp, and RuntimeError after closing.
+        Raises the errors of aiohttp, ConfigurationError as `open_session` does, and RuntimeError
+        after closing.
         """
+        import aiohttp  # noqa: PLC0415
+
+        if self._closed:
+            raise RuntimeError("the connections are closed")
+        self._kept = self._kept or self._open()
         try:
             return await self._kept.request(method, url, **fields)
         except aiohttp.ClientConnectionError as error:
@@ -55,28 +108,21 @@ class Connections:
                 raise
         if self._on_resent is not None:
             self._on_resent()
-        if self._fresh is None:
-            self._fresh = self._session(force_close=True)
+        self._fresh = self._fresh or self._open(keep=False)
         return await self._fresh.request(method, url, **fields)
 
     async def aclose(self) -> None:
         """Close all connections, which aborts calls in progress. A second call does nothing."""
         self._closed = True
-        await self._kept.close()
-        if self._fresh is not None:
-            await self._fresh.close()
-
-    def _session(self, **keeping: Any) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            headers=self._headers,
-            timeout=self._timeout,
-            connector=aiohttp.TCPConnector(limit=self._limit, ssl=self._tls, **keeping),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        for session in (self._kept, self._fresh):
+            if session is not None:
+                await session.close()
 
 
 def _was_closed(error: aiohttp.ClientConnectionError) -> bool:
     """Whether a connection ended before a reply began, rather than never was, or was silent."""
+    import aiohttp  # noqa: PLC0415
+
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError):
         return False
     # else, aiohttp tells by what had come of a reply's head

@@ -14,7 +14,7 @@ import orjson
 from yarl import URL
 
 from service.core.concurrency import Interrupted, interruptible
-from service.core.connections import Connections
+from service.core.connections import CONNECT_S, Connections
 from service.core.errors import (
     EngineFailure,
     EngineLimited,
@@ -25,7 +25,6 @@ from service.core.errors import (
 from service.core.settings import EngineSettings
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.core.settings.urls import secrets_of, shown, without
-from service.core.tls import tls_context
 from service.engines.base import Capabilities, Delta, GenerationRequest
 from service.engines.openai_wire import (
     BadReply,
@@ -41,7 +40,6 @@ from service.engines.reasoning import Reasoning
 from service.engines.text_stream import EventLines, WholeBody
 from service.engines.turns import simplest
 
-CONNECT_S = 5.0  # a host that is up accepts at once; the rest of a call's silence is its engine's
 # Any server of the kind would refuse the call; and: not now.
 _REFUSALS: dict[int, type[EngineFailure]] = {
     400: EngineRefusal, 413: EngineRefusal, 422: EngineRefusal, 429: EngineLimited,
@@ -93,8 +91,7 @@ class OpenAIGenerator:
         self._server: _Server | None = None
         self._refused: set[tuple[str, bool]] = set()
         self._priority = settings.kind == "vllm"  # until the server says that it schedules without
-        self._on_resent = on_resent
-        self._connections: Connections | None = None
+        self._connections = _connections(name, settings, on_resent)
         self._simplest = False  # until the server's chat template refuses messages as they are
         self._closed = False
         self._awaiting: set[interruptible] = set()
@@ -154,9 +151,7 @@ class OpenAIGenerator:
         self._closed = True
         for call in list(self._awaiting):
             call.fire()  # aiohttp wakes nobody who reads from a connection that it closes
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
+        await self._connections.aclose()
 
     @property
     def _base(self) -> URL:
@@ -275,11 +270,12 @@ class OpenAIGenerator:
     async def _request(
         self, base: URL, path: str, body: bytes | None, headers: dict[str, str] | None
     ) -> aiohttp.ClientResponse:
-        connections = self._connections or self._connect()
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
         method = "GET" if body is None else "POST"
         url = base.with_path(base.path + path)
         with interruptible(self._awaiting):
-            return await connections.request(
+            return await self._connections.request(
                 method, url, data=body, headers=headers, allow_redirects=False
             )
 
@@ -288,24 +284,6 @@ class OpenAIGenerator:
             raise Interrupted
         with interruptible(self._awaiting):
             return await response.content.readany()
-
-    def _connect(self) -> Connections:
-        if self._closed:
-            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
-        headers = {"Content-Type": "application/json"}
-        if self._settings.key is not None:
-            headers["Authorization"] = f"Bearer {self._settings.key.get_secret_value()}"
-        silence = self._settings.timeout_s
-        self._connections = Connections(
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=min(CONNECT_S, silence), sock_read=silence
-            ),
-            limit=0,
-            tls=tls_context(self._settings.ca_file, f"engines.{self._name}.ca_file"),
-            on_resent=self._on_resent,
-        )
-        return self._connections
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> EngineFailure:
         """Read the error of a response that is not 200, and close it."""
@@ -356,6 +334,23 @@ class OpenAIGenerator:
         for each in self._settings.urls:
             what = without(what, secrets_of(each, self._settings.key))
         return kind(f"engine {self._name!r} at {shown(str(url))} {what}")
+
+
+def _connections(
+    name: str, settings: EngineSettings, on_resent: Callable[[], None] | None
+) -> Connections:
+    headers = {"Content-Type": "application/json"}
+    if settings.key is not None:
+        headers["Authorization"] = f"Bearer {settings.key.get_secret_value()}"
+    return Connections(
+        headers=headers,
+        connect_s=min(CONNECT_S, settings.timeout_s),
+        silence_s=settings.timeout_s,
+        limit=0,
+        ca_file=settings.ca_file,
+        ca_setting=f"engines.{name}.ca_file",
+        on_resent=on_resent,
+    )
 
 
 def _reason(error: Any) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from service.core.connections import open_session
 from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.settings import Settings
 from service.core.settings.urls import address_of, authorization, shown
@@ -27,16 +28,10 @@ async def session_with(
     `again` is its advice."""
     import aiohttp  # noqa: PLC0415
 
-    from service.core.connections import KEPT_S  # noqa: PLC0415
-
     keys = settings.server.keys
     headers = authorization(url, keys[0] if keys else None)
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
-        kept = aiohttp.TCPConnector(keepalive_timeout=KEPT_S)
-        async with aiohttp.ClientSession(
-            headers=headers, timeout=timeout, connector=kept
-        ) as session:
+        async with open_session(headers=headers, total_s=timeout_s) as session:
             yield session
     except (aiohttp.ClientError, TimeoutError) as error:
         raise StoreError(

@@ -76,6 +76,11 @@ def test_only_openers_name_implementations() -> None:
     assert not concrete
 
 
+def test_http_sessions_are_opened_in_one_place() -> None:
+    openers = [str(path) for path in parts() if "ClientSession(" in (SERVICE / path).read_text()]
+    assert openers == ["core/connections.py"]
+
+
 def test_files_stay_under_400_lines() -> None:
     long = [str(path) for path in parts() if len((SERVICE / path).read_text().splitlines()) >= 400]
     assert not long

@@ -8,9 +8,10 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from service.core.connections import open_session
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
-from service.core.tls import tls_context
+from service.core.settings.urls import authorization
 from service.engines.pool.member import Profile
 
 MOST_BYTES = 1_000_000
@@ -87,17 +88,15 @@ class Probe:
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
-            key = self._settings.key
-            headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-            self._session = aiohttp.ClientSession(
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=self._settings.pool.probe_s),
-                connector=aiohttp.TCPConnector(
-                    limit=0,
-                    force_close=True,
-                    ssl=tls_context(self._settings.ca_file, "engines.*.ca_file") or True,
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
+            limit_s = self._settings.pool.probe_s
+            self._session = open_session(
+                headers=authorization("", self._settings.key),
+                total_s=limit_s,
+                connect_s=limit_s,
+                ca_file=self._settings.ca_file,
+                ca_setting="engines.*.ca_file",
+                limit=0,
+                keep=False,
             )
         return self._session
 

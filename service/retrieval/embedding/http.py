@@ -10,16 +10,14 @@ import aiohttp
 import orjson
 
 from service.core.concurrency import gather
-from service.core.connections import Connections
+from service.core.connections import CONNECT_S, Connections
 from service.core.errors import BackendUnavailable, RetrievalFailure, RevelatorError
 from service.core.settings import EmbeddingSettings
 from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
-from service.core.tls import tls_context
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.http_wire import read_vectors, refusal, shortened
 
-CONNECT_S = 5.0
 AT_ONCE = 4  # requests of one call
 CHARACTERS = 40  # most that a server writes for a number, generously
 
@@ -39,10 +37,14 @@ class HttpEmbedder:
         url = settings.url or ""
         self._url = f"{address_of(url).url}/embeddings"
         self._shown = shown(self._url)
-        self._headers = {"Content-Type": "application/json", **authorization(url, settings.key)}
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._on_resent = on_resent
-        self._connections: Connections | None = None
+        self._connections = Connections(
+            headers={"Content-Type": "application/json", **authorization(url, settings.key)},
+            connect_s=min(CONNECT_S, settings.timeout_s),
+            ca_file=settings.ca_file,
+            ca_setting="retrieval.embedding.ca_file",
+            on_resent=on_resent,
+        )
 
     def problem(self) -> str | None:
         return None
@@ -54,9 +56,7 @@ class HttpEmbedder:
         return await self._embed(texts, self.contract.passage_prefix)
 
     async def aclose(self) -> None:
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
+        await self._connections.aclose()
 
     async def _embed(self, texts: Sequence[str], prefix: str) -> list[Vector]:
         inputs = [shortened(text, prefix, self.contract.max_length) for text in texts]
@@ -89,7 +89,7 @@ class HttpEmbedder:
         try:
             async with (
                 asyncio.timeout(limit),
-                await self._connected().request("POST", self._url, data=body) as response,
+                await self._connections.request("POST", self._url, data=body) as response,
             ):
                 async for chunk in response.content.iter_any():
                     content += chunk
@@ -106,15 +106,3 @@ class HttpEmbedder:
 
     def _without_secrets(self, said: str) -> str:
         return without(said, secrets_of(self._settings.url or "", self._settings.key))
-
-    def _connected(self) -> Connections:
-        if self._connections is None:
-            self._connections = Connections(
-                headers=self._headers,
-                timeout=aiohttp.ClientTimeout(
-                    total=None, connect=min(CONNECT_S, self._settings.timeout_s)
-                ),
-                tls=tls_context(self._settings.ca_file, "retrieval.embedding.ca_file"),
-                on_resent=self._on_resent,
-            )
-        return self._connections

@@ -18,9 +18,7 @@ from pydantic import SecretStr
 from service.core.connections import Connections
 from service.core.errors import BackendUnavailable, ConfigurationError, RetrievalFailure
 from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
-from service.core.tls import tls_context
 
-CONNECT_S: Final = 5.0
 PASSING: Final = {429, 502, 503, 504}  # statuses that another try may not meet
 
 
@@ -78,19 +76,21 @@ class RerankServer:
         self._url = address.url.rstrip("/") + wire.path
         self._shown = shown(self._url)
         self._model = model
-        self._headers = authorization(url, key)
         self._secrets = secrets_of(url, key)
-        self._ca_file = ca_file
-        self._on_resent = on_resent
-        self._connections: Connections | None = None
+        self._connections = Connections(
+            headers={"Content-Type": "application/json", **authorization(url, key)},
+            ca_file=ca_file,
+            ca_setting="retrieval.reranker.ca_file",
+            on_resent=on_resent,
+        )
 
     async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
         """In the order of `passages`. Raises ConfigurationError for a refused key."""
         body = self._wire.body(self._model, query, list(passages))
         body = {name: value for name, value in body.items() if value is not None}
         try:
-            async with await self._opened().request(
-                "POST", self._url, data=orjson.dumps(body), headers=self._headers
+            async with await self._connections.request(
+                "POST", self._url, data=orjson.dumps(body)
             ) as response:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -103,19 +103,7 @@ class RerankServer:
         return self._read(text, len(passages))
 
     async def aclose(self) -> None:
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
-
-    def _opened(self) -> Connections:
-        if self._connections is None:
-            self._connections = Connections(
-                timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
-                headers={"Content-Type": "application/json"},
-                tls=tls_context(self._ca_file, "retrieval.reranker.ca_file"),
-                on_resent=self._on_resent,
-            )
-        return self._connections
+        await self._connections.aclose()
 
     def _refusal(self, status: int, text: bytes) -> RetrievalFailure | ConfigurationError:
         said = without(text[:300].decode(errors="replace"), self._secrets)

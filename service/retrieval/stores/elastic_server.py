@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from service.core.connections import tls_context
 from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -22,7 +23,6 @@ from service.core.errors import (
     StoreLost,
 )
 from service.core.settings.urls import Address, address_of, basic, shown, without
-from service.core.tls import tls_context
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from service.core.connections import tls_context
 from service.core.settings.urls import address_of, without
-from service.core.tls import tls_context
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient

@@ -12,7 +12,6 @@ from service.core.connections import KEPT_S, Connections
 from tests.stubs.closing_server import ClosingServer
 
 pytestmark = pytest.mark.anyio
-LIMITS = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=5)
 
 
 class Opened:
@@ -23,7 +22,7 @@ class Opened:
         self._options = options
 
     async def __aenter__(self) -> Opened:
-        values = {"timeout": LIMITS, **self._options}
+        values = {"silence_s": 5, **self._options}
         self.connections = Connections(**values, on_resent=self._count)
         return self
 
@@ -89,8 +88,7 @@ async def test_nothing_goes_out_again_to_where_nobody_listens() -> None:
 
 
 async def test_nothing_goes_out_again_after_a_silence() -> None:
-    limits = aiohttp.ClientTimeout(total=None, sock_read=0.1)
-    async with ClosingServer(together=2) as mute, Opened(timeout=limits) as opened:
+    async with ClosingServer(together=2) as mute, Opened(silence_s=0.1) as opened:
         with pytest.raises(TimeoutError):
             await opened.post(mute)
 

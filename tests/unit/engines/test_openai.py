@@ -371,9 +371,9 @@ async def test_a_finished_answer_leaves_its_connection_to_the_next_call() -> Non
     ):
         for _ in range(4):
             await complete(generator, ask())
-            connections = generator._connections
-            assert connections is not None
-            connector: Any = connections._kept.connector
+            session = generator._connections._kept
+            assert session is not None
+            connector: Any = session.connector
             ports |= {
                 str(handler.transport.get_extra_info("sockname"))
                 for pool in connector._conns.values()
