@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
-from service.core.tls import tls_context
 from yarl import URL
 
+from service.core.connections import tls_context
 from service.core.errors import ConfigurationError
 from service.core.settings import load_settings
 from service.core.settings.urls import address_of, authorization, checked, encoded, shown, without
