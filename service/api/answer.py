@@ -27,7 +27,6 @@ from service.api.problems import (
 from service.api.schemas import AnswerQuery, AnswerRequest, parse_request
 from service.api.security import require_key
 from service.core.domain import Answer, Problem
-from service.core.settings import Settings
 from service.runtime import Runtime
 from service.strategies.pipeline import collect
 
@@ -48,8 +47,7 @@ router = APIRouter(tags=["answer"], dependencies=[Depends(require_key)])
 
 async def body_request(request: Request) -> AnswerRequest:
     """Parse the request in the body."""
-    settings: Settings = request.app.state.settings
-    return parse_request(await read_json(request, settings.server.max_body_bytes))
+    return parse_request(await read_json(request))
 
 
 async def utf8_query(request: Request) -> None:

@@ -19,6 +19,7 @@ from service.api.problems import (
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+MAX_BODY_BYTES: Final = 1_000_000
 BODY_TIMEOUT_S: Final = 30.0
 
 
@@ -36,25 +37,25 @@ def content_type(request: Request, *allowed: str) -> str:
     return kind
 
 
-async def read_json(request: Request, most: int) -> Any:
-    """Parse a JSON body of at most `most` bytes.
+async def read_json(request: Request) -> Any:
+    """Parse a JSON body of at most MAX_BODY_BYTES.
 
     Raises UnsupportedMediaType (415), BodyTooLarge (413), RequestTimeout (408) or MalformedRequest
     (400, for invalid JSON or UTF-8, or for deep nesting).
     """
     content_type(request, JSON)
     try:
-        return orjson.loads(await read_body(request, most))
+        return orjson.loads(await read_body(request))
     except orjson.JSONDecodeError as error:
         raise MalformedRequest(f"The body is not valid JSON in UTF-8: {error.msg}") from None
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def read_body(request: Request) -> bytes:
     """Read the body. Raises BodyTooLarge as soon as the size is exceeded, RequestTimeout after 30
     s."""
-    too_large = BodyTooLarge(f"The body exceeds the limit of {most:,} bytes.")
+    too_large = BodyTooLarge(f"The body exceeds the limit of {MAX_BODY_BYTES:,} bytes.")
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > most:
+    if length.isascii() and length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
         raise too_large
     chunks: list[bytes] = []
     size = 0
@@ -62,7 +63,7 @@ async def read_body(request: Request, most: int) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 size += len(chunk)
-                if size > most:
+                if size > MAX_BODY_BYTES:
                     raise too_large
                 chunks.append(chunk)
     except TimeoutError:

@@ -19,7 +19,6 @@ from service.api.problems import RequestTimeout, documented
 from service.api.schemas import parse
 from service.api.security import require_key
 from service.core.errors import Draining, NotFound
-from service.core.settings import Settings
 from service.retrieval.ingest.documents import BadDocument, Document, parse_document
 from service.runtime import Runtime
 
@@ -123,9 +122,7 @@ async def collection_body(request: Request) -> CollectionRequest:
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return CollectionRequest()
-    settings: Settings = request.app.state.settings
-    body = await read_json(request, settings.server.max_body_bytes)
-    return parse(CollectionRequest, body)
+    return parse(CollectionRequest, await read_json(request))
 
 
 def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
@@ -239,9 +236,7 @@ async def items_of(request: Request, *, whole: bool = False) -> AsyncIterator[It
     kind = content_type(request, JSON, NDJSON)
     if kind == NDJSON:
         return _numbered_lines(request, whole=whole)
-    settings: Settings = request.app.state.settings
-    body = await read_json(request, settings.server.max_body_bytes)
-    return _numbered(parse(DocumentBatch, body).documents)
+    return _numbered(parse(DocumentBatch, await read_json(request)).documents)
 
 
 async def _numbered(documents: list[Any]) -> AsyncIterator[Item]:

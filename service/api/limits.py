@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import anyio
 
@@ -14,6 +15,8 @@ from service.api.problems import ClientGone
 from service.core.errors import Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
+
+MAX_WAIT_S: Final = 30.0  # that a question waits for a place
 
 Gone = Callable[[], Awaitable[None]]
 
@@ -113,7 +116,7 @@ class Admission:
 
         async with anyio.create_task_group() as group:
             group.start_soon(watch)
-            with anyio.move_on_after(self._settings.max_wait_s):
+            with anyio.move_on_after(MAX_WAIT_S):
                 await waiter.woken.wait()
             group.cancel_scope.cancel()
 
@@ -124,9 +127,7 @@ class Admission:
             raise ClientGone("The client disconnected while its question was waiting.")
         self._metrics.rejected("draining" if self._drain.begun else "busy")
         self._drain.check()
-        raise Overloaded(
-            f"No place became free within {self._settings.max_wait_s:g} s. Ask again in a moment."
-        )
+        raise Overloaded(f"No place became free within {MAX_WAIT_S:g} s. Ask again in a moment.")
 
     def _drop(self, waiter: _Waiter) -> None:
         """Take it out of the queue; a place it was just given goes to the next."""

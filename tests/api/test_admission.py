@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.api import limits
 from service.core.settings import Settings
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.api.test_bad_input import check_problem
@@ -15,12 +16,8 @@ from tests.support.live import Live, Raw, config, eventually, live
 pytestmark = pytest.mark.anyio
 
 
-def one_at_a_time(max_wait_s: float = 30.0) -> Settings:
-    return config(
-        server={
-            "port": 0, "max_running": 1, "max_waiting": 1, "max_wait_s": max_wait_s, "drain_s": 0.2,
-        }
-    )  # fmt: skip
+def one_at_a_time() -> Settings:
+    return config(server={"port": 0, "max_running": 1, "max_waiting": 1, "drain_s": 0.2})
 
 
 def gated(gate: asyncio.Event) -> ScriptedGenerator:
@@ -59,9 +56,10 @@ async def test_one_runs_one_waits_the_third_is_told_when_to_come_back() -> None:
         assert body["timing_ms"]["total"] >= body["timing_ms"]["queue"]
 
 
-async def test_nobody_waits_longer_than_allowed() -> None:
+async def test_nobody_waits_longer_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_WAIT_S", 0.1)
     gate = asyncio.Event()
-    async with live(gated(gate), settings=one_at_a_time(max_wait_s=0.1)) as service:
+    async with live(gated(gate), settings=one_at_a_time()) as service:
         first = await start(service)
         await eventually(lambda: service.app.state.admission.running == 1)
         status, body = await service.ask(route="direct")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from service.api import bodies
 from service.engines.scripted import ScriptedGenerator
 from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, answering, config, live
@@ -22,10 +23,8 @@ NORMA = {"id": "n", "title": "Norma", "text": TEXT, "year": 1831}
 
 
 @asynccontextmanager
-async def stored(tmp_path: Path, **server: Any) -> AsyncIterator[Live]:
-    settings = config(
-        data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"}, server=server
-    )
+async def stored(tmp_path: Path) -> AsyncIterator[Live]:
+    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
     engine = ScriptedGenerator(answering())
     async with live(engine, settings=settings, own_stores=True) as service:
         yield service
@@ -103,7 +102,11 @@ async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> N
             assert (await response.json())["documents"] == 2
 
 
-async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(tmp_path: Path) -> None:
+async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_BODY_BYTES", 1000)
+
     async def lines() -> AsyncIterator[bytes]:
         for number in range(600):
             line = json.dumps({"id": f"d{number}", "text": f"Text {number}."}).encode() + b"\n"
@@ -116,7 +119,7 @@ async def test_lines_may_be_many_and_a_line_of_5_mb_is_one_bad_line(tmp_path: Pa
         yield b'\n{"text": "\xff"}\n'
         yield b'{"id": "last", "text": "Without an end."}'
 
-    async with stored(tmp_path, max_body_bytes=1000) as service:
+    async with stored(tmp_path) as service:
         await put(service)
         url = "/collections/mine/documents"
         async with service.http.post(url, data=lines(), headers=NDJSON) as response:

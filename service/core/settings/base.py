@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
 
 from service.core.settings.urls import read_secret
 
@@ -37,7 +37,8 @@ class Section(BaseModel):
 class SectionWithSecrets(Section):
     """A section whose secrets can be read from files, as Kubernetes mounts them.
 
-    The field `name_file` names a file that contains the secret `name`. Setting both is an error.
+    For every secret `name`, the section also accepts `name_file`, the path of a file that contains
+    the secret. Setting both is an error.
     """
 
     @model_validator(mode="before")
@@ -46,15 +47,23 @@ class SectionWithSecrets(Section):
         if not isinstance(given, dict):
             return given
         read = dict(given)
-        for field in cls.model_fields:
-            path = given.get(field)
-            secret = field.removesuffix("_file")
-            if path is None or secret == field or secret not in cls.model_fields:
+        for name in cls.secrets():
+            path = read.pop(f"{name}_file", None)
+            if path is None:
                 continue
-            if given.get(secret) is not None:
-                raise ValueError(f"set either {secret} or {field}, not both")
+            if read.get(name) is not None:
+                raise ValueError(f"set either {name} or {name}_file, not both")
             try:
-                read[secret] = read_secret(Path(path))
+                read[name] = read_secret(Path(path))
             except ValueError as error:
-                raise ValueError(f"{field}: {error}") from None
+                raise ValueError(f"{name}_file: {error}") from None
         return read
+
+    @classmethod
+    def secrets(cls) -> list[str]:
+        """Return the names of the secrets of this section."""
+        return [
+            name
+            for name, field in cls.model_fields.items()
+            if SecretStr in (field.annotation, *get_args(field.annotation))
+        ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
@@ -80,7 +79,6 @@ class EngineSettings(SectionWithSecrets):
         None, description="Name of the model at the server, or a local folder."
     )
     key: SecretStr | None = Field(None, description="API key, sent as a bearer token.")
-    key_file: Path | None = Field(None, description="File that contains the key.")
     ca_file: FilePath | None = Field(
         None,
         description="PEM file with the certificate authority (CA) that signed the servers' "

@@ -28,6 +28,7 @@ from service.core.settings.loops import (
     HanragSettings,
     RoutesSettings,
 )
+from service.core.settings.names import advice_on
 from service.core.settings.retrieval import RetrievalSettings
 from service.core.settings.routing import EscalationSettings, RouterSettings
 from service.core.settings.server import AnswerSettings, LimitSettings, ServerSettings
@@ -39,9 +40,6 @@ OWN_VARIABLES = {
     "REVELATOR_CONFIG",
     "REVELATOR_CI_CACHE",
 }  # read elsewhere, not settings
-
-
-RENAMED = {"hanrag.on_no_evidence": "answers.no_evidence"}  # refused, by the old name
 
 
 class Settings(Section):
@@ -140,7 +138,7 @@ def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         name, said = ".".join(map(str, problem["loc"])), problem["msg"]
-        if name in RENAMED:
-            said = f"this setting was renamed to {RENAMED[name]}; use the new name"
-        lines.append(f"{name}: {said}")
+        if problem["type"] == "extra_forbidden":
+            said = advice_on(Settings, problem["loc"])
+        lines.append(f"{name}: {said.removeprefix('Value error, ')}")
     return "settings: " + "; ".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
@@ -32,7 +31,6 @@ class EmbeddingSettings(SectionWithSecrets):
     key: SecretStr | None = Field(
         None, description="API key of the server, sent as a bearer token."
     )
-    key_file: Path | None = Field(None, description="File that contains the key.")
     ca_file: FilePath | None = Field(
         None,
         description="PEM file with the certificate authority (CA) that signed the server's "
@@ -167,7 +165,6 @@ class RerankerSettings(SectionWithSecrets):
     key: SecretStr | None = Field(
         None, description="API key of the server, sent as a bearer token."
     )
-    key_file: Path | None = Field(None, description="File that contains the key.")
     ca_file: FilePath | None = Field(
         None,
         description="PEM file with the certificate authority (CA) that signed the server's "
@@ -212,15 +209,9 @@ class RetrievalSettings(SectionWithSecrets):
     elasticsearch_password: SecretStr | None = Field(
         None, description="Password of `elasticsearch_user`."
     )
-    elasticsearch_password_file: Path | None = Field(
-        None, description="File that contains the password."
-    )
     elasticsearch_api_key: SecretStr | None = Field(
         None,
         description="Encoded API key, as Elasticsearch returns it. Replaces user and password.",
-    )
-    elasticsearch_api_key_file: Path | None = Field(
-        None, description="File that contains the API key."
     )
     elasticsearch_ca_file: FilePath | None = Field(
         None,
@@ -240,7 +231,6 @@ class RetrievalSettings(SectionWithSecrets):
         repr=False,
     )
     qdrant_key: SecretStr | None = Field(None, description="API key of Qdrant.")
-    qdrant_key_file: Path | None = Field(None, description="File that contains the key.")
     qdrant_ca_file: FilePath | None = Field(
         None,
         description="PEM file with the certificate authority (CA) that signed the server's "

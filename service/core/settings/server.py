@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
@@ -16,22 +15,15 @@ class ServerSettings(SectionWithSecrets):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 selects a free port.")
     insecure: bool = Field(False, description="Allow hosts other than loopback without API keys.")
     keys: Annotated[list[SecretStr], NoDecode, CommaList] = Field(
-        [], description="API keys. Clients send one as `Authorization: Bearer`."
-    )
-    keys_file: Path | None = Field(
-        None, description="File that contains the keys, separated by commas or lines."
+        [],
+        description="API keys. Clients send one as `Authorization: Bearer`. In the file "
+        "named by `keys_file`, they are separated by commas or lines.",
     )
     max_running: int = Field(
         64, ge=1, description="Maximum number of questions answered at the same time."
     )
     max_waiting: int = Field(
         256, ge=0, description="Maximum number of waiting questions. Further questions get 503."
-    )
-    max_wait_s: float = Field(
-        30.0, gt=0, description="Maximum seconds that a question waits. Then it gets 503."
-    )
-    max_body_bytes: int = Field(
-        1_000_000, ge=1_000, description="Maximum size of a request body. Larger bodies get 413."
     )
     drain_s: float = Field(
         10.0, ge=0, description="Seconds that running questions get to finish after SIGTERM."

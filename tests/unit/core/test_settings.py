@@ -8,6 +8,9 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import AutoragSettings, Settings, load_settings
+from service.core.settings.names import REMOVED
+
+CHANGELOG = Path(__file__).parents[3] / "CHANGELOG.md"
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +70,10 @@ def test_an_empty_variable_is_one_that_was_not_given(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[server]\nprot = 1", "server.prot"),
+        ("[server]\nprot = 1", r"server\.prot: there is no such setting\. Did you mean port\?"),
+        ("[engines.x]\nmodell = 'm'", r"engines\.x\.modell: .* Did you mean model\?"),
+        ("[retrieval.reranker]\nkind = 'tei'\nurls = 'http://h'", r"Did you mean url\?"),
+        ("zzz = 1", r"zzz: there is no such setting\. The settings here are answers, autorag"),
         ("[engines.x]\nkind = 'openai'\nurls = ['host:8000']", "host:8000"),
         ("[routes]\nallowed = ['quick']", "routes.allowed"),
         ("[server", "TOML"),
@@ -94,6 +100,19 @@ def test_a_settings_file_that_is_named_must_exist() -> None:
 def test_keys_do_not_show_in_print() -> None:
     settings = load_settings(flags={"server.keys": ["hidden"]})
     assert "hidden" not in repr(settings)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_setting_says_what_replaces_it(name: str) -> None:
+    settings = name.replace("*", "default")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(flags={settings: 1})
+    assert f"{settings}: this setting was removed. {REMOVED[name]}" in caught.value.detail
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_the_changelog_lists_every_removed_setting(name: str) -> None:
+    assert f"`{name}`" in CHANGELOG.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("by_variable", [False, True])
