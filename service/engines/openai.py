@@ -123,13 +123,14 @@ class OpenAIGenerator:
                 with self._boundary(response.url):
                     while not reader.done and (chunk := await self._read(response)):
                         for data in lines.feed(chunk):
-                            if (delta := reader.read(data)) is not None:
+                            if not reader.overran and (delta := reader.read(data)) is not None:
                                 yield delta
-                    for data in lines.flush():
+                    for data in [] if reader.overran else lines.flush():
                         if (delta := reader.read(data)) is not None:
                             yield delta
                     yield reader.end()
-                await _drain(response)
+                if not reader.overran:
+                    await _drain(response)
             finally:
                 response.close()
 

@@ -25,6 +25,8 @@ _WRAPPER_TOKENS = 24  # of `{"choice": "…"}` around a label, in any tokenizer
 # A server that holds its model to the choices ends by itself; one that passes over what it was
 # asked for (many do in silence) has its model write a preface.
 _CHOICE_TOKENS = 64
+# The most letters of a token, with room to spare: a reply of more has passed over its `max_tokens`.
+_TOKEN_LETTERS = 32
 
 
 class BadReply(ValueError):
@@ -113,11 +115,15 @@ class ReplyReader:
 
     A label that the server wrapped into `{"choice": …}` (mode `json_schema`) comes unwrapped, as
     one delta. Reasoning in a field of its own is marked, without its text. `done` after `[DONE]`.
+    A reply far longer than its `max_tokens`, of a server that does not keep to it, is cut: then
+    `overran`, too.
     """
 
     def __init__(self, request: GenerationRequest, mode: Mode) -> None:
         self.done = False
+        self.overran = False
         self.events = 0
+        self._room = _TOKEN_LETTERS * max(request.max_tokens, _CHOICE_TOKENS)
         self._logprobs = request.logprobs
         self._wrapped = mode == "json_schema" and bool(request.choices)
         self._wrapped_text = ""
@@ -192,11 +198,20 @@ class ReplyReader:
         if not text:
             return None
         self._deltas += 1
+        text = self._fitting(text)
         if self._wrapped:
             self._wrapped_text += text
             return None
         logprob, self._logprob = self._logprob, None
         return Delta(text, logprob, reasoning=thinks)
+
+    def _fitting(self, text: str) -> str:
+        if len(text) > self._room:
+            self.done = self.overran = True
+            self._finish = "length"
+        fitting = text[: self._room]
+        self._room -= len(fitting)
+        return fitting
 
     def _weigh(self, logprobs: dict[str, Any]) -> None:
         """Of a label counts how probable it was among the labels, and that at its end."""

@@ -304,7 +304,10 @@ class _Conversation:
         pieces: list[str] = []
         async with closing(step.write("reader", request, "draft")) as tokens:
             async for token in tokens:
-                pieces = [*pieces, token.text] if isinstance(token, Token) else []
+                if isinstance(token, Token):
+                    pieces.append(token.text)
+                else:
+                    pieces.clear()
                 yield token
         yield Token(step=step.id, role="draft", text="\n\n")  # its reading follows in the same step
         self.dialogue.document(self.plan.document_number, document_text(["".join(pieces)]))

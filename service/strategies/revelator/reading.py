@@ -49,7 +49,10 @@ async def write_answer(
         try:
             async with closing(step.write("reader", request, as_role, final=final)) as tokens:
                 async for event in tokens:
-                    pieces = [*pieces, event.text] if isinstance(event, Token) else []
+                    if isinstance(event, Token):
+                        pieces.append(event.text)
+                    else:
+                        pieces.clear()
                     yield event
         except LimitReached as limit:
             stopped, step.stopped_by = True, limit.stopped_by

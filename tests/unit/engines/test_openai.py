@@ -442,3 +442,15 @@ async def test_closing_ends_a_call_that_the_server_keeps_silent() -> None:
 
         with pytest.raises(EngineFailure, match="lost the connection"):
             await call
+
+
+@pytest.mark.parametrize("dialect", ["sse", "json"])
+async def test_a_reply_of_100_kb_is_cut_where_no_token_of_the_call_can_be(dialect: Any) -> None:
+    async with (
+        StubServer(reply="a" * 100_000, dialect=dialect) as server,
+        closing_engine(engine(server)) as generator,
+    ):
+        completion = await complete(generator, ask(max_tokens=64))
+        assert 64 < len(completion.text) < 4_000
+        assert completion.finish == "length"
+        assert (await complete(generator, ask(max_tokens=64))).finish == "length"

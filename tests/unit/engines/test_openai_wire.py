@@ -88,3 +88,16 @@ def test_vllm_and_openai_shapes_of_a_schema_call() -> None:
         "json": {"type": "array"}
     }
     assert "response_format" not in orjson.loads(encode_body(request, "m", "none"))
+
+
+def test_a_reply_that_passes_over_max_tokens_is_cut() -> None:
+    reader = ReplyReader(GenerationRequest(messages=CHAT.messages, max_tokens=64), "none")
+    event = orjson.dumps({"choices": [{"delta": {"content": "word " * 10}}]})
+    deltas = []
+    while not reader.done and reader.events < 1000:
+        deltas.append(reader.read(event))
+
+    assert reader.overran
+    text = "".join(delta.text for delta in deltas if delta)
+    assert 64 * 6 < len(text) < 4_000
+    assert reader.end().finish == "length"
