@@ -14,8 +14,9 @@ import anyio
 from service.answer.budget import Budget, Limits
 from service.answer.calls import Role, Roles
 from service.answer.events import BaseEvent
-from service.answer.inquiry import Inquiry, QuestionRequest
-from service.core.concurrency import closing, gather
+from service.answer.inquiry import Emit, Inquiry, QuestionRequest
+from service.core.channel import emitted
+from service.core.concurrency import gather
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.settings import RoleSettings, Settings
@@ -28,7 +29,7 @@ from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
 from service.retrieval.search.held import HeldRetriever
 from service.strategies.autorag import autorag_mode
-from service.strategies.pipeline import answer_stream, resolve_loop
+from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.registry import check_loop
 from service.telemetry.metrics import Metrics
 
@@ -107,20 +108,32 @@ class Runtime:
             timeout_s=timeout_s or self.settings.limits.timeout_s,
         )
 
-    async def ask(
+    def ask(
         self, request: QuestionRequest, *, answer_id: str | None = None, queued_s: float = 0.0
     ) -> AsyncIterator[BaseEvent]:
-        """Yield the events of one prepared question, observed by the metrics.
+        """Iterate over the events of one prepared question. Closing the iterator, or cancelling the
+        task that awaits it, cancels the question."""
+        return emitted(partial(self.answer, request, answer_id=answer_id, queued_s=queued_s))
 
-        Closing the iterator, or cancelling the task that awaits it, cancels the question.
-        """
+    async def answer(
+        self,
+        request: QuestionRequest,
+        emit: Emit,
+        *,
+        answer_id: str | None = None,
+        queued_s: float = 0.0,
+    ) -> None:
+        """Emit the events of one prepared question, observed by the metrics. Cancelling the task
+        cancels the question."""
         async with self._held_retriever() as retriever:
             inquiry = self._inquiry(request, answer_id or new_id(), retriever)
             with self.metrics.question() as observation:
-                async with closing(answer_stream(inquiry, queued_s)) as events:
-                    async for event in events:
-                        observation.see(event)
-                        yield event
+
+                async def observed(event: BaseEvent) -> None:
+                    observation.see(event)
+                    await emit(event)
+
+                await answer_question(inquiry, observed, queued_s)
 
     @asynccontextmanager
     async def _held_retriever(self) -> AsyncIterator[Retriever]:

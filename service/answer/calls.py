@@ -1,16 +1,23 @@
-"""Roles, and the state of one engine call."""
+"""Roles; the state of one engine call, its restart, and who measures it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
 
 from service.core.domain import RoleName
+from service.core.errors import EngineInterrupted
 from service.encoders.base import Labelling
 from service.encoders.router.base import Classifier
-from service.engines.base import Delta, FinishReason, Generator, TokenUsage
+from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
+from service.engines.signals import ScoreRequest, SignalRequest
 from service.prompts.templates import TemplateSet
+
+Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
+T = TypeVar("T")
+RESTARTS: Final = 2  # of a call whose worker was lost in mid-output
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +87,43 @@ class EngineCall:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+
+class CallObserver(Protocol):
+    """Receives the measurements of each call for the metrics (seconds)."""
+
+    def generation(
+        self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
+    ) -> None: ...
+
+    def wasted(self, tokens: int) -> None: ...
+
+    def saved(self, tokens: int) -> None: ...
+
+    def unread_judgements(self, count: int) -> None: ...
+
+    def worker_in_flight(self, worker: str, change: int) -> None: ...
+
+
+async def restarted(
+    call: Callable[[], Awaitable[T]], void: Callable[[], Awaitable[None]] | None = None
+) -> T:
+    """Await a call, and begin it again if a pool's worker is lost in mid-output, `RESTARTS` times
+    at most. `void` withdraws what the lost worker wrote."""
+    for _ in range(RESTARTS):
+        try:
+            return await call()
+        except EngineInterrupted:
+            if void is not None:
+                await void()
+    return await call()
+
+
+def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
+    """Estimate the tokens of a call at most, assuming four letters per token of the prompt."""
+    if isinstance(request, ScoreRequest):
+        return len(request.token_ids) + len(request.text or "") // 4
+    letters = len(request.prompt or "")
+    if isinstance(request, GenerationRequest):
+        letters += sum(len(message.content) for message in request.messages)
+    return request.max_tokens + letters // 4

@@ -1,20 +1,29 @@
 """One object per question: its resources, its limits, and the steps that it opens.
 
-A loop opens a step for each unit of work, calls engines and stores through it, and yields the
-events that it returns. Therefore usage, time and limits are counted in one place.
+A loop opens a step for each unit of work, calls engines and stores through it, and emits events
+by `await step.emit(event)`. Therefore usage, time and limits are counted in one place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from service.answer.budget import Budget, Stopwatch
-from service.answer.calls import EngineCall, Role, Roles
+from service.answer.calls import (
+    CallObserver,
+    EngineCall,
+    Request,
+    Role,
+    Roles,
+    expected_tokens,
+    restarted,
+)
 from service.answer.events import (
+    BaseEvent,
     PassagesFound,
     QueryIssued,
     RetrievedPassage,
@@ -35,16 +44,15 @@ from service.core.domain import (
     StepKind,
     StoppedBy,
 )
-from service.core.errors import EngineInterrupted
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
 from service.engines.signals import ScoreRequest, SignalRequest
 from service.engines.thinking import ThinkFilter, strip_thinking
 from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
 
-Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
+T = TypeVar("T")
+Emit = Callable[[BaseEvent], Awaitable[None]]
 
-RESTARTS = 2  # of a call whose worker was lost in mid-output
 SEARCH_SHARE = 0.8  # of the step's time: a backend that hangs is out while there is time to answer
 
 
@@ -63,25 +71,13 @@ class QuestionRequest:
     timeout_s: float = 60.0
 
 
-class Observer(Protocol):
-    """Receives the measurements of each call for the metrics (seconds)."""
-
-    def generation(
-        self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
-    ) -> None: ...
-
-    def wasted(self, tokens: int) -> None: ...
-
-    def saved(self, tokens: int) -> None: ...
-
-    def unread_judgements(self, count: int) -> None: ...
-
-    def worker_in_flight(self, worker: str, change: int) -> None: ...
+async def discard(event: BaseEvent) -> None:
+    """Receives events that nobody reads."""
 
 
 @dataclass(slots=True)
 class Inquiry:
-    """A question in progress."""
+    """A question in progress. `emit` receives its events in order; it may wait for the reader."""
 
     id: str
     request: QuestionRequest
@@ -89,7 +85,8 @@ class Inquiry:
     roles: Roles
     retriever: Retriever
     settings: Settings
-    observer: Observer | None = None
+    observer: CallObserver | None = None
+    emit: Emit = discard
     retrieval_time: Stopwatch = field(default_factory=Stopwatch)
     generation_time: Stopwatch = field(default_factory=Stopwatch)
     routing_time: Stopwatch = field(default_factory=Stopwatch)
@@ -133,7 +130,8 @@ class OpenStep:
     If `weighed`, calls report `probability`: the geometric mean over the tokens of the latest call,
     or None if the engine does not report it. `left_unread`: passages were kept, but a limit of the
     question was reached before they were used for an answer. `cut`: the latest call was ended
-    early, by its token limit or by a limit of the question.
+    early, by its token limit or by a limit of the question. `pieces`: what stands of the text that
+    the latest `write` has shown.
     """
 
     inquiry: Inquiry
@@ -145,6 +143,7 @@ class OpenStep:
     stopped_by: StoppedBy = "answer"
     left_unread: bool = False
     cut: bool = False
+    pieces: list[str] = field(default_factory=list)
     llm_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -165,6 +164,10 @@ class OpenStep:
             hallucinated=self.hallucinated,
         )
 
+    @property
+    def written(self) -> str:
+        return "".join(self.pieces)
+
     def generated(self, sentences: int) -> None:
         """Count a draft, or a rewritten sentence, with this number of sentences."""
         self.generations = (self.generations or 0) + 1
@@ -177,8 +180,16 @@ class OpenStep:
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
 
-    def start(self) -> StepStart:
-        return StepStart(step=self.id, kind=self.kind, question=self.question)
+    async def emit(self, event: BaseEvent) -> None:
+        """Emit an event of this step. Waits while the reader of the events is slow."""
+        event.step = self.id
+        await self.inquiry.emit(event)
+
+    async def start(self) -> None:
+        await self.emit(StepStart(kind=self.kind, question=self.question))
+
+    async def end(self) -> None:
+        await self.emit(StepEnd(answer=self.answer, flags=list(self.flags), usage=self.usage))
 
     def flag(self, flag: Flag) -> None:
         if flag not in self.flags:
@@ -190,9 +201,6 @@ class OpenStep:
         if self.inquiry.observer:
             self.inquiry.observer.unread_judgements(judgements)
 
-    def end(self) -> StepEnd:
-        return StepEnd(step=self.id, answer=self.answer, flags=list(self.flags), usage=self.usage)
-
     async def ask(
         self, role_name: RoleName, request: GenerationRequest, *, final: bool = False
     ) -> Completion:
@@ -202,10 +210,7 @@ class OpenStep:
         The call is restarted if a pool's worker is lost. Raises DeadlineExceeded when the time is
         up, BudgetExceeded if no call is left, and EngineFailure.
         """
-        for _ in range(RESTARTS):
-            with suppress(EngineInterrupted):
-                return await self._complete(role_name, request, final)
-        return await self._complete(role_name, request, final)
+        return await restarted(partial(self._complete, role_name, request, final))
 
     async def _complete(
         self, role_name: RoleName, request: GenerationRequest, final: bool
@@ -229,68 +234,68 @@ class OpenStep:
         return Completion(text, end.finish or "stop", end.usage or TokenUsage(0, 0), call.logprob)
 
     async def write(
-        self, role: RoleName, request: GenerationRequest, as_role: TokenRole, *, final: bool = False
-    ) -> AsyncIterator[Token | Withdraw]:
-        """Make one engine call and yield its output as `token` events; thinking is never shown.
+        self,
+        role: RoleName,
+        request: GenerationRequest,
+        as_role: TokenRole,
+        *,
+        final: bool = False,
+        show: Emit | None = None,
+    ) -> None:
+        """Make one engine call and emit its output as `token` events; thinking is never shown.
+        `show` receives these events instead. What stands is left in `written`, at a limit of the
+        question too.
 
         White space before the first and after the last word is held back, so that the joined tokens
         are the exact answer. A `withdraw` means that the tokens so far were thinking (a closing tag
         appeared that nothing had opened), or that a pool's worker was lost and another one starts
-        again.
+        again. Raises as `ask`.
         """
-        for restarts in range(RESTARTS, -1, -1):
-            shown = False
-            try:
-                async with closing(self._write(role, request, as_role, final)) as events:
-                    async for event in events:
-                        shown = isinstance(event, Token)
-                        yield event
-                return
-            except EngineInterrupted:
-                if not restarts:
-                    raise
-            if shown:
-                yield Withdraw(step=self.id, role=as_role, reason="restart")
+        show = show or self.emit
+
+        async def void() -> None:
+            if self.pieces:
+                await show(Withdraw(step=self.id, role=as_role, reason="restart"))
+
+        await restarted(partial(self._write, role, request, as_role, final, show), void)
 
     async def _write(
-        self, role: RoleName, request: GenerationRequest, as_role: TokenRole, final: bool
-    ) -> AsyncIterator[Token | Withdraw]:
+        self,
+        role_name: RoleName,
+        request: GenerationRequest,
+        as_role: TokenRole,
+        final: bool,
+        show: Emit,
+    ) -> None:
+        self.pieces, held = [], ""
         thinking = ThinkFilter()
-        written, held = False, ""
-        async with closing(self._deltas(role, request, final)) as deltas:
-            async for delta in deltas:
-                text = thinking.feed(delta.text) + (thinking.flush() if delta.finish else "")
-                if thinking.take_unopened():
-                    if written:
-                        yield Withdraw(step=self.id, role=as_role, reason="repair")
-                    written, held = False, ""
-                held = held + text if written else (held + text).lstrip()
-                ready = held.rstrip()
-                if ready:
-                    yield Token(step=self.id, role=as_role, text=ready)
-                    written, held = True, held[len(ready) :]
-
-    async def _deltas(
-        self, role_name: RoleName, request: GenerationRequest, final: bool
-    ) -> AsyncIterator[Delta]:
-        """Stream one call under the question's clock; count it whatever its end."""
-        role, budget = self.inquiry.roles[role_name], self.inquiry.budget
+        role = self.inquiry.roles[role_name]
         call = self.begin(role, request, final=final)
-        request = self.addressed(role, request)
-        if request.logprobs != self.weighed:
-            request = replace(request, logprobs=self.weighed)
+        request = replace(self.addressed(role, request), logprobs=self.weighed)
         try:
             async with closing(role.generator.stream(request)) as deltas:
-                while True:
-                    left = budget.remaining_s if final else budget.step_remaining_s
-                    with self.inquiry.generation_time, deadline(left):
-                        delta = await anext(deltas, None)
-                    if delta is None:
-                        break
+                while delta := await self.timed(anext(deltas, None), final=final):
                     call.see(delta)
-                    yield delta
+                    text = thinking.feed(delta.text) + (thinking.flush() if delta.finish else "")
+                    if thinking.take_unopened():
+                        if self.pieces:
+                            await show(Withdraw(step=self.id, role=as_role, reason="repair"))
+                        self.pieces, held = [], ""
+                    held = held + text if self.pieces else (held + text).lstrip()
+                    ready = held.rstrip()
+                    if ready:
+                        self.pieces.append(ready)
+                        held = held[len(ready) :]
+                        await show(Token(step=self.id, role=as_role, text=ready))
         finally:
             self.count(call)
+
+    async def timed(self, call: Awaitable[T], *, final: bool = False) -> T:
+        """Wait for an engine under the question's clock. Raises DeadlineExceeded."""
+        budget = self.inquiry.budget
+        left = budget.remaining_s if final else budget.step_remaining_s
+        with self.inquiry.generation_time, deadline(left):
+            return await call
 
     def addressed(self, role: Role, request: Request) -> Request:
         """Return the request with the role's model and the id of the question."""
@@ -337,11 +342,6 @@ class OpenStep:
             if usage is None:
                 observer.wasted(call.pieces)
 
-    def begin_search(self, query: str) -> QueryIssued:
-        """Count a retrieval that is about to start. Raises BudgetExceeded if none is left."""
-        self.inquiry.budget.start_retrieval()
-        return QueryIssued(step=self.id, query=query, retriever=self.inquiry.request.retriever)
-
     async def search(
         self,
         query: str,
@@ -349,8 +349,11 @@ class OpenStep:
         exclude: frozenset[str] = frozenset(),
         shape: QueryShape = "should",
     ) -> SearchResult:
-        """Search the question's collection with its retriever and filter."""
+        """Search the question's collection with its retriever and filter, after a `query` event.
+        Raises BudgetExceeded if no retrieval is left, DeadlineExceeded and RetrievalFailure."""
         request, budget = self.inquiry.request, self.inquiry.budget
+        budget.start_retrieval()
+        await self.emit(QueryIssued(query=query, retriever=request.retriever))
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter, exclude, shape,
             within_s=SEARCH_SHARE * budget.step_remaining_s,
@@ -358,10 +361,10 @@ class OpenStep:
         with self.inquiry.retrieval_time, deadline(budget.step_remaining_s):
             return await self.inquiry.retriever.search(search)
 
-    def passages_event(
+    async def show_passages(
         self, result: SearchResult, kept: Sequence[bool | None], reasons: Sequence[str | None]
-    ) -> PassagesFound:
-        """Return the `passages` event of a search; `kept` and `reasons` are in rank order."""
+    ) -> None:
+        """Emit the passages of a search; `kept` and `reasons` are in rank order."""
         found = [
             RetrievedPassage(
                 passage_id=hit.passage.passage_id,
@@ -374,14 +377,4 @@ class OpenStep:
             )
             for hit, keep, reason in zip(result.passages, kept, reasons, strict=True)
         ]
-        return PassagesFound(step=self.id, passages=found, missing=list(result.missing))
-
-
-def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
-    """Estimate the tokens of a call at most, assuming four letters per token of the prompt."""
-    if isinstance(request, ScoreRequest):
-        return len(request.token_ids) + len(request.text or "") // 4
-    letters = len(request.prompt or "")
-    if isinstance(request, GenerationRequest):
-        letters += sum(len(message.content) for message in request.messages)
-    return request.max_tokens + letters // 4
+        await self.emit(PassagesFound(passages=found, missing=list(result.missing)))

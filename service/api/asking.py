@@ -17,11 +17,11 @@ from fastapi import Request
 
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.inquiry import QuestionRequest
-from service.api.channel import Channel
 from service.api.draining import DETAIL, Drain
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
-from service.core.concurrency import closing, first_of
+from service.core.channel import Channel
+from service.core.concurrency import first_of
 from service.core.errors import Draining, RevelatorError
 from service.runtime import Runtime, new_id
 from service.strategies.pipeline import problem_of
@@ -91,16 +91,17 @@ class Answering:
         """Answer the question and, at the end, release its place. Runs as the only producer
         task."""
         log = QuestionLog(self.id)
+
+        async def emit(event: BaseEvent) -> None:
+            log.see(event)
+            if not self._only_end or isinstance(event, ENDS):
+                await self._put(event)
+
         try:
             with self._scope, drain.work(self._expire):
-                events = self._runtime.ask(
-                    self._question, answer_id=self.id, queued_s=place.waited_s
+                await self._runtime.answer(
+                    self._question, emit, answer_id=self.id, queued_s=place.waited_s
                 )
-                async with closing(events) as stream:
-                    async for event in stream:
-                        log.see(event)
-                        if not self._only_end or isinstance(event, ENDS):
-                            await self._put(event)
         except Draining as error:
             self._cut = error
         finally:
@@ -109,13 +110,13 @@ class Answering:
             log.write()
 
     async def _put(self, event: BaseEvent) -> None:
+        self._channel.put_nowait(event)
         if self._channel.full():
             with anyio.move_on_after(STALLED_S) as waiting:
                 await self._channel.room()
             if waiting.cancelled_caught:
                 self.cut_off(ClientStalled(f"The client read no event for {STALLED_S:.0f} s."))
                 await anyio.lowlevel.checkpoint()
-        self._channel.put_nowait(event)
         if isinstance(event, Start):  # it reaches the socket before the work begins
             for _ in range(HOPS):
                 await anyio.lowlevel.checkpoint()

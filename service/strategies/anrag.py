@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from service.answer.events import BaseEvent, Judgement, Stop, TokenRole
+from service.answer.events import Judgement, TokenRole
 from service.answer.inquiry import OpenStep, Scope
-from service.core.concurrency import closing
 from service.core.domain import LoopName
 from service.core.errors import LimitReached
 from service.prompts.templates import PassageText
 from service.retrieval.base import SearchResult
+from service.strategies.base import Outcome
 from service.strategies.revelator.reading import write_answer
 from service.strategies.revelator.relevance import Verdict, judge_relevance
 
@@ -32,28 +32,21 @@ class Anrag:
 
     name: LoopName = "anrag"
 
-    async def run(
-        self, scope: Scope, question: str, as_role: TokenRole
-    ) -> AsyncIterator[BaseEvent]:
+    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         step = scope.only_step("retrieve", question)
-        yield step.start()
-        async with closing(retrieve_and_answer(step, question, as_role)) as events:
-            async for event in events:
-                yield event
-        yield step.end()
-        yield Stop(step=step.id, stopped_by=step.stopped_by, answered=step.answer is not None)
+        await step.start()
+        await retrieve_and_answer(step, question, as_role)
+        await step.end()
+        return Outcome(step.answer, step.stopped_by)
 
 
-async def retrieve_and_answer(
-    step: OpenStep, question: str, as_role: TokenRole
-) -> AsyncIterator[BaseEvent]:
+async def retrieve_and_answer(step: OpenStep, question: str, as_role: TokenRole) -> None:
     """Run one ANRAG cycle in an open step. The answer, or None, is left in `step.answer`, and the
     limit of the question that was reached, if any, in `step.stopped_by`."""
     settings = step.inquiry.settings.hanrag
     reader = step.inquiry.roles.reader.generator.capabilities
     top_k = step.inquiry.request.top_k or reader.passages or TOP_K
     try:
-        yield step.begin_search(question)
         result = await step.search(question, max(settings.fetch_k, top_k))
     except LimitReached as limit:
         step.stopped_by = limit.stopped_by
@@ -61,15 +54,13 @@ async def retrieve_and_answer(
     count = len(result.passages)
     if not settings.relevance:
         choices = keep_first(count, top_k, NOT_JUDGED)
-        yield step.passages_event(result, *zip(*choices, strict=True) if choices else ((), ()))
+        await step.show_passages(result, *zip(*choices, strict=True) if choices else ((), ()))
     else:
-        yield step.passages_event(result, [None] * count, [None] * count)
+        await step.show_passages(result, [None] * count, [None] * count)
         choices = await _judge(step, question, result, top_k)
-        for judgement in _judgements(step, result, choices):
-            yield judgement
-    async with closing(_answer(step, question, result, choices, as_role)) as events:
-        async for event in events:
-            yield event
+        for judgement in _judgements(result, choices):
+            await step.emit(judgement)
+    await _answer(step, question, result, choices, as_role)
 
 
 async def _judge(step: OpenStep, question: str, result: SearchResult, top_k: int) -> list[Choice]:
@@ -88,7 +79,7 @@ async def _answer(
     result: SearchResult,
     choices: Sequence[Choice],
     as_role: TokenRole,
-) -> AsyncIterator[BaseEvent]:
+) -> None:
     """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
     §1.2)."""
     settings = step.inquiry.settings.answers
@@ -104,18 +95,16 @@ async def _answer(
         else:
             kept = [hit.passage for hit in result.passages[:TOP_K]]
             for hit in result.passages[:TOP_K]:
-                yield Judgement(
-                    step=step.id,
+                judgement = Judgement(
                     passage_id=hit.passage.passage_id,
                     relevant=False,
                     kept=True,
                     reason="no passage was relevant",
                 )
+                await step.emit(judgement)
     texts = [PassageText(passage.title, passage.text) for passage in kept]
     prompt = step.inquiry.roles.reader.templates.answer(question, texts)
-    async with closing(write_answer(step, prompt, as_role)) as events:
-        async for event in events:
-            yield event
+    await write_answer(step, prompt, as_role)
     step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 
@@ -152,10 +141,9 @@ def _relevant(choice: Choice) -> bool | None:
     return choice.kept or choice.reason.startswith("beyond")
 
 
-def _judgements(step: OpenStep, result: SearchResult, choices: Sequence[Choice]) -> list[Judgement]:
+def _judgements(result: SearchResult, choices: Sequence[Choice]) -> list[Judgement]:
     return [
         Judgement(
-            step=step.id,
             passage_id=hit.passage.passage_id,
             relevant=_relevant(choice),
             kept=choice.kept,

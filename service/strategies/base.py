@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from service.answer.calls import Roles
-from service.answer.events import BaseEvent, TokenRole
+from service.answer.events import TokenRole
 from service.answer.inquiry import Scope
-from service.core.domain import LoopName
+from service.core.domain import LoopName, StoppedBy
 from service.core.settings import Settings
 
 
-class Loop(Protocol):
-    """Answers `question` in steps of `scope`. The tokens of the answer have the role `as_role`.
+class Outcome(NamedTuple):
+    """How a route or a loop ended: its answer, or None, and what stopped it."""
 
-    The last event is `Stop` (without citations). The answer is that of the last `StepEnd`, or None
-    if there is none. When time or budget runs out, the loop answers from what it has found. Raises
-    `EngineFailure` and `RetrievalFailure`.
+    answer: str | None
+    stopped_by: StoppedBy = "answer"
+
+
+class Loop(Protocol):
+    """A method that answers `question` in steps of `scope`, which emit its events. The tokens of
+    the answer have the role `as_role`.
+
+    When time or budget runs out, a loop answers from what it has found. Raises LimitReached,
+    EngineFailure and RetrievalFailure.
     """
 
     name: LoopName
 
-    def run(self, scope: Scope, question: str, as_role: TokenRole) -> AsyncIterator[BaseEvent]: ...
+    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome: ...
 
 
 @runtime_checkable

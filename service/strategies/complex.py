@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from service.answer.events import BaseEvent, Judgement, Stop
+from service.answer.events import Judgement
 from service.answer.evidence import same_question
 from service.answer.inquiry import OpenStep, Scope
-from service.core.concurrency import closing
 from service.core.domain import Flag, StoppedBy
 from service.core.errors import LimitReached
 from service.prompts.templates import Pair
 from service.strategies.anrag import retrieve_and_answer
+from service.strategies.base import Outcome
 from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import RETRY_TEMPERATURE, judge_ending, refine
 
@@ -54,9 +54,7 @@ class _Progress:
         self.cycles += 1
 
 
-async def handle_complex(
-    scope: Scope, question: str, failed: str | None = None
-) -> AsyncIterator[BaseEvent]:
+async def handle_complex(scope: Scope, question: str, failed: str | None = None) -> Outcome:
     """Answer a complex question. `failed` is given if another route has already searched this
     question without an acceptable answer: that search counts and is not repeated, and the model
     is not asked whether one is needed."""
@@ -64,33 +62,27 @@ async def handle_complex(
     progress = _Progress(inquiry.request.max_steps or MAX_STEPS, failed)
     try:
         if inquiry.settings.hanrag.ending and failed is None:
-            async with closing(_ask_before(scope, question, progress)) as events:
-                async for event in events:
-                    yield event
+            await _ask_before(scope, question, progress)
         while progress.may_go_on(inquiry.budget.exhausted()):
-            async with closing(_cycle(scope, question, progress)) as events:
-                async for event in events:
-                    yield event
+            await _cycle(scope, question, progress)
     except LimitReached as limit:
         progress.stopped_by = limit.stopped_by
-    async with closing(_finish(scope, question, progress)) as events:
-        async for event in events:
-            yield event
+    return await _finish(scope, question, progress)
 
 
-async def _ask_before(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
+async def _ask_before(scope: Scope, question: str, progress: _Progress) -> None:
     """ENDING on an empty history: called once before any retrieval."""
     step = scope.step("ending", question)
-    yield step.start()
+    await step.start()
     try:
         progress.done = await judge_ending(step, question, [])
-        yield Judgement(step=step.id, ending=progress.done)
+        await step.emit(Judgement(ending=progress.done))
     except LimitReached as limit:
         progress.stopped_by = limit.stopped_by
-    yield step.end()
+    await step.end()
 
 
-async def _cycle(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
+async def _cycle(scope: Scope, question: str, progress: _Progress) -> None:
     """One step: REFINE, ANRAG on the seed question, ENDING.
 
     Without evidence the question is refined once more (METHODS.md §6 #8), as a step of its own.
@@ -100,17 +92,15 @@ async def _cycle(scope: Scope, question: str, progress: _Progress) -> AsyncItera
     try:
         step.question = await _next_seed(step, question, progress)
         opened = True
-        yield step.start()
+        await step.start()
         if step.question is not None:
             progress.ask(step.question)
-            async with closing(_retrieve(step, question, step.question, progress)) as events:
-                async for event in events:
-                    yield event
+            await _retrieve(step, question, step.question, progress)
     except LimitReached as limit:
         progress.stopped_by = limit.stopped_by
     if not opened:
-        yield step.start()
-    yield step.end()
+        await step.start()
+    await step.end()
 
 
 async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str | None:
@@ -132,12 +122,8 @@ def _last_failed(pairs: Sequence[Pair]) -> bool:
     return bool(pairs) and pairs[-1].answer is None
 
 
-async def _retrieve(
-    step: OpenStep, question: str, seed: str, progress: _Progress
-) -> AsyncIterator[BaseEvent]:
-    async with closing(retrieve_and_answer(step, seed, "draft")) as events:
-        async for event in events:
-            yield event
+async def _retrieve(step: OpenStep, question: str, seed: str, progress: _Progress) -> None:
+    await retrieve_and_answer(step, seed, "draft")
     progress.unread = step.left_unread
     if step.stopped_by != "answer":
         progress.stopped_by = step.stopped_by
@@ -149,26 +135,23 @@ async def _retrieve(
         return
     if step.inquiry.settings.hanrag.ending:
         progress.done = await judge_ending(step, question, progress.pairs)
-        yield Judgement(step=step.id, ending=progress.done)
+        await step.emit(Judgement(ending=progress.done))
 
 
-async def _finish(scope: Scope, question: str, progress: _Progress) -> AsyncIterator[BaseEvent]:
+async def _finish(scope: Scope, question: str, progress: _Progress) -> Outcome:
     """GEN_FINAL over the pairs; nothing is written from retrievals that found nothing, nor where
     the newest evidence could not be read any more: the passages are worth more than the pairs."""
     asked, found = bool(progress.cycles), any(pair.answer for pair in progress.pairs)
     limited = progress.stopped_by in ("deadline", "budget")
     if progress.unread or (not found and (asked or limited)):
-        yield Stop(stopped_by=progress.stopped_by, answered=False)
-        return
+        return Outcome(None, progress.stopped_by)
     step = scope.step("answer", question)
-    yield step.start()
+    await step.start()
     if not asked:
         step.flag("closed_book")
     templates, answers = scope.inquiry.roles.reader.templates, scope.inquiry.settings.answers
     prompt = templates.final(question, progress.pairs, memory=answers.invites_memory)
-    async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS)) as events:
-        async for event in events:
-            yield event
-    yield step.end()
+    await write_answer(step, prompt, "answer", PROSE_TOKENS)
+    await step.end()
     stopped_by = progress.stopped_by if step.stopped_by == "answer" else step.stopped_by
-    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
+    return Outcome(step.answer, stopped_by)

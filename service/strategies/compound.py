@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from service.answer.events import (
-    BaseEvent,
-    Decomposition,
-    StepEnd,
-    Stop,
-    ThoughtWritten,
-    Token,
-    Withdraw,
-)
+from service.answer.events import Decomposition, ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import OpenStep, Scope
-from service.core.concurrency import closing, merge
-from service.core.domain import StoppedBy
+from service.core.concurrency import gather
 from service.core.errors import LimitReached
 from service.prompts.templates import NO_ANSWER, Pair
-from service.strategies.base import Loop
+from service.strategies.base import Loop, Outcome
 from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import Decomposition as Parts
 from service.strategies.revelator.roles import decompose
@@ -26,26 +18,19 @@ from service.strategies.revelator.roles import decompose
 BENCHMARK_JOINT = " && "
 
 
-async def handle_compound(scope: Scope, question: str, loop: Loop) -> AsyncIterator[BaseEvent]:
+async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
     step = scope.step("decompose", question)
-    yield step.start()
+    await step.start()
     parts = await _decompose(step, question)
     if parts.thought:
-        yield ThoughtWritten(step=step.id, text=parts.thought)
-    yield Decomposition(step=step.id, questions=list(parts.questions))
-    yield step.end()
+        await step.emit(ThoughtWritten(text=parts.thought))
+    await step.emit(Decomposition(questions=list(parts.questions)))
+    await step.end()
     if len(parts.questions) == 1:
-        async with closing(loop.run(scope, question, "answer")) as events:
-            async for event in events:
-                yield event
-        return
-    outcome = _Outcome(len(parts.questions))
-    async with closing(_answer_parts(scope, parts.questions, loop, outcome)) as events:
-        async for event in events:
-            yield event
-    async with closing(_merge(scope, question, parts.questions, outcome)) as events:
-        async for event in events:
-            yield event
+        return await loop.run(scope, question, "answer")
+    scopes = zip(scope.parts(len(parts.questions)), parts.questions, strict=True)
+    outcomes = await gather([partial(_part, loop, own, part) for own, part in scopes])
+    return await _merge(scope, question, parts.questions, outcomes)
 
 
 async def _decompose(step: OpenStep, question: str) -> Parts:
@@ -58,86 +43,46 @@ async def _decompose(step: OpenStep, question: str) -> Parts:
     return parts if len(parts.questions) > 1 else Parts(parts.thought, (question,))
 
 
-class _Outcome:
-    """What the parts ended with, by index."""
-
-    def __init__(self, count: int) -> None:
-        self.answers: list[str | None] = [None] * count
-        self.stopped_by: StoppedBy = "answer"
-
-    def note(self, index: int, event: BaseEvent) -> None:
-        if isinstance(event, StepEnd):
-            self.answers[index] = event.answer
-        elif isinstance(event, Stop):
-            if not event.answered:
-                self.answers[index] = None
-            if event.stopped_by != "answer":
-                self.stopped_by = event.stopped_by
-
-
-async def _answer_parts(
-    scope: Scope, questions: Sequence[str], loop: Loop, outcome: _Outcome
-) -> AsyncIterator[BaseEvent]:
-    """All parts at once; a part that meets a limit ends without an answer."""
-    scopes = scope.parts(len(questions))
-    streams = [
-        _part(loop, part, question) for part, question in zip(scopes, questions, strict=True)
-    ]
-    async with closing(merge(streams)) as pairs:
-        async for index, event in pairs:
-            outcome.note(index, event)
-            if not isinstance(event, Stop):
-                yield event
-
-
-async def _part(loop: Loop, scope: Scope, question: str) -> AsyncIterator[BaseEvent]:
+async def _part(loop: Loop, scope: Scope, question: str) -> Outcome:
+    """Answer one part. A part that meets a limit ends without an answer."""
     try:
-        async with closing(loop.run(scope, question, "draft")) as events:
-            async for event in events:
-                yield event
+        return await loop.run(scope, question, "draft")
     except LimitReached as limit:
-        yield Stop(stopped_by=limit.stopped_by, answered=False)
+        return Outcome(None, limit.stopped_by)
 
 
 async def _merge(
-    scope: Scope, question: str, questions: Sequence[str], outcome: _Outcome
-) -> AsyncIterator[BaseEvent]:
-    pairs = [Pair(part, answer) for part, answer in zip(questions, outcome.answers, strict=True)]
-    answers = [answer for answer in outcome.answers if answer]
-    if not answers:
-        yield Stop(stopped_by=outcome.stopped_by, answered=False)
-        return
+    scope: Scope, question: str, questions: Sequence[str], outcomes: Sequence[Outcome]
+) -> Outcome:
+    pairs = [Pair(part, ended.answer) for part, ended in zip(questions, outcomes, strict=True)]
+    limits = [ended.stopped_by for ended in outcomes if ended.stopped_by != "answer"]
+    stopped_by = limits[-1] if limits else "answer"
+    if not any(pair.answer for pair in pairs):
+        return Outcome(None, stopped_by)
     step = scope.step("merge", question)
-    yield step.start()
-    async with closing(_write_merge(step, question, pairs)) as events:
-        async for event in events:
-            yield event
-    yield step.end()
-    stopped_by = outcome.stopped_by if step.stopped_by == "answer" else step.stopped_by
-    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
+    await step.start()
+    await _write_merge(step, question, pairs)
+    await step.end()
+    return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
 
 
-async def _write_merge(
-    step: OpenStep, question: str, pairs: Sequence[Pair]
-) -> AsyncIterator[BaseEvent]:
+async def _write_merge(step: OpenStep, question: str, pairs: Sequence[Pair]) -> None:
     """GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score them
     (METHODS.md §6 #7)."""
     templates = step.inquiry.roles.reader.templates
     benchmark = step.inquiry.settings.answers.merge_style == "benchmark"
     if benchmark and not templates.has("merge_benchmark"):
         step.answer = join_parts(pairs)
-        yield Token(step=step.id, role="answer", text=step.answer)
+        await step.emit(Token(role="answer", text=step.answer))
         return
     ask = templates.merge_benchmark if benchmark else templates.merge
-    async with closing(write_answer(step, ask(question, pairs), "answer", PROSE_TOKENS)) as events:
-        async for event in events:
-            yield event
+    await write_answer(step, ask(question, pairs), "answer", PROSE_TOKENS)
     if benchmark and not has_all_parts(step.answer, pairs):
         if step.answer:
-            yield Withdraw(step=step.id, role="answer", reason="repair")
+            await step.emit(Withdraw(role="answer", reason="repair"))
         step.flag("repaired")
         step.answer = join_parts(pairs)
-        yield Token(step=step.id, role="answer", text=step.answer)
+        await step.emit(Token(role="answer", text=step.answer))
 
 
 def join_parts(pairs: Sequence[Pair]) -> str:

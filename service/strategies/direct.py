@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-from service.answer.events import BaseEvent, Stop
 from service.answer.inquiry import Scope
-from service.core.concurrency import closing
+from service.strategies.base import Outcome
 from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
 
 
-async def handle_direct(scope: Scope, question: str) -> AsyncIterator[BaseEvent]:
+async def handle_direct(scope: Scope, question: str) -> Outcome:
     step = scope.step("answer", question)
-    yield step.start()
+    await step.start()
     step.flag("closed_book")
     prompt = scope.inquiry.roles.reader.templates.closed(question)
-    async with closing(write_answer(step, prompt, "answer", PROSE_TOKENS, closed=True)) as events:
-        async for event in events:
-            yield event
-    yield step.end()
-    yield Stop(step=step.id, stopped_by=step.stopped_by, answered=step.answer is not None)
+    await write_answer(step, prompt, "answer", PROSE_TOKENS, closed=True)
+    await step.end()
+    return Outcome(step.answer, step.stopped_by)

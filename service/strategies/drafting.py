@@ -5,15 +5,13 @@ They are limited by the question's time and counted to the step, however they en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeGuard, TypeVar
+from typing import TypeGuard
 
 from service.answer.calls import EngineCall, Role
-from service.answer.events import Token, Withdraw
-from service.answer.inquiry import RESTARTS, OpenStep
-from service.core.concurrency import closing, deadline
-from service.core.errors import EngineInterrupted
+from service.answer.inquiry import OpenStep
+from service.core.concurrency import closing
 from service.engines.base import GenerationRequest, Generator, TokenUsage
 from service.engines.signals import (
     ContextRows,
@@ -25,8 +23,6 @@ from service.engines.signals import (
     SignalRequest,
     Span,
 )
-
-T = TypeVar("T")
 
 
 class DraftCall:
@@ -40,16 +36,13 @@ class DraftCall:
 
     async def __aiter__(self) -> AsyncIterator[SignalDelta]:
         async with closing(aiter(self._call)) as deltas:
-            while True:
-                delta = await _timed(self._step, lambda: anext(deltas, None))
-                if delta is None:
-                    return
+            while delta := await self._step.timed(anext(deltas, None)):
                 self.tokens += len(delta.tokens)
                 self._counted.see_tokens(len(delta.tokens), delta.usage)
                 yield delta
 
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        return await _timed(self._step, lambda: self._call.rows(tokens))
+        return await self._step.timed(self._call.rows(tokens))
 
 
 @asynccontextmanager
@@ -78,7 +71,7 @@ async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
     counted = step.begin(role, request)
     try:
         addressed = step.addressed(role, request)
-        scoring = await _timed(step, lambda: signals_of(role).score(addressed))
+        scoring = await step.timed(signals_of(role).score(addressed))
         counted.see_tokens(0, scoring.usage)
         return scoring
     finally:
@@ -88,7 +81,7 @@ async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
 async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
     """Return the spans of the model's tokens in a text."""
     role = step.inquiry.roles.reader
-    return await _timed(step, lambda: signals_of(role).token_spans(text, role.model))
+    return await step.timed(signals_of(role).token_spans(text, role.model))
 
 
 async def writing(
@@ -100,7 +93,7 @@ async def writing(
     try:
         async with closing(role.generator.stream(step.addressed(role, request))) as deltas:
             while not enough():
-                delta = await _timed(step, lambda: anext(deltas, None))
+                delta = await step.timed(anext(deltas, None))
                 if delta is None:
                     break
                 counted.see(delta)
@@ -130,26 +123,3 @@ async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, writ
     counted.see_tokens(0, TokenUsage(tokens, written))
     if step.inquiry.observer:
         step.inquiry.observer.saved(max(0, most - written))
-
-
-async def _timed(step: OpenStep, call: Callable[[], Awaitable[T]]) -> T:
-    with step.inquiry.generation_time, deadline(step.inquiry.budget.step_remaining_s):
-        return await call()
-
-
-async def begun_again(
-    attempt: Callable[[], AsyncIterator[Token]], void: Callable[[], Withdraw | None]
-) -> AsyncIterator[Token | Withdraw]:
-    """Yield the tokens of a call, and restart it if a pool's worker is lost. `void` discards what
-    the lost worker wrote, and withdraws it if it was shown."""
-    for restarts in range(RESTARTS, -1, -1):
-        try:
-            async with closing(attempt()) as tokens:
-                async for token in tokens:
-                    yield token
-            return
-        except EngineInterrupted:
-            if not restarts:
-                raise
-        if withdraw := void():
-            yield withdraw

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from service.answer.events import BaseEvent, RetrievedPassage, Stop
+from service.answer.events import RetrievedPassage
 from service.answer.inquiry import Scope
-from service.core.concurrency import closing
 from service.core.domain import StoppedBy
 from service.prompts.templates import PassageText
 from service.strategies.anrag import Anrag
+from service.strategies.base import Outcome
 from service.strategies.revelator.reading import write_answer
 
 TOKENS_PER_LETTER: Final = 0.3  # more than of English prose, to be safe
@@ -19,12 +19,12 @@ ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the 
 
 async def answer_from(
     scope: Scope, question: str, passages: Sequence[RetrievedPassage], stopped_by: StoppedBy
-) -> AsyncIterator[BaseEvent]:
+) -> Outcome:
     """Answer from the passages that were kept before a limit of the question was reached, best
     first, with the reserve kept for the answer, and as many passages as the reader's model can
     take."""
     step = scope.step("answer", question)
-    yield step.start()
+    await step.start()
     reader = scope.inquiry.roles.reader
     able = reader.generator.capabilities
     shown = best_first(passages, able.passages, able.context_tokens)
@@ -32,22 +32,15 @@ async def answer_from(
         step.flag("shortened")
     texts = [PassageText(passage.title, passage.text) for passage in shown]
     prompt = reader.templates.answer(question, texts)
-    async with closing(write_answer(step, prompt, "answer")) as events:
-        async for event in events:
-            yield event
-    yield step.end()
-    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
+    await write_answer(step, prompt, "answer")
+    await step.end()
+    return Outcome(step.answer, stopped_by)
 
 
-async def search_once(
-    scope: Scope, question: str, stopped_by: StoppedBy
-) -> AsyncIterator[BaseEvent]:
+async def search_once(scope: Scope, question: str, stopped_by: StoppedBy) -> Outcome:
     """Run one ANRAG cycle for the question itself, so that no loop is worse than that."""
-    async with closing(Anrag().run(scope, question, "answer")) as events:
-        async for event in events:
-            if isinstance(event, Stop) and event.stopped_by == "answer":
-                event.stopped_by = stopped_by
-            yield event
+    outcome = await Anrag().run(scope, question, "answer")
+    return outcome if outcome.stopped_by != "answer" else Outcome(outcome.answer, stopped_by)
 
 
 def best_first(

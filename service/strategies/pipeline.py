@@ -4,6 +4,7 @@ body."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import structlog
 
@@ -21,11 +22,21 @@ from service.answer.events import (
 )
 from service.answer.evidence import StepState
 from service.answer.fold import Fold
-from service.answer.inquiry import Inquiry, Scope
+from service.answer.inquiry import Emit, Inquiry, Scope
+from service.core.channel import emitted
 from service.core.concurrency import closing
-from service.core.domain import Answer, LoopName, Problem, RequestLoop, RouteName, Timing
+from service.core.domain import (
+    Answer,
+    LoopName,
+    Problem,
+    RequestLoop,
+    RouteName,
+    StoppedBy,
+    Timing,
+)
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
 from service.core.settings import AnswerSettings
+from service.strategies.base import Outcome
 from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
 from service.strategies.revelator.roles import RouteChoice, choose_route
@@ -33,26 +44,31 @@ from service.strategies.revelator.roles import RouteChoice, choose_route
 log = structlog.get_logger(__name__)
 
 
-async def answer_stream(inquiry: Inquiry, queued_s: float = 0.0) -> AsyncIterator[BaseEvent]:
-    """Yield all events of one question, from `start` to `done`, with `answer` or `error` exactly
+def answer_stream(inquiry: Inquiry, queued_s: float = 0.0) -> AsyncIterator[BaseEvent]:
+    """Iterate over the events of `answer_question`. Closing the iterator cancels the question."""
+    return emitted(partial(answer_question, inquiry, queued_s=queued_s))
+
+
+async def answer_question(inquiry: Inquiry, emit: Emit, queued_s: float = 0.0) -> None:
+    """Emit all events of one question, from `start` to `done`, with `answer` or `error` exactly
     once.
 
-    `queued_s` is the time it waited for admission. Closing the iterator cancels the question.
-    Expected and unexpected errors alike end the stream with `error` and `done`.
+    `queued_s` is the time it waited for admission. Expected and unexpected errors alike end with
+    `error` and `done`; cancelling the task cancels the question.
     """
-    numbered = _Numbered(inquiry)
-    yield numbered.stamp(Start(id=inquiry.id, question=inquiry.question))
+    numbered = _Numbered(inquiry, emit)
+    inquiry.emit = numbered.emit
+    await numbered.emit(Start(id=inquiry.id, question=inquiry.question))
     try:
-        async with closing(_events(inquiry, numbered.fold)) as events:
-            async for event in events:
-                yield numbered.stamp(event)
-        yield numbered.stamp(AnswerReady(body=numbered.fold.answer(_timing(inquiry, queued_s))))
+        await _answer(inquiry, numbered.fold)
+        await numbered.emit(AnswerReady(body=numbered.fold.answer(_timing(inquiry, queued_s))))
     except RevelatorError as error:
-        yield numbered.stamp(Failed(problem=problem_of(error, inquiry.id)))
+        await numbered.emit(Failed(problem=problem_of(error, inquiry.id)))
     except Exception:
         log.exception("question failed", id=inquiry.id)
-        yield numbered.stamp(Failed(problem=problem_of(RevelatorError(_UNEXPECTED), inquiry.id)))
-    yield numbered.stamp(Done())
+        problem = problem_of(RevelatorError(_UNEXPECTED), inquiry.id)
+        await numbered.emit(Failed(problem=problem))
+    await numbered.emit(Done())
 
 
 _UNEXPECTED = "An unexpected error occurred. It was logged under this request_id; please report it."
@@ -70,84 +86,58 @@ def problem_of(error: RevelatorError, request_id: str) -> Problem:
 
 
 class _Numbered:
-    """Gives events their `seq`, `ms` and, where unset, the newest `step`; feeds the fold."""
+    """Gives events their `seq`, `ms` and, where unset, the newest `step`; flags steps whose answer
+    nothing supports; feeds the fold."""
 
-    def __init__(self, inquiry: Inquiry) -> None:
+    def __init__(self, inquiry: Inquiry, emit: Emit) -> None:
         self.fold = Fold()
         self._inquiry = inquiry
+        self._emit = emit
         self._seq = 0
 
-    def stamp(self, event: BaseEvent) -> BaseEvent:
+    async def emit(self, event: BaseEvent) -> None:
+        if isinstance(event, StepEnd):
+            self._ground(event)
         event.seq = self._seq
         event.ms = round(self._inquiry.budget.elapsed_s * 1000, 3)
         event.step = event.step or self.fold.last_step
         self._seq += 1
         self.fold.add(event)
-        return event
+        await self._emit(event)
+
+    def _ground(self, end: StepEnd) -> None:
+        """Flag the end of a step whose answer nothing bears."""
+        flag = self.fold.steps.missing_support(end) if self.fold.route != "direct" else None
+        if flag is not None:
+            memory = self._inquiry.settings.answers.invites_memory
+            end.flags = [*end.flags, "closed_book" if memory else flag]
 
 
-async def _events(inquiry: Inquiry, fold: Fold) -> AsyncIterator[BaseEvent]:
-    """Route, then the handler's events; its `Stop` gets an answer text and citations."""
+async def _answer(inquiry: Inquiry, fold: Fold) -> None:
+    """Route, run the handler, then end with the answer text, citations and `stop`."""
     scope = Scope(inquiry)
     with inquiry.routing_time:
-        async with closing(_route(inquiry, scope)) as routing:
-            async for event in routing:
-                yield event
-    stop = Stop(stopped_by="answer", answered=False)
-    async with closing(_handled(scope, fold)) as events:
-        async for event in events:
-            if isinstance(event, Stop):
-                stop = event
-            else:
-                yield _grounded(event, fold, inquiry.settings.answers)
-    async with closing(_end(stop, fold, inquiry)) as end:
-        async for event in end:
-            yield event
-
-
-async def _handled(scope: Scope, fold: Fold) -> AsyncIterator[BaseEvent]:
-    """The handler's events, then those of the last resort; after each of them a `Stop`."""
-    stop = Stop(stopped_by="answer", answered=False)
+        await _route(inquiry, scope)
     try:
-        events = handle(scope, fold.route or "single", fold.loop or "anrag")
-        async with closing(events) as handled:
-            async for event in handled:
-                stop = event if isinstance(event, Stop) else stop
-                yield event
+        outcome = await handle(scope, fold.route or "single", fold.loop or "anrag")
     except LimitReached as limit:
-        stop = Stop(stopped_by=limit.stopped_by, answered=False)
-        yield stop
-    async with closing(_last_resort(scope, fold, stop)) as resort:
-        async for event in resort:
-            yield event
+        outcome = Outcome(None, limit.stopped_by)
+    outcome = await _last_resort(scope, fold, outcome)
+    await _end(outcome.stopped_by, fold, inquiry)
 
 
-async def _last_resort(scope: Scope, fold: Fold, stop: Stop) -> AsyncIterator[BaseEvent]:
+async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
     """Where the handler wrote no answer: at a limit of the question one from the passages kept by
     then; where a loop kept none, one search for the question itself, unless it was made."""
     budget, question = scope.inquiry.budget, scope.inquiry.question
     if fold.steps.final is not None or not budget.may_answer:
-        return
-    kept = fold.steps.kept
-    if kept and stop.stopped_by in ("deadline", "budget"):
-        resort = answer_from(scope, question, kept, stop.stopped_by)
-    elif not kept and fold.route != "compound" and not fold.steps.searched(question):
-        resort = search_once(scope, question, stop.stopped_by)
-    else:
-        return
-    async with closing(resort) as events:
-        async for event in events:
-            yield event
-
-
-def _grounded(event: BaseEvent, fold: Fold, settings: AnswerSettings) -> BaseEvent:
-    """A step's end says so where nothing bears the step's answer."""
-    if isinstance(event, StepEnd) and fold.route != "direct":
-        flag = fold.steps.missing_support(event)
-        if flag is not None:
-            flag = "closed_book" if settings.invites_memory else flag
-            event.flags = [*event.flags, flag]
-    return event
+        return outcome
+    kept, stopped_by = fold.steps.kept, outcome.stopped_by
+    if kept and stopped_by in ("deadline", "budget"):
+        return await answer_from(scope, question, kept, stopped_by)
+    if not kept and fold.route != "compound" and not fold.steps.searched(question):
+        return await search_once(scope, question, stopped_by)
+    return outcome
 
 
 def _withheld(step: StepState, fold: Fold, settings: AnswerSettings) -> bool:
@@ -160,7 +150,7 @@ def _withheld(step: StepState, fold: Fold, settings: AnswerSettings) -> bool:
     return settings.unsupported == "abstain" and ("unsupported" in step.flags or from_memory)
 
 
-async def _end(stop: Stop, fold: Fold, inquiry: Inquiry) -> AsyncIterator[BaseEvent]:
+async def _end(stopped_by: StoppedBy, fold: Fold, inquiry: Inquiry) -> None:
     """`stop` with citations, after the answer text where no handler wrote one.
 
     An answer that the settings keep back is withdrawn. At a limit of the question the newest
@@ -168,50 +158,45 @@ async def _end(stop: Stop, fold: Fold, inquiry: Inquiry) -> AsyncIterator[BaseEv
     passages were judged and held no evidence.
     """
     settings, final = inquiry.settings.answers, fold.steps.final
-    if final is None and stop.stopped_by in ("deadline", "budget"):
+    if final is None and stopped_by in ("deadline", "budget"):
         final = fold.last_sub_answer
         if final is not None:
-            yield Token(step=final.id, role="answer", text=final.answer or "")
-        elif stop.stopped_by == "deadline" and not fold.without_evidence:
+            await inquiry.emit(Token(step=final.id, role="answer", text=final.answer or ""))
+        elif stopped_by == "deadline" and not fold.without_evidence:
             raise DeadlineExceeded(
                 "The time limit was reached before there was an answer. Allow a longer timeout_s."
             )
     answered = final is not None and not _withheld(final, fold, settings)
     if final is not None and not answered:
-        yield Withdraw(step=final.id, role="answer", reason="unsupported")
+        await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
     if not answered:
-        yield Token(role="answer", text=settings.no_answer_text)
+        await inquiry.emit(Token(role="answer", text=settings.no_answer_text))
     cited = fold.steps.citations() if answered else []
-    yield stop.model_copy(update={"answered": answered, "citations": cited})
+    await inquiry.emit(Stop(stopped_by=stopped_by, answered=answered, citations=cited))
 
 
-async def _route(inquiry: Inquiry, scope: Scope) -> AsyncIterator[BaseEvent]:
+async def _route(inquiry: Inquiry, scope: Scope) -> None:
     """The `route` event, by the request, a classifier or the Revelator's ROUTE call
     (METHODS.md §1.2); `single`, by the settings, where their limits leave no call for it."""
     request = inquiry.request
     if request.route != "auto":
-        yield _allowed(inquiry, RouteChosen(route=request.route, loop="none", by="request"))
-        return
+        chosen = RouteChosen(route=request.route, loop="none", by="request")
+        return await inquiry.emit(_allowed(inquiry, chosen))
     if inquiry.settings.routes.allowed == ["single"]:
-        yield _allowed(inquiry, RouteChosen(route="single", loop="none", by="settings"))
-        return
+        chosen = RouteChosen(route="single", loop="none", by="settings")
+        return await inquiry.emit(_allowed(inquiry, chosen))
     step = scope.step("route", request.question)
-    yield step.start()
+    await step.start()
     try:
         choice = await choose_route(step)
     except LimitReached:
         choice = RouteChoice("single", "settings", None)
-    yield _allowed(
-        inquiry,
-        RouteChosen(
-            step=step.id,
-            route=choice.route,
-            loop="none",
-            by=choice.by,
-            confidence=choice.confidence,
-        ),
+    chosen = RouteChosen(
+        route=choice.route, loop="none", by=choice.by, confidence=choice.confidence
     )
-    yield step.end()
+    await step.emit(_allowed(inquiry, chosen))
+    await step.end()
+    return None
 
 
 def _allowed(inquiry: Inquiry, chosen: RouteChosen) -> RouteChosen:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from service.answer.calls import Roles
-from service.answer.events import BaseEvent
 from service.answer.inquiry import Scope
 from service.core.domain import LoopName, RouteName
 from service.core.errors import LoopUnavailable
 from service.core.settings import Settings
 from service.strategies.anrag import Anrag
 from service.strategies.autorag import Autorag
-from service.strategies.base import Demanding, Loop
+from service.strategies.base import Demanding, Loop, Outcome
 from service.strategies.complex import handle_complex
 from service.strategies.compound import handle_compound
 from service.strategies.direct import handle_direct
@@ -42,15 +39,15 @@ def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
         raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")
 
 
-def handle(scope: Scope, route: RouteName, loop: LoopName) -> AsyncIterator[BaseEvent]:
-    """Yield the events of a routed question. The last one is `Stop`."""
+async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:
+    """Answer a routed question in steps of `scope`."""
     question = scope.inquiry.question
     if route == "direct":
-        return handle_direct(scope, question)
+        return await handle_direct(scope, question)
     if route == "compound":
-        return handle_compound(scope, question, get_loop(loop))
+        return await handle_compound(scope, question, get_loop(loop))
     if route == "complex" and loop == "anrag":
-        return handle_complex(scope, question)
+        return await handle_complex(scope, question)
     if route == "single" and loop == "anrag":
-        return handle_single(scope, question)
-    return get_loop(loop).run(scope, question, "answer")
+        return await handle_single(scope, question)
+    return await get_loop(loop).run(scope, question, "answer")

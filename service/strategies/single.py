@@ -8,36 +8,31 @@ answer that was shown is withdrawn. It is restored if the longer way finds none.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
-from service.answer.events import BaseEvent, RouteChosen, Stop, Token, Withdraw
+from service.answer.events import RouteChosen, Token, Withdraw
 from service.answer.inquiry import Inquiry, OpenStep, Scope
-from service.core.concurrency import closing
 from service.core.domain import Flag, RouteName
 from service.core.settings import EscalationSettings
 from service.strategies.anrag import retrieve_and_answer
+from service.strategies.base import Outcome
 from service.strategies.complex import MAX_STEPS, handle_complex
 
 AFTER: RouteName = "complex"
 
 
-async def handle_single(scope: Scope, question: str) -> AsyncIterator[BaseEvent]:
+async def handle_single(scope: Scope, question: str) -> Outcome:
     inquiry = scope.inquiry
     escalates = may_escalate(inquiry)
     step = scope.step("retrieve", question)
     step.weighed = escalates and inquiry.settings.escalation.below > 0
-    yield step.start()
-    async with closing(retrieve_and_answer(step, question, "answer")) as events:
-        async for event in events:
-            yield event
-    yield step.end()
+    await step.start()
+    await retrieve_and_answer(step, question, "answer")
+    await step.end()
     failed = fails_check(step.flags, step.probability, inquiry.settings.escalation)
     if not (escalates and failed) or inquiry.budget.exhausted():
-        yield Stop(step=step.id, stopped_by=step.stopped_by, answered=step.answer is not None)
-        return
-    async with closing(_escalate(scope, step, question)) as events:
-        async for event in events:
-            yield event
+        return Outcome(step.answer, step.stopped_by)
+    return await _escalate(scope, step, question)
 
 
 def may_escalate(inquiry: Inquiry) -> bool:
@@ -63,18 +58,16 @@ def fails_check(
     return probability is not None and probability < settings.below
 
 
-async def _escalate(scope: Scope, first: OpenStep, question: str) -> AsyncIterator[BaseEvent]:
+async def _escalate(scope: Scope, first: OpenStep, question: str) -> Outcome:
     if first.answer:
-        yield Withdraw(step=first.id, role="answer", reason="restart")
+        await first.emit(Withdraw(role="answer", reason="restart"))
     step = scope.step("route", question)
     step.flag("escalated")
-    yield step.start()
-    yield RouteChosen(step=step.id, route=AFTER, loop="anrag", by="escalation")
-    yield step.end()
-    async with closing(handle_complex(scope, question, failed=question)) as events:
-        async for event in events:
-            if isinstance(event, Stop) and not event.answered and first.answer:
-                yield Token(step=first.id, role="answer", text=first.answer)
-                yield event.model_copy(update={"answered": True})
-            else:
-                yield event
+    await step.start()
+    await step.emit(RouteChosen(route=AFTER, loop="anrag", by="escalation"))
+    await step.end()
+    outcome = await handle_complex(scope, question, failed=question)
+    if outcome.answer or not first.answer:
+        return outcome
+    await first.emit(Token(role="answer", text=first.answer))
+    return Outcome(first.answer, outcome.stopped_by)

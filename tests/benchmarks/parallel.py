@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from service.answer.inquiry import Scope
-from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.strategies.anrag import Anrag
@@ -78,9 +77,7 @@ async def main() -> None:
         await judge_relevance(step, "q", PASSAGES[:count])
 
     async def part() -> None:
-        async with closing(Anrag().run(asked(), PARTS[0], "draft")) as events:
-            async for _ in events:
-                pass
+        await Anrag().run(asked(), PARTS[0], "draft")
 
     async def whole() -> None:
         async for _ in answer_stream(asked().inquiry):

@@ -10,13 +10,13 @@ from typing import Any
 from service.answer.budget import Limits
 from service.answer.calls import Roles
 from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
-from service.answer.inquiry import Inquiry, Scope
+from service.answer.inquiry import Inquiry
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import GenerationRequest
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
-from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 
 GOLDEN = Path(__file__).parent / "autorag"
 
@@ -50,7 +50,7 @@ async def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """What the loop asked the engine, and what came out."""
     with ScriptedGenerator(map(ScriptStep, case["outputs"]), ordered=True) as engine:
         asked = inquiry_of(case, engine)
-        loop = Autorag().run(Scope(asked), case["question"], "answer")
+        loop = loop_events(Autorag(), asked, case["question"])
         events = [event async for event in loop]
     ends = [event for event in events if isinstance(event, StepEnd)]
     stop = next(event for event in events if isinstance(event, Stop))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from service.answer.budget import Budget, Limits
-from service.answer.calls import Role, Roles
+from service.answer.calls import CallObserver, Role, Roles
 from service.answer.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
-from service.answer.inquiry import Inquiry, Observer, QuestionRequest, Scope
+from service.answer.inquiry import Inquiry, QuestionRequest
 from service.core.domain import Passage, ScoredPassage
 from service.core.settings import Settings
 from service.engines.base import Generator
@@ -26,6 +26,7 @@ from service.retrieval.base import Filter, SearchRequest, SearchResult
 from service.strategies.dragin import Dragin
 from service.strategies.dragin.prompts import opening_layout, shown
 from service.strategies.dragin.words import join
+from tests.support.asking import loop_events
 
 RECORD = Path(__file__).parent / "dragin_official.json"
 SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
@@ -156,7 +157,7 @@ async def run_ours(
     *,
     profile: str = "official",
     templates: TemplateSet = TEMPLATES,
-    observer: Observer | None = None,
+    observer: CallObserver | None = None,
     **dragin: Any,
 ) -> Trajectory:
     """`dragin`: further settings of the loop."""
@@ -183,7 +184,7 @@ async def run_ours(
         settings=settings,
         observer=observer,
     )
-    return trajectory([e async for e in Dragin().run(Scope(asked), question, "answer")])
+    return trajectory([e async for e in loop_events(Dragin(), asked, question)])
 
 
 def trajectory(events: Sequence[BaseEvent]) -> Trajectory:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from service.answer.budget import Budget, Limits
 from service.answer.calls import Role, Roles
-from service.answer.events import AnswerReady, BaseEvent, Failed
-from service.answer.inquiry import Inquiry, QuestionRequest
+from service.answer.events import AnswerReady, BaseEvent, Failed, Stop, TokenRole
+from service.answer.inquiry import Emit, Inquiry, QuestionRequest, Scope
+from service.core.channel import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
 from service.encoders.base import Labelling
@@ -17,6 +18,7 @@ from service.engines.base import Generator
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.strategies.base import Loop
 from service.strategies.pipeline import answer_stream
 
 
@@ -79,6 +81,19 @@ def inquiry(
         retriever=retriever,
         settings=settings or Settings(),
     )
+
+
+def loop_events(
+    loop: Loop, asked: Inquiry, question: str, as_role: TokenRole = "answer", part: str = ""
+) -> AsyncIterator[BaseEvent]:
+    """The events of a loop run on its own, and its outcome as a last `Stop`."""
+
+    async def work(emit: Emit) -> None:
+        asked.emit = emit
+        answer, stopped_by = await loop.run(Scope(asked, part), question, as_role)
+        await emit(Stop(stopped_by=stopped_by, answered=answer is not None))
+
+    return emitted(work)
 
 
 async def events_of(

@@ -10,14 +10,12 @@ is shown once it is known which step it opens.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from service.answer.calls import Role
-from service.answer.events import BaseEvent, Stop, Token, TokenRole, Withdraw
+from service.answer.events import BaseEvent, Token, TokenRole
 from service.answer.inquiry import Inquiry, OpenStep, Scope
-from service.core.concurrency import closing
 from service.core.domain import AutoragMode, LoopName, Passage, StoppedBy
 from service.core.errors import LimitReached
 from service.core.settings import AutoragSettings
@@ -45,6 +43,7 @@ from service.strategies.autorag.dialogue import (
 )
 from service.strategies.autorag.record import Record
 from service.strategies.autorag.turns import ANYWHERE, AT_LINES, Piece, TurnStream, read_turn
+from service.strategies.base import Outcome
 from service.strategies.revelator.parsing import ends_with, read_answer
 
 EVIDENCE: Final = 6  # passages, as three searches bring
@@ -60,9 +59,7 @@ class Autorag:
 
     name: LoopName = "autorag"
 
-    async def run(
-        self, scope: Scope, question: str, as_role: TokenRole
-    ) -> AsyncIterator[BaseEvent]:
+    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """T is the request's `max_steps` where it names one, T^PK is at most T."""
         inquiry = scope.inquiry
         settings = inquiry.settings.autorag
@@ -87,9 +84,7 @@ class Autorag:
             record=Record(scope, question, as_role),
             final=as_role == "answer",
         )
-        async with closing(conversation.events()) as events:
-            async for event in events:
-                yield event
+        return await conversation.run()
 
 
 @dataclass(slots=True)
@@ -113,25 +108,17 @@ class _Conversation:
     unread: bool = False
     wrong: str | None = None
 
-    async def events(self) -> AsyncIterator[BaseEvent]:
+    async def run(self) -> Outcome:
         try:
             while self._may_go_on():
-                async with closing(self._cycle()) as events:
-                    async for event in events:
-                        yield event
+                await self._cycle()
         except LimitReached as limit:
             self.stopped_by = limit.stopped_by
         if not self.ended:
-            async with closing(self._last_words()) as events:
-                async for event in events:
-                    yield event
+            await self._last_words()
         if read_answer(self.record.answer, self.plan.question).declined:
-            for event in self.record.decline():
-                yield event
-        answered = self.record.conclude()
-        for event in self.record.close():
-            yield event
-        yield Stop(stopped_by=self.stopped_by, answered=answered)
+            await self.record.decline()
+        return Outcome(await self.record.close(), self.stopped_by)
 
     def _may_go_on(self) -> bool:
         if self.ended or isinstance(self.action, GiveUp):
@@ -146,58 +133,48 @@ class _Conversation:
         abstains = self.inquiry.settings.answers.no_evidence == "abstain"
         return abstains and self.plan.retrieved > 0 and not self.seen
 
-    async def _cycle(self) -> AsyncIterator[BaseEvent]:
+    async def _cycle(self) -> None:
         """One turn, and the document it asks for."""
-        async with closing(self._turn()) as events:
-            async for event in events:
-                yield event
+        await self._turn()
         match self.action:
             case GiveUp(stopped_by):
                 self.stopped_by = stopped_by
             case Imagine() if self._unfounded:
                 self.stopped_by, self.ended = "max_steps", True
             case Search() as search if self._may_go_on():
-                async with closing(self._search(search)) as events:
-                    async for event in events:
-                        yield event
+                await self._search(search)
             case Imagine(query) if self._may_go_on():
-                async with closing(self._imagine(query)) as events:
-                    async for event in events:
-                        yield event
+                await self._imagine(query)
 
     # ---- a turn of the model
 
-    async def _turn(self, final: bool = False) -> AsyncIterator[BaseEvent]:
+    async def _turn(self, final: bool = False) -> None:
         """Let the model speak and decide what follows; an answer is shown as it comes."""
-        request, call, stream = self._turn_request(), self.record.call(), self._stream()
+        request, call = self._turn_request(), self.record.call()
+        stream = TurnStream(self.plan.form)
+
+        async def show(event: BaseEvent) -> None:
+            nonlocal stream
+            if isinstance(event, Token):
+                await self._show(stream.feed(event.text), stream.text)
+            else:
+                stream = TurnStream(self.plan.form)
+                await self.record.restart()
+
         try:
-            async with closing(call.write("reader", request, "draft", final=final)) as tokens:
-                async for token in tokens:
-                    if isinstance(token, Withdraw):
-                        stream = self._stream()
-                        for event in self.record.restart():
-                            yield event
-                        continue
-                    for event in self._show(stream.feed(token.text), stream.text):
-                        yield event
+            await call.write("reader", request, "draft", final=final, show=show)
         finally:
             self.record.owed = self.record.owed.plus(call.usage)
-        for event in self._show(stream.finish(), stream.text):
-            yield event
+        await self._show(stream.finish(), stream.text)
         self.dialogue.learn(request.messages, call.usage.prompt_tokens)
         self.action = self.plan.decide(stream.text, self.dialogue.shown, cut=call.cut)
         if isinstance(self.action, Remind):
             self.wrong = stream.text
-            for event in self.record.restart():
-                yield event
+            await self.record.restart()
             return
         self.dialogue.reply(stream.text)
-        for event in self._read(stream.text):
-            yield event
+        await self._read(stream.text)
         self._flag_cut(call, stream.text)
-
-    def _stream(self) -> TurnStream:
-        return TurnStream(self.plan.form)
 
     def _turn_request(self) -> GenerationRequest:
         settings, most = self.inquiry.settings.autorag, self.plan.max_tokens
@@ -212,28 +189,25 @@ class _Conversation:
         stop = () if self.tuned else FEW_SHOT_STOPS
         return GenerationRequest(messages=tuple(messages), max_tokens=most, stop=stop)
 
-    def _show(self, pieces: list[Piece], text: str) -> list[BaseEvent]:
-        """The events of pieces of the turn whose text so far is `text`."""
-        events: list[BaseEvent] = []
+    async def _show(self, pieces: list[Piece], text: str) -> None:
+        """Show pieces of the turn whose text so far is `text`."""
         for piece in pieces:
             if piece.kind == "void":
-                events += self.record.withdraw()
+                await self.record.withdraw()
             elif piece.kind == "draft":
-                events += self.record.draft(piece.text)
+                await self.record.draft(piece.text)
             elif not self._unfounded:
-                events += self._answer(piece.text, read_turn(text, self.plan.form).thought)
-        return events
+                await self._answer(piece.text, read_turn(text, self.plan.form).thought)
 
-    def _answer(self, text: str, thought: str | None) -> list[BaseEvent]:
+    async def _answer(self, text: str, thought: str | None) -> None:
         """More of the answer, written after `thought`; without passages it is closed-book."""
         if self.seen and thought:
             self.record.read(thought)
-        events = self.record.write(text, thought)
+        await self.record.write(text, thought)
         if not self.seen and self.record.step:
             self.record.step.flag("closed_book")
-        return events
 
-    def _read(self, text: str) -> list[BaseEvent]:
+    async def _read(self, text: str) -> None:
         """What a whole turn changes: its reasoning is kept, its answer stands or falls."""
         self.unread = False
         asked_again, self.wrong = self.wrong is not None, None
@@ -246,14 +220,14 @@ class _Conversation:
             self.finding = self.thought
             self.record.read(self.thought)
         if not isinstance(self.action, Conclude):
-            return self.record.withdraw()
+            await self.record.withdraw()
+            return
         self.ended = True
         if self._unfounded:
-            return []
-        events = self._answer(self.action.answer[len(self.record.answer) :], self.thought)
+            return
+        await self._answer(self.action.answer[len(self.record.answer) :], self.thought)
         if asked_again and self.record.step:
             self.record.step.flag("repaired")
-        return events
 
     def _flag_cut(self, call: OpenStep, text: str) -> None:
         """An answer that reaches the end of a text that was cut is no whole one."""
@@ -263,26 +237,23 @@ class _Conversation:
 
     # ---- documents
 
-    async def _search(self, search: Search) -> AsyncIterator[BaseEvent]:
+    async def _search(self, search: Search) -> None:
         """Lines 7 to 9: the first m passages not seen before are the next user turn.
 
         Excluding what was seen before the cut makes the depth of the search irrelevant
         (METHODS.md §6 #17).
         """
-        step, events = self.record.open("retrieve", self.record.question, self.thought)
-        for event in events:
-            yield event
+        step = await self.record.open("retrieve", self.record.question, self.thought)
         if search.repaired:
             step.flag("repaired")
         if self.plan.shortened:
             step.flag("shortened")
         if self.plan.echoed:
             step.flag("prompt_example")
-        yield step.begin_search(search.query)
         top_k = self.inquiry.request.top_k or self.inquiry.settings.autorag.limits.passages
         result = await step.search(search.query, top_k, frozenset(self.seen))
         passages = [hit.passage for hit in result.passages]
-        yield step.passages_event(result, [True] * len(passages), [None] * len(passages))
+        await step.show_passages(result, [True] * len(passages), [None] * len(passages))
         if not passages:
             step.flag("no_new_evidence" if self.seen else "no_evidence")
         self.seen.update({passage.passage_id: passage for passage in passages})
@@ -291,52 +262,37 @@ class _Conversation:
         self.dialogue.document(self.plan.document_number, text)
         self.unread = bool(passages)
 
-    async def _imagine(self, query: str) -> AsyncIterator[BaseEvent]:
+    async def _imagine(self, query: str) -> None:
         """Lines 13 and 14: the model writes the document itself."""
-        step, events = self.record.open("retrieve", query, self.thought)
-        for event in events:
-            yield event
+        step = await self.record.open("retrieve", query, self.thought)
         step.flag("closed_book")
         if self.plan.shortened:
             step.flag("shortened")
         templates = self.inquiry.roles.reader.templates
         request = knowledge_request(templates, self.plan.question, query)
-        pieces: list[str] = []
-        async with closing(step.write("reader", request, "draft")) as tokens:
-            async for token in tokens:
-                if isinstance(token, Token):
-                    pieces.append(token.text)
-                else:
-                    pieces.clear()
-                yield token
-        yield Token(step=step.id, role="draft", text="\n\n")  # its reading follows in the same step
-        self.dialogue.document(self.plan.document_number, document_text(["".join(pieces)]))
+        await step.write("reader", request, "draft")
+        await step.emit(Token(role="draft", text="\n\n"))  # its reading follows in the same step
+        self.dialogue.document(self.plan.document_number, document_text([step.written]))
         self.unread = True
 
     # ---- the end
 
-    async def _last_words(self) -> AsyncIterator[BaseEvent]:
+    async def _last_words(self) -> None:
         """No step may follow: answer from documents not read yet, else from what was written of an
         answer or thought last, else directly."""
         may_read = self.final or self.stopped_by != "deadline"
         if self.unread and may_read:
-            for event in self.record.restart():
-                yield event
+            await self.record.restart()
             try:
-                async with closing(self._turn(self.final)) as events:
-                    async for event in events:
-                        yield event
+                await self._turn(self.final)
             except LimitReached as limit:
                 self.stopped_by = limit.stopped_by
         if self.ended or self._unfounded or self.record.answer:
             return
         if self.finding:
-            for event in self.record.write(self.finding, None):
-                yield event
-            return
-        async with closing(self._answer_directly()) as events:
-            async for event in events:
-                yield event
+            await self.record.write(self.finding, None)
+        else:
+            await self._answer_directly()
 
     def _direct_request(self) -> GenerationRequest:
         reader = self.inquiry.roles.reader
@@ -347,12 +303,10 @@ class _Conversation:
         newest = list(self.seen.values())[-most:]
         return evidence_request(reader.templates, self.plan.question, newest)
 
-    async def _answer_directly(self) -> AsyncIterator[BaseEvent]:
+    async def _answer_directly(self) -> None:
         """NAIVE (line 17), which published checkpoints answer from memory; other models answer from
         the newest passages where any were found."""
-        step, events = self.record.open_answer(None)
-        for event in events:
-            yield event
+        step = await self.record.open_answer(None)
         step.flag("fallback_direct")
         if not self.seen:
             step.flag("closed_book")
@@ -360,20 +314,13 @@ class _Conversation:
             step.flag("prompt_example")
         request = self._direct_request()
         try:
-            async with closing(
-                step.write("reader", request, self.record.as_role, final=self.final)
-            ) as tokens:
-                async for token in tokens:
-                    if isinstance(token, Withdraw):
-                        self.record.answer = ""
-                    else:
-                        self.record.answer += token.text
-                    yield token
+            await step.write("reader", request, self.record.as_role, final=self.final)
         except LimitReached as limit:
             self.stopped_by = limit.stopped_by
+        self.record.answer = step.written
         self._flag_cut(step, self.record.answer)
         prompt = request.messages[-1].content
         if isinstance(prompt, Prompt) and self.record.answer and prompt.gives(self.record.answer):
             step.flag("prompt_example")
-            for event in self.record.withdraw("repair") if self.seen else []:
-                yield event
+            if self.seen:
+                await self.record.withdraw("repair")

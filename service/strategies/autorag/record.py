@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from service.answer.events import BaseEvent, ThoughtWritten, Token, TokenRole, Withdraw
+from service.answer.events import ThoughtWritten, Token, TokenRole, Withdraw
 from service.answer.inquiry import OpenStep, Scope
 from service.core.domain import CallUsage, StepKind
 
@@ -31,83 +31,76 @@ class Record:
         """A step that is never shown: it counts a call until a step can be charged with it."""
         return OpenStep(self.scope.inquiry, "", "retrieve")
 
-    def open(
-        self, kind: StepKind, question: str, thought: str | None
-    ) -> tuple[OpenStep, list[BaseEvent]]:
+    async def open(self, kind: StepKind, question: str, thought: str | None) -> OpenStep:
         """Close the open step, open the next one; it is charged with what is owed."""
-        events = self._end()
+        await self._end()
         step = self.step = self.scope.step(kind, question)
         self.drafted = False
         self._charge(step)
-        events.append(step.start())
+        await step.start()
         if thought:
-            events.append(ThoughtWritten(step=step.id, text=thought))
-        return step, events
+            await step.emit(ThoughtWritten(text=thought))
+        return step
 
-    def open_answer(self, thought: str | None) -> tuple[OpenStep, list[BaseEvent]]:
-        """The step that the answer is written in, if it is not open yet."""
+    async def open_answer(self, thought: str | None) -> OpenStep:
+        """The step that the answer is written in; opened if it is not open yet."""
         if self.step is not None and self.step.kind == "answer":
-            return self.step, []
-        return self.open("answer", self.question, thought)
+            return self.step
+        return await self.open("answer", self.question, thought)
 
     def read(self, thought: str | None) -> None:
         """The open retrieval's documents were read, with this result."""
         if self.step is not None and self.step.kind == "retrieve":
             self.step.answer = thought
 
-    def draft(self, text: str) -> list[BaseEvent]:
+    async def draft(self, text: str) -> None:
         """Reasoning, shown in the step whose documents it is about."""
-        if self.step is None or self.step.kind == "answer":
-            return []
-        self.drafted = True
-        return [Token(step=self.step.id, role="draft", text=text)]
+        if self.step is not None and self.step.kind != "answer":
+            self.drafted = True
+            await self.step.emit(Token(role="draft", text=text))
 
-    def write(self, text: str, thought: str | None) -> list[BaseEvent]:
+    async def write(self, text: str, thought: str | None) -> None:
         """More of the answer."""
-        if not text:
-            return []
-        step, events = self.open_answer(thought)
-        self.answer += text
-        return [*events, Token(step=step.id, role=self.as_role, text=text)]
+        if text:
+            step = await self.open_answer(thought)
+            self.answer += text
+            await step.emit(Token(role=self.as_role, text=text))
 
-    def withdraw(self, reason: Literal["restart", "repair"] = "restart") -> list[BaseEvent]:
+    async def withdraw(self, reason: Literal["restart", "repair"] = "restart") -> None:
         """What was written of the answer is void."""
-        if not self.answer or self.step is None:
-            return []
-        self.answer = ""
-        return [Withdraw(step=self.step.id, role=self.as_role, reason=reason)]
+        if self.answer and self.step is not None:
+            self.answer = ""
+            await self.step.emit(Withdraw(role=self.as_role, reason=reason))
 
-    def decline(self) -> list[BaseEvent]:
+    async def decline(self) -> None:
         """What was written says that there is no answer."""
         if self.step is not None:
             self.step.flag("declined")
-        return self.withdraw("repair")
+        await self.withdraw("repair")
 
-    def restart(self) -> list[BaseEvent]:
+    async def restart(self) -> None:
         """The turn under way is void: it will be written again."""
-        events = self.withdraw()
+        await self.withdraw()
         if self.drafted and self.step is not None and self.step.kind == "retrieve":
-            events.append(Withdraw(step=self.step.id, role="draft", reason="restart"))
-        return events
+            await self.step.emit(Withdraw(role="draft", reason="restart"))
 
-    def conclude(self) -> bool:
-        """What stands is the answer; whether there is one."""
+    async def close(self) -> str | None:
+        """End the last step with what stands as the answer, and return that. The step is charged
+        with what no other was; calls that opened none have one of their own."""
         if self.writes_answer and self.step is not None:
             self.step.answer = self.answer or None
-        return bool(self.answer)
-
-    def close(self) -> list[BaseEvent]:
-        """End the last step; it is charged with what no other was. Calls that opened none have one
-        of their own."""
-        events = self.open_answer(None)[1] if self.step is None and self.owed.llm_calls else []
+        if self.step is None and self.owed.llm_calls:
+            await self.open_answer(None)
         if self.step is not None:
             self._charge(self.step)
-        return [*events, *self._end()]
+        await self._end()
+        return self.answer or None
 
     def _charge(self, step: OpenStep) -> None:
         step.charge(self.owed)
         self.owed = CallUsage()
 
-    def _end(self) -> list[BaseEvent]:
+    async def _end(self) -> None:
         step, self.step = self.step, None
-        return [step.end()] if step is not None else []
+        if step is not None:
+            await step.end()

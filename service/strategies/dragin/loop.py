@@ -9,7 +9,6 @@ stands behind "the answer is", in the last step.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from typing import Final
 
@@ -17,22 +16,14 @@ import anyio.to_thread
 import structlog
 
 from service.answer.calls import Roles
-from service.answer.events import (
-    BaseEvent,
-    Stop,
-    ThoughtWritten,
-    Token,
-    TokenRole,
-    Trigger,
-    Withdraw,
-)
+from service.answer.events import ThoughtWritten, Token, TokenRole, Trigger, Withdraw
 from service.answer.inquiry import OpenStep, Scope
-from service.core.concurrency import closing
 from service.core.domain import LoopName
 from service.core.errors import LimitReached
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
 from service.retrieval.base import SearchResult
+from service.strategies.base import Outcome
 from service.strategies.drafting import gives_signals
 from service.strategies.dragin.answers import (
     ANSWER_TOKENS,
@@ -74,9 +65,7 @@ class Dragin:
             return f"the templates in {reader.templates.folder} have no {lacking[0]}.txt"
         return missing(own.tagger) or missing(own.sentences)
 
-    async def run(
-        self, scope: Scope, question: str, as_role: TokenRole
-    ) -> AsyncIterator[BaseEvent]:
+    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """Most retrievals: the request's `max_steps` where it names one."""
         inquiry = scope.inquiry
         options = resolve(inquiry.settings.dragin)
@@ -95,53 +84,40 @@ class Dragin:
             ),
             step=OpenStep(inquiry, "", "answer"),
         )
-        async with closing(_events(run)) as events:
-            async for event in events:
-                yield event
+        return await _draft_and_retrieve(run)
 
 
-async def _events(run: Run) -> AsyncIterator[BaseEvent]:
+async def _draft_and_retrieve(run: Run) -> Outcome:
     try:
         while not run.ended:
             if why := run.inquiry.budget.exhausted():
                 run.stopped_by = "deadline" if why == "deadline" else "budget"
                 break
-            async with closing(_round(run)) as events:
-                async for event in events:
-                    yield event
+            await _round(run)
     except LimitReached as limit:
         run.stopped_by = limit.stopped_by
-    async with closing(_conclude(run)) as events:
-        async for event in events:
-            yield event
+    return await _conclude(run)
 
 
-async def _round(run: Run) -> AsyncIterator[BaseEvent]:
+async def _round(run: Run) -> None:
     """Lines 3 to 12: a draft that stands, or one that is withdrawn and a retrieval."""
     before = len(run.layout.written)
-    for event in run.open("answer"):
-        yield event
+    await run.open("answer")
     draft = await open_draft(run)
-    async with closing(read_draft(run, draft)) as tokens:
-        async for token in tokens:
-            yield token
+    await read_draft(run, draft)
     run.count_sentences(draft.watch.text)
     if draft.hit is None and run.wants_search(draft.watch.text):
-        yield Withdraw(step=run.step.id, role="draft", reason="trigger")
-        async with closing(_search_question(run)) as events:
-            async for event in events:
-                yield event
+        await run.step.emit(Withdraw(role="draft", reason="trigger"))
+        await _search_question(run)
     elif draft.hit is None or not run.may_retrieve:
         run.write(draft.watch.text)
         if text := draft.watch.text.strip():
-            yield ThoughtWritten(step=run.step.id, text=text)
+            await run.step.emit(ThoughtWritten(text=text))
         if draft.hit is not None:
             run.stopped_by, run.ended = "max_steps", True
     else:
-        yield Withdraw(step=run.step.id, role="draft", reason="trigger")
-        async with closing(_retrieve(run, draft, draft.hit)) as events:
-            async for event in events:
-                yield event
+        await run.step.emit(Withdraw(role="draft", reason="trigger"))
+        await _retrieve(run, draft, draft.hit)
     await _check_end(run, before)
 
 
@@ -159,55 +135,45 @@ async def _check_end(run: Run, before: int) -> None:
         run.ended = True
 
 
-async def _retrieve(run: Run, draft: Draft, hit: Hit) -> AsyncIterator[BaseEvent]:
+async def _retrieve(run: Run, draft: Draft, hit: Hit) -> None:
     """Lines 8 to 11."""
-    for event in run.open("retrieve"):
-        yield event
+    await run.open("retrieve")
     kept, drafted = hit.previous, hit.sentence
     if run.options.truncate_at_token:
         kept = join(kept, *(word.word.text for word in hit.words[: hit.first]))
         drafted = join(*(word.word.text for word in hit.words[hit.first :])) or drafted
     if kept:
-        yield ThoughtWritten(step=run.step.id, text=kept)
+        await run.step.emit(ThoughtWritten(text=kept))
     query = await make_query(run, draft, hit)
-    yield _trigger(run, hit, query)
+    await run.step.emit(_trigger(run, hit, query))
     run.write(kept)
-    async with closing(_search(run, query, drafted)) as events:
-        async for event in events:
-            yield event
+    await _search(run, query, drafted)
 
 
-async def _search_question(run: Run) -> AsyncIterator[BaseEvent]:
+async def _search_question(run: Run) -> None:
     """A draft declined before anything was searched, sure that it does not know: the question is
     the query, and nothing of the draft stands."""
-    for event in run.open("retrieve"):
-        yield event
-    async with closing(_search(run, run.question.strip(), "")) as events:
-        async for event in events:
-            yield event
+    await run.open("retrieve")
+    await _search(run, run.question.strip(), "")
 
 
-async def _search(run: Run, query: str, drafted: str) -> AsyncIterator[BaseEvent]:
+async def _search(run: Run, query: str, drafted: str) -> None:
     """Passages for the query, and the sentence that the model writes from them."""
     run.retrievals += 1
     run.step.hallucinated = 1
     layout = replace(run.layout, passages=())
     if query:
-        yield run.step.begin_search(query)
         top_k = run.inquiry.request.top_k or TOP_K
         result = await run.step.search(query, top_k, shape="best_fields")
         layout = await _with_passages(run, layout, result)
-        yield _passages(run, result, layout)
+        await _show_passages(run, result, layout)
     run.layout = layout
-    async with closing(rewrite(run, drafted)) as tokens:
-        async for token in tokens:
-            yield token
+    await rewrite(run, drafted)
 
 
 def _trigger(run: Run, hit: Hit, query: str) -> Trigger:
     word = hit.strongest
     return Trigger(
-        step=run.step.id,
         token=word.word.text,
         entropy=word.weight,
         attention=word.attention,
@@ -224,7 +190,7 @@ async def _with_passages(run: Run, layout: Layout, result: SearchResult) -> Layo
     return await run.fit(replace(layout, passages=texts))
 
 
-def _passages(run: Run, result: SearchResult, layout: Layout) -> BaseEvent:
+async def _show_passages(run: Run, result: SearchResult, layout: Layout) -> None:
     """Nobody judges, so what the prompt shows is kept."""
     room, kept = len(layout.passages), []
     for scored in result.passages:
@@ -232,19 +198,17 @@ def _passages(run: Run, result: SearchResult, layout: Layout) -> BaseEvent:
         kept.append(has_line and room > 0)
         room -= has_line
     reasons = [None if keep else "not shown" for keep in kept]
-    return run.step.passages_event(result, kept, reasons)
+    await run.step.show_passages(result, kept, reasons)
 
 
-async def _conclude(run: Run) -> AsyncIterator[BaseEvent]:
+async def _conclude(run: Run) -> Outcome:
     """The answer out of the text, after a call for it where the text has none
     (METHODS.md §3.2, failures)."""
     if run.unfounded:
-        yield run.step.end()
-        yield Stop(stopped_by=run.stopped_by, answered=False)
-        return
+        await run.step.end()
+        return Outcome(None, run.stopped_by)
     if run.step.kind != "answer" or not run.step.id:
-        for event in run.open("answer"):
-            yield event
+        await run.open("answer")
     text = await _concluded(run)
     answer = read_answer(text)
     if answer is None and run.stopped_by == "deadline":
@@ -259,9 +223,9 @@ async def _conclude(run: Run) -> AsyncIterator[BaseEvent]:
         run.step.flag("closed_book")
     if answer:
         run.step.answer = answer
-        yield Token(step=run.step.id, role=run.as_role, text=answer)
-    yield run.step.end()
-    yield Stop(stopped_by=run.stopped_by, answered=bool(answer))
+        await run.step.emit(Token(role=run.as_role, text=answer))
+    await run.step.end()
+    return Outcome(answer or None, run.stopped_by)
 
 
 async def _concluded(run: Run) -> str:

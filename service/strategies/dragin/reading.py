@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+from service.answer.calls import restarted
 from service.answer.events import Token, Withdraw
 from service.core.concurrency import closing
 from service.engines.signals import ContextRows, ScoreRequest, SignalRequest
-from service.strategies.drafting import DraftCall, begun_again, drafting, score
+from service.strategies.drafting import DraftCall, drafting, score
 from service.strategies.dragin.prompts import Prompt
 from service.strategies.dragin.rind import Hit
 from service.strategies.dragin.run import Run
@@ -31,28 +31,25 @@ async def open_draft(run: Run) -> Draft:
     return Draft(prompt, DraftWatch(run.options, run.tagger, run.splitter))
 
 
-async def read_draft(run: Run, draft: Draft) -> AsyncIterator[Token | Withdraw]:
-    """The draft's tokens as they come; begun again where a pool's worker is lost."""
+async def read_draft(run: Run, draft: Draft) -> None:
+    """Emit the draft's tokens as they come; begun again where a pool's worker is lost."""
 
-    def void() -> Withdraw | None:
+    async def void() -> None:
         shown = bool(draft.watch.text.strip())
         draft.watch = DraftWatch(run.options, run.tagger, run.splitter)
-        return Withdraw(step=run.step.id, role="draft", reason="restart") if shown else None
+        if shown:
+            await run.step.emit(Withdraw(role="draft", reason="restart"))
 
-    async with closing(begun_again(lambda: _read(run, draft), void)) as tokens:
-        async for token in tokens:
-            yield token
+    await restarted(lambda: _read(run, draft), void)
 
 
-async def _read(run: Run, draft: Draft) -> AsyncIterator[Token]:
+async def _read(run: Run, draft: Draft) -> None:
     options, watch = run.options, draft.watch
     request = SignalRequest(
         draft.prompt.text, options.limit, run.stops, attention=options.full_context
     )
     async with drafting(run.step, request) as call:
-        async with closing(_feed(run, draft, call)) as tokens:
-            async for token in tokens:
-                yield token
+        await _feed(run, draft, call)
         if options.full_context:
             draft.hit = draft.hit or watch.finish()
             if draft.hit is not None and run.may_retrieve and options.formulation == "real_words":
@@ -63,7 +60,7 @@ async def _read(run: Run, draft: Draft) -> AsyncIterator[Token]:
         draft.hit = watch.judge_scored(scoring)
 
 
-async def _feed(run: Run, draft: Draft, call: DraftCall) -> AsyncIterator[Token]:
+async def _feed(run: Run, draft: Draft, call: DraftCall) -> None:
     """Feed the watch until it has a hit that may be followed by a retrieval; without one the draft
     stands, so it is read to its end. White space before the first word is not shown."""
     watch = draft.watch
@@ -76,7 +73,7 @@ async def _feed(run: Run, draft: Draft, call: DraftCall) -> AsyncIterator[Token]
                     draft.hit = draft.hit or hit
             new = watch.text[begin:] if watch.text[:begin].strip() else watch.text.lstrip()
             if new:
-                yield Token(step=run.step.id, role="draft", text=new)
+                await run.step.emit(Token(role="draft", text=new))
             if draft.hit is not None and run.may_retrieve:
                 return
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
+from service.answer.calls import restarted
 from service.answer.events import Token, Withdraw
 from service.core.concurrency import closing
 from service.engines.base import GenerationRequest
-from service.strategies.drafting import begun_again, writing
+from service.strategies.drafting import writing
 from service.strategies.dragin.first_sentence import FirstSentence
 from service.strategies.dragin.run import Run
 
 
-async def rewrite(run: Run, drafted: str) -> AsyncIterator[Token | Withdraw]:
+async def rewrite(run: Run, drafted: str) -> None:
     """The call ends as soon as its first sentence is certain, and is begun again where a pool's
     worker is lost. Without passages the sentence stands as `drafted`: the same prompt would write
     it again. A sentence out of the demonstrations is flagged; drafting goes on from it."""
@@ -22,14 +21,13 @@ async def rewrite(run: Run, drafted: str) -> AsyncIterator[Token | Withdraw]:
     else:
         first = FirstSentence(run.splitter)
 
-        def void() -> Withdraw | None:
+        async def void() -> None:
             nonlocal first
             shown, first = bool(first.sentence), FirstSentence(run.splitter)
-            return Withdraw(step=run.step.id, role="draft", reason="restart") if shown else None
+            if shown:
+                await run.step.emit(Withdraw(role="draft", reason="restart"))
 
-        async with closing(begun_again(lambda: _write(run, first), void)) as tokens:
-            async for token in tokens:
-                yield token
+        await restarted(lambda: _write(run, first), void)
         sentence = first.sentence
         run.count_sentences(first.text)
     if run.borrows(sentence):
@@ -38,12 +36,12 @@ async def rewrite(run: Run, drafted: str) -> AsyncIterator[Token | Withdraw]:
     run.step.answer = sentence or None
 
 
-async def _write(run: Run, first: FirstSentence) -> AsyncIterator[Token]:
+async def _write(run: Run, first: FirstSentence) -> None:
     step, prompt = run.step, run.layout.prompt().text
     request = GenerationRequest(prompt=prompt, max_tokens=run.options.limit, stop=run.stops)
     async with closing(writing(step, request, lambda: first.done)) as pieces:
         async for piece in pieces:
             if text := first.feed(piece):
-                yield Token(step=step.id, role="draft", text=text)
+                await step.emit(Token(role="draft", text=text))
     if not first.done and (text := first.finish()):
-        yield Token(step=step.id, role="draft", text=text)
+        await step.emit(Token(role="draft", text=text))

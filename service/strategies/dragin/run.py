@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from service.answer.events import BaseEvent, TokenRole
+from service.answer.events import TokenRole
 from service.answer.inquiry import Inquiry, OpenStep, Scope
 from service.core.domain import StepKind, StoppedBy
 from service.prompts.examples import is_example
@@ -72,11 +72,12 @@ class Run:
         abstains = self.inquiry.settings.answers.no_evidence == "abstain"
         return abstains and self.retrievals > 0 and not self.seen
 
-    def open(self, kind: StepKind) -> list[BaseEvent]:
+    async def open(self, kind: StepKind) -> None:
         """Close the open step and open the next; a step without an id was never shown."""
-        events: list[BaseEvent] = [self.step.end()] if self.step.id else []
+        if self.step.id:
+            await self.step.end()
         self.step = self.scope.step(kind, self.question)
-        return [*events, self.step.start()]
+        await self.step.start()
 
     def write(self, *parts: str) -> None:
         self.layout = replace(self.layout, written=join(self.layout.written, *parts))

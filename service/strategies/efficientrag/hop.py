@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from service.answer.events import BaseEvent, Judgement, ThoughtWritten
+from service.answer.events import Judgement, ThoughtWritten
 from service.answer.inquiry import OpenStep
-from service.core.concurrency import closing, deadline
+from service.core.concurrency import deadline
 from service.core.domain import Passage
 from service.core.errors import DeadlineExceeded, LimitReached
 from service.encoders.base import PassageLabel, Tag
@@ -27,41 +27,37 @@ MAX_STEPS: Final = 4
 UNLABELLED: Final = 3  # passages of a hop that are read where no label says which
 
 
-async def hop(run: Run, query: str) -> AsyncIterator[BaseEvent]:
+async def hop(run: Run, query: str) -> None:
     """A step `retrieve`; leaves in `run.following` what follows."""
     run.hops += 1
     step = run.scope.step("retrieve", run.question)
-    yield step.start()
+    await step.start()
     try:
-        async with closing(_search(run, step, query)) as events:
-            async for event in events:
-                yield event
+        await _search(run, step, query)
     except LimitReached as limit:
         run.following = Read(limit.stopped_by)
     if isinstance(run.following, Read) and run.following.flag:
         step.flag(run.following.flag)
-    yield step.end()
+    await step.end()
 
 
-async def _search(run: Run, step: OpenStep, query: str) -> AsyncIterator[BaseEvent]:
-    yield step.begin_search(query)
+async def _search(run: Run, step: OpenStep, query: str) -> None:
     result = await step.search(query, run.inquiry.request.top_k or FETCH)
     found = [hit.passage for hit in result.passages]
-    yield step.passages_event(result, [None] * len(found), [None] * len(found))
+    await step.show_passages(result, [None] * len(found), [None] * len(found))
     try:
         labels = as_tagged(await _label(run, query, found), run.options)
     except DeadlineExceeded:
-        for judgement in _take(run, step, found, "not labelled"):
-            yield judgement
+        await _take(run, step, found, "not labelled")
         raise
     choices = run.pool.add(step.id, found, labels)
     for passage, label, choice in zip(found, labels, choices, strict=True):
-        yield _judgement(step, passage, choice, relevant=label.tag is not Tag.TERMINATE)
+        relevant = label.tag is not Tag.TERMINATE
+        await step.emit(_judgement(passage, choice, relevant=relevant))
     if not run.pool.candidates:
         step.flag("no_evidence")
         if run.inquiry.settings.answers.no_evidence == "top3_unfiltered":
-            for judgement in _take(run, step, found, "no passage was kept"):
-                yield judgement
+            await _take(run, step, found, "no passage was kept")
     added = sum(choice.kept for choice in choices)
     left = (run.inquiry.request.max_steps or MAX_STEPS) - run.hops
     decision = after_labels(labels, added, left, run.options)
@@ -69,7 +65,7 @@ async def _search(run: Run, step: OpenStep, query: str) -> AsyncIterator[BaseEve
         run.following = decision
         return
     if decision.infos:
-        yield ThoughtWritten(step=step.id, text="\n".join(decision.infos))
+        await step.emit(ThoughtWritten(text="\n".join(decision.infos)))
     run.following = await _filter(run, query, decision)
 
 
@@ -86,16 +82,16 @@ async def _filter(run: Run, query: str, ask: Ask) -> str | Read:
     return after_filter(query, filtered, run.options)
 
 
-def _take(run: Run, step: OpenStep, found: Sequence[Passage], why: str) -> list[Judgement]:
+async def _take(run: Run, step: OpenStep, found: Sequence[Passage], why: str) -> None:
     """The best-ranked passages into the pool, without a label that says so."""
     best = found[:UNLABELLED]
     run.pool.candidates += [Candidate(passage, step.id, Tag.CONTINUE, 0.0, why) for passage in best]
-    return [_judgement(step, passage, Choice(True, why), relevant=False) for passage in best]
+    for passage in best:
+        await step.emit(_judgement(passage, Choice(True, why), relevant=False))
 
 
-def _judgement(step: OpenStep, passage: Passage, choice: Choice, *, relevant: bool) -> Judgement:
+def _judgement(passage: Passage, choice: Choice, *, relevant: bool) -> Judgement:
     return Judgement(
-        step=step.id,
         passage_id=passage.passage_id,
         relevant=relevant,
         kept=choice.kept,

@@ -7,18 +7,18 @@ model, over the pool.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import structlog
 
 from service.answer.calls import Roles
-from service.answer.events import BaseEvent, Judgement, Stop, TokenRole
+from service.answer.events import Judgement, TokenRole
 from service.answer.inquiry import Scope
-from service.core.concurrency import closing
 from service.core.domain import LoopName, StoppedBy
 from service.core.settings import Settings
 from service.encoders.base import Labelling
+from service.strategies.base import Outcome
 from service.strategies.efficientrag.decisions import Read
 from service.strategies.efficientrag.hop import hop
 from service.strategies.efficientrag.options import resolve
@@ -45,9 +45,7 @@ class EfficientRag:
             return "efficientrag.labels is 3, but the labeler was trained with 2 tags"
         return None
 
-    async def run(
-        self, scope: Scope, question: str, as_role: TokenRole
-    ) -> AsyncIterator[BaseEvent]:
+    async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """Most retrievals: the request's `max_steps`, else 4."""
         options = resolve(scope.inquiry.settings.efficientrag)
         log.debug("efficientrag", id=scope.inquiry.id, **asdict(options))
@@ -60,9 +58,12 @@ class EfficientRag:
             pool=Pool(options.deduplicate),
             following=question,
         )
-        async with closing(_events(run)) as events:
-            async for event in events:
-                yield event
+        while isinstance(run.following, str):
+            if why := run.inquiry.budget.exhausted():
+                run.following = Read("deadline" if why == "deadline" else "budget")
+                break
+            await hop(run, run.following)
+        return await _conclude(run, run.following.stopped_by)
 
 
 def _labelling(roles: Roles) -> Labelling:
@@ -71,46 +72,27 @@ def _labelling(roles: Roles) -> Labelling:
     return roles.labelling
 
 
-async def _events(run: Run) -> AsyncIterator[BaseEvent]:
-    while isinstance(run.following, str):
-        if why := run.inquiry.budget.exhausted():
-            run.following = Read("deadline" if why == "deadline" else "budget")
-            break
-        async with closing(hop(run, run.following)) as events:
-            async for event in events:
-                yield event
-    async with closing(_conclude(run, run.following.stopped_by)) as events:
-        async for event in events:
-            yield event
-
-
-async def _conclude(run: Run, stopped_by: StoppedBy) -> AsyncIterator[BaseEvent]:
+async def _conclude(run: Run, stopped_by: StoppedBy) -> Outcome:
     """Line 10. An empty pool is read too where the profile or `answers.no_evidence` says so."""
     policy = run.inquiry.settings.answers.no_evidence
     closed_book = run.options.closed_book or policy == "closed_book"
     if not run.pool.candidates and (stopped_by == "deadline" or not closed_book):
-        yield Stop(stopped_by=stopped_by, answered=False)
-        return
+        return Outcome(None, stopped_by)
     step = run.scope.step("answer", run.question)
     reader = run.inquiry.roles.reader
     most = run.options.reader_passages or reader.generator.capabilities.passages
     shown = run.pool.to_read(most, room_for_passages(reader, run.question, run.options.official))
     for judgement in _left_out(run.pool, shown):
-        yield judgement
-    yield step.start()
+        await run.inquiry.emit(judgement)
+    await step.start()
     if not shown:
         step.flag("closed_book")
     elif len(shown) < min(most or len(run.pool.candidates), len(run.pool.candidates)):
         step.flag("shortened")
     passages = [candidate.passage for candidate in shown]
-    reading = read(step, run.question, passages, run.as_role, official=run.options.official)
-    async with closing(reading) as events:
-        async for event in events:
-            yield event
-    yield step.end()
-    if step.stopped_by != "answer":
-        stopped_by = step.stopped_by
-    yield Stop(step=step.id, stopped_by=stopped_by, answered=step.answer is not None)
+    await read(step, run.question, passages, run.as_role, official=run.options.official)
+    await step.end()
+    return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
 
 
 def _left_out(pool: Pool, shown: Sequence[Candidate]) -> list[Judgement]:

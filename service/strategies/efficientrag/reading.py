@@ -7,13 +7,12 @@ there is nothing to read; in every other case `closed` does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from service.answer.calls import Role
 from service.answer.events import BaseEvent, Token, TokenRole, Withdraw
 from service.answer.inquiry import OpenStep
-from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
@@ -44,7 +43,7 @@ async def read(
     as_role: TokenRole,
     *,
     official: bool = False,
-) -> AsyncIterator[BaseEvent]:
+) -> None:
     """Stream the answer and leave it in `step.answer`, None where none can be had.
 
     At a limit of the question, told in `step.stopped_by`, what was written so far is the answer.
@@ -53,12 +52,9 @@ async def read(
     prompt = _prompt(templates, question, passages, official)
     in_json = templates.has(TEMPLATE) and (official or bool(passages))
     if in_json:
-        events = _read_json(step, prompt, as_role, official)
+        await _read_json(step, prompt, as_role, official)
     else:
-        events = write_answer(step, prompt, as_role, closed=not passages)
-    async with closing(events) as stream:
-        async for event in stream:
-            yield event
+        await write_answer(step, prompt, as_role, closed=not passages)
 
 
 def room_for_passages(reader: Role, question: str, official: bool) -> int | None:
@@ -81,9 +77,7 @@ def _prompt(
     return templates.answer(question, texts) if texts else templates.closed(question)
 
 
-async def _read_json(
-    step: OpenStep, prompt: Prompt, as_role: TokenRole, official: bool
-) -> AsyncIterator[Token | Withdraw]:
+async def _read_json(step: OpenStep, prompt: Prompt, as_role: TokenRole, official: bool) -> None:
     """One retry where the output is no JSON with the key; then its plain text, flagged
     `repaired`, is the answer. One retry as well for an example of the prompt; then there is none.
     The official reader's is flagged and stands."""
@@ -97,9 +91,7 @@ async def _read_json(
         )
         field = AnswerField()
         try:
-            async with closing(_tokens(step, request, field, as_role)) as tokens:
-                async for token in tokens:
-                    yield token
+            await _write_field(step, request, field, as_role)
         except LimitReached as limit:
             stopped, step.stopped_by = True, limit.stopped_by
         shown = field.shown if stopped else ""
@@ -108,8 +100,7 @@ async def _read_json(
         echoed = settle(step, prompt, reading, echoed, keeps=official, last=take_text)
         if step.cut and step.answer and ends_with(field.text, step.answer):
             step.flag("shortened")
-        for event in _settled(step, field.shown, as_role):
-            yield event
+        await _correct(step, field.shown, as_role)
         if step.answer or reading.declined or take_text:
             return
 
@@ -125,29 +116,28 @@ def _read_reply(text: str, shown: str, question: str, *, take_text: bool) -> Ans
     return whole if take_text else NOTHING
 
 
-async def _tokens(
+async def _write_field(
     step: OpenStep, request: GenerationRequest, field: AnswerField, as_role: TokenRole
-) -> AsyncIterator[Token | Withdraw]:
-    """The answer's tokens out of one call."""
-    final = as_role == "answer"
-    async with closing(step.write("reader", request, as_role, final=final)) as events:
-        async for event in events:
-            if isinstance(event, Withdraw):
-                if field.restart():
-                    yield event
-            elif fresh := field.feed(event.text):
-                yield Token(step=step.id, role=as_role, text=fresh)
+) -> None:
+    """Make one call and emit the tokens of the answer in its JSON."""
+
+    async def show(event: BaseEvent) -> None:
+        if isinstance(event, Token):
+            if fresh := field.feed(event.text):
+                await step.emit(Token(role=as_role, text=fresh))
+        elif field.restart():
+            await step.emit(event)
+
+    await step.write("reader", request, as_role, final=as_role == "answer", show=show)
 
 
-def _settled(step: OpenStep, shown: str, as_role: TokenRole) -> list[Token | Withdraw]:
-    """What was shown is made the answer."""
+async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
+    """Replace what was shown by the answer, where they differ."""
     if step.answer == (shown or None):
-        return []
+        return
     if step.answer:
         step.flag("repaired")
-    events: list[Token | Withdraw] = []
     if shown:
-        events.append(Withdraw(step=step.id, role=as_role, reason="repair"))
+        await step.emit(Withdraw(role=as_role, reason="repair"))
     if step.answer:
-        events.append(Token(step=step.id, role=as_role, text=step.answer))
-    return events
+        await step.emit(Token(role=as_role, text=step.answer))

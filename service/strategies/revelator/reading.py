@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Final
 
 from service.answer.events import Token, TokenRole, Withdraw
 from service.answer.inquiry import OpenStep
-from service.core.concurrency import closing
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import Prompt
@@ -25,7 +23,7 @@ async def write_answer(
     max_tokens: int = ANSWER_TOKENS,
     *,
     closed: bool = False,
-) -> AsyncIterator[Token | Withdraw]:
+) -> None:
     """Stream a reader's answer and leave it in `step.answer`.
 
     It is None where no text came after one retry, and where the reader declined to answer, which
@@ -44,30 +42,23 @@ async def write_answer(
         request = GenerationRequest(
             messages=(Message("user", prompt),), max_tokens=max_tokens, temperature=temperature
         )
-        pieces: list[str] = []
         stopped = False
         try:
-            async with closing(step.write("reader", request, as_role, final=final)) as tokens:
-                async for event in tokens:
-                    if isinstance(event, Token):
-                        pieces.append(event.text)
-                    else:
-                        pieces.clear()
-                    yield event
+            await step.write("reader", request, as_role, final=final)
         except LimitReached as limit:
             stopped, step.stopped_by = True, limit.stopped_by
-        text = "".join(pieces)
+        text = step.written
         reading = read_answer(text, step.question or "", parts=step.kind == "merge")
         last = stopped or bool(again)
         echoed = settle(step, prompt, reading, echoed, keeps=closed, last=last)
         if step.cut and step.answer and ends_with(text, step.answer):
             step.flag("shortened")
-        if step.answer != text and pieces:
+        if step.answer != text and text:
             if step.answer:
                 step.flag("repaired")
-            yield Withdraw(step=step.id, role=as_role, reason="repair")
+            await step.emit(Withdraw(role=as_role, reason="repair"))
             if step.answer:
-                yield Token(step=step.id, role=as_role, text=step.answer)
+                await step.emit(Token(role=as_role, text=step.answer))
         if step.answer or reading.declined or last:
             return
 

@@ -14,7 +14,6 @@ from fastapi import Request
 from service.answer.events import Done, Judgement, StepEnd, Token
 from service.api.answer import encode
 from service.api.bodies import read_lines
-from service.api.channel import Channel
 from service.api.draining import Drain
 from service.api.limits import Admission, Place
 from service.core.errors import Draining, Overloaded
@@ -26,41 +25,6 @@ pytestmark = pytest.mark.anyio
 
 async def never() -> None:
     await anyio.sleep_forever()
-
-
-async def test_a_channel_gives_what_waits_then_the_end() -> None:
-    channel: Channel[int] = Channel(2)
-    channel.put_nowait(1)
-    channel.put_nowait(2)
-    assert channel.full()
-    channel.close()
-    channel.put_nowait(3)
-    assert [item async for item in channel] == [1, 2]
-
-
-async def test_a_full_channel_waits_for_its_taker() -> None:
-    channel: Channel[int] = Channel(2)
-
-    async def put() -> None:
-        for number in range(10):
-            await channel.room()
-            channel.put_nowait(number)
-        channel.close()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(put)
-        await anyio.wait_all_tasks_blocked()
-        taken = [item async for item in channel]
-    assert taken == list(range(10))
-
-
-async def test_closing_frees_a_putter_that_waits() -> None:
-    channel: Channel[int] = Channel(1)
-    channel.put_nowait(1)
-    async with asyncio.timeout(10), anyio.create_task_group() as group:
-        group.start_soon(channel.room)
-        await anyio.wait_all_tasks_blocked()
-        channel.close()
 
 
 def admission(drain: Drain | None = None, **limits: float) -> Admission:

@@ -22,13 +22,12 @@ from service.answer.events import (
     Withdraw,
 )
 from service.answer.fold import Fold
-from service.answer.inquiry import Scope
 from service.core.domain import Passage
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.autorag import Autorag
-from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
+from tests.support.asking import ScriptedRetriever, body_of, inquiry, loop_events, passage
 
 QUESTION = "In which city was the composer of Norma born?"
 ASKS = "Analysis: The composer comes first.\n\nInitial Query: composer of Norma"
@@ -50,7 +49,7 @@ async def run(
     steps = [o if isinstance(o, ScriptStep) else ScriptStep(o) for o in outputs]
     with ScriptedGenerator(steps, ordered=True) as engine:
         asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="autorag", **options)
-        loop = Autorag().run(Scope(asked, scope_of), QUESTION, as_role)
+        loop = loop_events(Autorag(), asked, QUESTION, as_role, scope_of)
         return [event async for event in loop]
 
 
@@ -288,7 +287,7 @@ async def test_the_fold_counts_cycles_passages_and_standing_tokens() -> None:
 async def test_closing_the_loop_aborts_the_call() -> None:
     engine = ScriptedGenerator([ScriptStep(ASKS), ScriptStep(ANSWERS, delay=0.01)])
     asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, loop="autorag")
-    loop = Autorag().run(Scope(asked), QUESTION, "answer")
+    loop = loop_events(Autorag(), asked, QUESTION)
     async for event in loop:
         if isinstance(event, Token):
             break

@@ -24,7 +24,6 @@ from service.answer.events import (
     Withdraw,
 )
 from service.answer.fold import Fold
-from service.answer.inquiry import Scope
 from service.core.domain import Passage
 from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
@@ -34,7 +33,7 @@ from service.engines.signals import DraftToken
 from service.strategies.dragin import Dragin
 from service.telemetry.metrics import Metrics
 from tests.stubs.signal_engine import DraftScript, SignalEngine
-from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
 
 pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of the opera Norma born?"
@@ -64,7 +63,7 @@ async def run(
 ) -> list[BaseEvent]:
     options.setdefault("settings", settings())
     asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="dragin", **options)
-    events = [event async for event in Dragin().run(Scope(asked), QUESTION, as_role)]
+    events = [event async for event in loop_events(Dragin(), asked, QUESTION, as_role)]
     engine.assert_finished()
     return events
 
@@ -176,7 +175,7 @@ async def test_what_an_early_end_spares_is_counted() -> None:
         own = settings(profile=profile, max_tokens=100)
         asked = inquiry(engine, ScriptedRetriever({"": HITS["Norma"]}), QUESTION, settings=own)
         asked.observer = metrics
-        async for _ in Dragin().run(Scope(asked), QUESTION, "answer"):
+        async for _ in loop_events(Dragin(), asked, QUESTION):
             pass
         rewritten = 100 - 7  # "So" is whole with the word after it
         counted = metrics.registry.get_sample_value("revelator_saved_tokens_total")
@@ -324,7 +323,7 @@ async def test_a_query_of_only_stop_words_is_not_sent() -> None:
     draft = DraftScript(" He was there. So the answer is x.", loud={"there.": 9.0})
     engine = SignalEngine([draft, LAST])
     asked = inquiry(engine, ScriptedRetriever(HITS), "Who was he?", settings=settings())
-    events = [event async for event in Dragin().run(Scope(asked), "Who was he?", "answer")]
+    events = [event async for event in loop_events(Dragin(), asked, "Who was he?")]
     assert not of(events, QueryIssued)
     assert of(events, Trigger)[0].query == ""
     assert of(events, StepEnd)[1].flags == ["no_evidence"]

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from service.answer.events import PassagesFound, QueryIssued, Stop, Token
-from service.answer.inquiry import Scope
 from service.core.domain import Passage
 from service.engines.base import Message
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.autorag import Autorag
 from service.workshop.facts.rows import Row, read_rows
 from service.workshop.synthesis.pipelines.autorag.trajectory import decisions
-from tests.support.asking import ScriptedRetriever, inquiry
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events
 from tests.unit.workshop.synthesis.recording import load
 from tests.unit.workshop.synthesis.test_recorded import BY_NAME, replay
 from tests.unit.workshop.synthesis.test_rules import make
@@ -44,7 +43,7 @@ async def walked(row: Row) -> None:
             engine, ScriptedRetriever(hits), row.question, prompts="full",
             loop="autorag", top_k=1, max_steps=20,
         )  # fmt: skip
-        events = [e async for e in Autorag().run(Scope(asked), row.question, "answer")]
+        events = [e async for e in loop_events(Autorag(), asked, row.question)]
 
     assert [list(r.messages) for r in engine.requests] == [messages[:n] for n in turns]
     assert [e.query for e in events if isinstance(e, QueryIssued)] == queries
