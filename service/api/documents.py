@@ -23,8 +23,8 @@ from service.retrieval.ingest.documents import BadDocument, Document, parse_docu
 from service.runtime import Runtime
 
 if TYPE_CHECKING:
+    from service.retrieval.collections.catalog import Collections
     from service.retrieval.collections.manifest import Manifest
-    from service.retrieval.collections.registry import Collections
     from service.retrieval.collections.writer import CollectionWriter
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line

@@ -59,7 +59,7 @@ async def _transport(settings: Settings) -> list[Check]:
     backends = open_backends(settings.retrieval)
     try:
         with anyio.fail_after(TRANSPORT_S):
-            told = await backends.transport()
+            told = await backends.dense.transport()
     except TimeoutError:
         return [Check("qdrant", False, f"no response within {TRANSPORT_S:.0f} s")]
     except RevelatorError as error:

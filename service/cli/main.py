@@ -312,7 +312,7 @@ def check(
     With --collection: show where manifest, BM25 store and dense store differ.
     """
     from service.cli.check import check_in_terminal  # noqa: PLC0415
-    from service.retrieval.collections.upkeep_command import run_check  # noqa: PLC0415
+    from service.retrieval.collections.command import check_collection  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("error")
@@ -321,7 +321,7 @@ def check(
     settings = settings_from(config, data_dir=data)
     if collection is None:
         raise typer.Exit(run(lambda: check_in_terminal(settings)))
-    raise typer.Exit(run(lambda: run_check(settings, collection, repair=repair)))
+    raise typer.Exit(run(lambda: check_collection(settings, collection, repair=repair)))
 
 
 app.command()(train)

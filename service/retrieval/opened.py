@@ -13,7 +13,7 @@ import anyio.to_thread
 from service.core.locks import DataDirectory, acquire
 from service.core.settings import RetrievalSettings, Settings
 from service.retrieval.collections.backends import open_backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.embedding import Embedder, open_embedder
 from service.retrieval.reranking import Reranking, open_reranker
 from service.retrieval.reranking.ordering import BACKEND

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NORMA, add, put, stored
 from tests.support.live import Live

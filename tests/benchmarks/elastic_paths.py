@@ -34,8 +34,8 @@ from service.core.concurrency import gather
 from service.core.domain import ScoredPassage
 from service.retrieval.base import StoreQuery
 from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.registry import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.hashing import HashingEmbedder

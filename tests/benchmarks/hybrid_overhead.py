@@ -34,7 +34,7 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import OpenCollection, SearchRequest, StoreQuery
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.run import ingest

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import anyio
 
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.ingest.ahead import size_of, take

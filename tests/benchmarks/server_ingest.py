@@ -33,7 +33,7 @@ import orjson
 from service.core.domain import Passage
 from service.core.settings import RetrievalSettings
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import BATCH, Embedder, Vector, open_embedder, passage_input
 from service.retrieval.embedding.hashing import HashingEmbedder
@@ -159,8 +159,7 @@ async def repaired(
         await backends.drop(NAME)
         await collections.create(NAME)
         await ingest([file], NAME, collections)
-        assert backends._qdrant is not None
-        await qdrant_store.drop(backends._qdrant, f"{NAME}.1")
+        await backends.dense.drop(NAME, 1)
         seconds = await timed(lambda: collections.check(NAME, repair=True))
         report = await collections.check(NAME)
         assert (report.vectors, report.findings) == (len(records), [])

@@ -14,14 +14,14 @@ import pytest
 from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.documents import parse_document
 from service.retrieval.ingest.run import ingest_documents
 from service.retrieval.search.held import HeldRetriever
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
-from tests.contracts.test_writing import contents
+from tests.contracts.test_writer import contents
 from tests.unit.retrieval.worlds import SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]

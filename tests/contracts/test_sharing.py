@@ -11,9 +11,9 @@ import pytest
 
 from service.core.errors import NotFound, StoreError
 from service.retrieval.base import SearchRequest
-from service.retrieval.collections import manifest_elastic, shelf
+from service.retrieval.collections import elasticsearch, generations
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.run import ingest_documents
@@ -41,7 +41,7 @@ async def gateways(
     tmp_path: Path, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[Collections]]:
     """Each reads what the others write at every question."""
-    monkeypatch.setattr(shelf, "FRESH_S", 0.0)
+    monkeypatch.setattr(generations, "FRESH_S", 0.0)
     async with AsyncExitStack() as stack:
         made = []
         for number in range(3):
@@ -119,9 +119,9 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
     backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was frozen for longer than a claim lasts must not go on writing."""
-    monkeypatch.setattr(manifest_elastic, "CLAIM_S", 0.0)
-    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
-    monkeypatch.setattr(manifest_elastic, "RENEW_S", 0.05)
+    monkeypatch.setattr(elasticsearch, "CLAIM_S", 0.0)
+    one, two = (backends.bm25.manifests(tmp_path / name) for name in ("one", "two"))
+    monkeypatch.setattr(elasticsearch, "RENEW_S", 0.05)
 
     async def frozen() -> None:
         async with one.claim(NAME):
@@ -137,11 +137,11 @@ async def test_a_claim_that_was_lost_ends_the_work_under_it(
 async def test_a_claim_is_waited_for(
     backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = (backends.manifests(tmp_path / name) for name in ("one", "two"))
+    one, two = (backends.bm25.manifests(tmp_path / name) for name in ("one", "two"))
     async with one.claim(NAME):
         assert await two.claimed(NAME)
         assert not await one.claimed(NAME)
-        monkeypatch.setattr(manifest_elastic, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(elasticsearch, "PATIENCE_S", 0.0)
         with pytest.raises(StoreError, match="another gateway has been writing"):
             async with two.claim(NAME):
                 pass

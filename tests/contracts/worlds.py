@@ -9,7 +9,7 @@ from typing import Any
 
 from service.retrieval.base import Retriever
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.run import ingest_documents

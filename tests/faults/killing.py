@@ -22,11 +22,11 @@ from typing import Any, Literal, get_args
 
 import anyio
 
-from service.retrieval.collections import manifest_store, shelf
+from service.retrieval.collections import generations, manifest
+from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.check import Report
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.registry import Collections
 from service.retrieval.collections.sample import Sample
-from service.retrieval.collections.upkeep import Report
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.ingest.run import IngestReport, ingest
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -38,7 +38,7 @@ Work = Literal["ingest", "replace", "repair"]
 DURABLE = (
     (QdrantEdgeStore, ("upsert", "delete", "flush")),
     (TantivyStore, ("replace",)),
-    (manifest_store, ("write_whole",)),
+    (manifest, ("write_whole",)),
 )
 
 
@@ -181,7 +181,7 @@ def _main() -> None:
     given = parser.parse_args()
     if given.operation is not None:
         wrap = _dies_at(given.operation)
-        removals = [(shelf, ("discard",))] if given.work == "replace" else []
+        removals = [(generations, ("discard",))] if given.work == "replace" else []
         for place, names in (*DURABLE, *removals):
             for name in names:
                 setattr(place, name, wrap(getattr(place, name)))

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 
 from service.core.settings import RetrievalSettings
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.ingest.on_ray import LOCAL, ingest_on_ray

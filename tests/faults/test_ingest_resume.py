@@ -62,11 +62,11 @@ async def test_killed_while_documents_are_replaced(tmp_path: Path, undisturbed: 
     other = tmp_path / "other.jsonl"
     other.write_text('{"id": "other", "text": "Another document."}\n')
     await run(data, other, HashingEmbedder())
-    mended = await state(data)
-    assert mended.bm25 == mended.dense
-    assert mended.bm25.keys() == {*broken.bm25, "other"}
-    assert mended.manifest.state == "complete"
-    assert mended.manifest.documents == COUNT + 1
+    repaired = await state(data)
+    assert repaired.bm25 == repaired.dense
+    assert repaired.bm25.keys() == {*broken.bm25, "other"}
+    assert repaired.manifest.state == "complete"
+    assert repaired.manifest.documents == COUNT + 1
 
     report = await run(data, file, HashingEmbedder())
     after = await state(data)

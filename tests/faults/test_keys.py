@@ -23,7 +23,7 @@ from service.core.settings import RetrievalSettings
 from service.engines.factory import open_generator
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import open_backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, open_embedder
 from service.retrieval.ingest.run import ingest_documents

@@ -12,7 +12,7 @@ import pytest
 from service.core.errors import StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.run import ingest_documents

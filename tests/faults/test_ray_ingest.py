@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.documents import Document

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import BATCH, HashingEmbedder
 from service.retrieval.ingest.chunks import passages_of

@@ -1,32 +1,140 @@
-"""Opens a collection's two stores: embedded, or on the servers that the settings name."""
+"""The two backends of all collections: BM25 and dense, each embedded or on a server."""
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import SecretStr
 
-from service.core.errors import StoreError, StoreLost
+from service.core.errors import StoreError
 from service.core.settings import RetrievalSettings
 from service.core.settings.vectors import VectorSettings
-from service.retrieval.collections import generations, manifest_elastic
-from service.retrieval.collections.generations import stored_name
-from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.manifest_elastic import ElasticManifests
-from service.retrieval.collections.manifest_store import FileManifests, ManifestStore
-from service.retrieval.stores import elastic_index, qdrant_store
+from service.retrieval.collections.elasticsearch import Elasticsearch
+from service.retrieval.collections.manifest import FileManifests, Manifest, ManifestStore
+from service.retrieval.collections.qdrant import Qdrant
 from service.retrieval.stores.base import LexicalStore, VectorStore
 from service.retrieval.stores.elastic_server import ElasticServer, Login
-from service.retrieval.stores.elastic_store import ElasticStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
-from service.retrieval.stores.qdrant_store import QdrantStore
 from service.retrieval.stores.tantivy_store import TantivyStore
 
 
+class Backend(Protocol):
+    """One side of all collections. `name` is its name in manifests and metrics."""
+
+    @property
+    def name(self) -> str: ...
+
+    def recreate(self, manifest: Manifest) -> None:
+        """Create again, empty, what the server has lost. Blocking."""
+
+    async def publish(self, manifest: Manifest) -> None:
+        """Point the server's public alias at the manifest's generation."""
+
+    async def drop(self, name: str, generation: int | None = None) -> None:
+        """Delete the server's data of one generation, or of all. Missing data is not an error."""
+
+    async def aclose(self) -> None: ...
+
+
+class LexicalBackend(Backend, Protocol):
+    """Keeps the BM25 stores, and the manifests."""
+
+    def manifests(self, root: Path) -> ManifestStore: ...
+
+    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> LexicalStore: ...
+
+    def open(self, folder: Path, manifest: Manifest) -> LexicalStore: ...
+
+    def create_spare(self, manifest: Manifest) -> LexicalStore:
+        """As `recreate`, under another name until `promote_spare`. Blocking."""
+
+    async def promote_spare(self, manifest: Manifest) -> None:
+        """Make the index of `create_spare` the collection's index."""
+
+    async def drop_manifest(self, name: str) -> None:
+        """Delete the server's manifest of a collection."""
+
+
+class VectorBackend(Backend, Protocol):
+    """Keeps the dense stores, and copies of manifests with those on a server."""
+
+    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> VectorStore: ...
+
+    def open(self, folder: Path, manifest: Manifest) -> VectorStore: ...
+
+    async def note(self, manifest: Manifest) -> None:
+        """Store a copy of the manifest with the vectors, if they are on a server."""
+
+    async def agrees(self, manifest: Manifest) -> bool:
+        """Return whether that copy equals this manifest. True for embedded vectors."""
+
+    async def transport(self) -> tuple[str, str] | None:
+        """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
+        RevelatorError if it does not respond."""
+
+
+class _Embedded:
+    """A folder is all there is: it has no alias, and its owner deletes it."""
+
+    def recreate(self, manifest: Manifest) -> None:
+        raise NotImplementedError("only a server can lose a store while it is open")
+
+    async def publish(self, manifest: Manifest) -> None: ...
+
+    async def drop(self, name: str, generation: int | None = None) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Tantivy(_Embedded):
+    """BM25 in this process."""
+
+    name = TantivyStore.backend
+
+    def manifests(self, root: Path) -> FileManifests:
+        return FileManifests(root)
+
+    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> TantivyStore:
+        return self.open(folder, manifest)
+
+    def open(self, folder: Path, manifest: Manifest) -> TantivyStore:
+        return TantivyStore.open(folder / "bm25", manifest.analysis)
+
+    def create_spare(self, manifest: Manifest) -> TantivyStore:
+        raise NotImplementedError("only a server can lose a store while it is open")
+
+    async def promote_spare(self, manifest: Manifest) -> None: ...
+
+    async def drop_manifest(self, name: str) -> None: ...
+
+
+class QdrantEdge(_Embedded):
+    """Dense search in this process."""
+
+    name = QdrantEdgeStore.backend
+
+    def __init__(self, vectors: VectorSettings) -> None:
+        self._vectors = vectors
+
+    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> QdrantEdgeStore:
+        return self.open(folder, manifest)
+
+    def open(self, folder: Path, manifest: Manifest) -> QdrantEdgeStore:
+        return QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
+
+    async def note(self, manifest: Manifest) -> None: ...
+
+    async def agrees(self, manifest: Manifest) -> bool:
+        return True
+
+    async def transport(self) -> None:
+        return None
+
+
 class Backends:
-    """The two backends of all collections. Each side may be embedded or on a server, independently.
+    """The two backends of all collections, each embedded unless its server is given.
 
     The argument `folder` is the folder of one generation's embedded data.
     """
@@ -37,22 +145,14 @@ class Backends:
         qdrant: QdrantServer | None = None,
         vectors: VectorSettings | None = None,
     ) -> None:
-        self._elastic = elastic
-        self._qdrant = qdrant
-        self._vectors = vectors or VectorSettings()
+        vectors = vectors or VectorSettings()
+        self.bm25: LexicalBackend = Elasticsearch(elastic) if elastic else Tantivy()
+        self.dense: VectorBackend = Qdrant(qdrant, vectors) if qdrant else QdrantEdge(vectors)
 
     @property
     def names(self) -> tuple[str, str]:
         """The names of the BM25 backend and the dense backend, as in manifests."""
-        return (
-            ElasticStore.backend if self._elastic else TantivyStore.backend,
-            QdrantStore.backend if self._qdrant else QdrantEdgeStore.backend,
-        )
-
-    def manifests(self, root: Path) -> ManifestStore:
-        """Open the store of manifests; `root` is its folder in the data directory."""
-        files = FileManifests(root)
-        return ElasticManifests(self._elastic, files) if self._elastic else files
+        return self.bm25.name, self.dense.name
 
     def create(
         self, folder: Path, manifest: Manifest, *, replace: bool = False
@@ -63,17 +163,8 @@ class Backends:
         Existing contents of this generation on a server are replaced only if they are empty, or
         with `replace`.
         """
-        own = stored_name(manifest.name, manifest.generation)
-        bm25: LexicalStore
-        if self._elastic:
-            bm25 = ElasticStore.create(self._elastic, own, manifest.analysis, replace=replace)
-        else:
-            bm25 = TantivyStore.open(folder / "bm25", manifest.analysis)
-        if self._qdrant:
-            return bm25, QdrantStore.create(
-                self._qdrant, own, manifest.embedding, self._vectors, replace=replace
-            )
-        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
+        bm25 = self.bm25.create(folder, manifest, replace=replace)
+        return bm25, self.dense.create(folder, manifest, replace=replace)
 
     def open(self, folder: Path, manifest: Manifest) -> tuple[LexicalStore, VectorStore]:
         """Open the stores. Blocking, but without requests to servers, so that an unavailable server
@@ -88,98 +179,26 @@ class Backends:
                 "retrieval.elasticsearch_url and retrieval.qdrant_url, or delete the collection "
                 "(revelator collections delete NAME) and ingest it again"
             )
-        own = stored_name(manifest.name, manifest.generation)
-        bm25: LexicalStore
-        if self._elastic:
-            bm25 = ElasticStore(self._elastic, own)
-        else:
-            bm25 = TantivyStore.open(folder / "bm25", manifest.analysis)
-        if self._qdrant:
-            return bm25, QdrantStore(self._qdrant, own, self._vectors)
-        return bm25, QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
-
-    def make_dense(self, manifest: Manifest) -> None:
-        """Create the collection that Qdrant has lost again, empty. Blocking."""
-        assert self._qdrant is not None
-        own = stored_name(manifest.name, manifest.generation)
-        QdrantStore.create(self._qdrant, own, manifest.embedding, self._vectors, replace=True)
-
-    def make_bm25(self, manifest: Manifest) -> None:
-        """Create the index that Elasticsearch has lost again, empty. Blocking."""
-        assert self._elastic is not None
-        own = stored_name(manifest.name, manifest.generation)
-        ElasticStore.create(self._elastic, own, manifest.analysis, replace=True)
-
-    def begin_bm25(self, manifest: Manifest) -> LexicalStore:
-        """As `make_bm25`, under another name until `finish_bm25`. Blocking."""
-        assert self._elastic is not None
-        return ElasticStore.create(
-            self._elastic, _restored(manifest), manifest.analysis, replace=True
-        )
-
-    async def finish_bm25(self, manifest: Manifest) -> None:
-        """Make the index created by `begin_bm25` the collection's index."""
-        assert self._elastic is not None
-        own = stored_name(manifest.name, manifest.generation)
-        await elastic_index.rename(self._elastic, _restored(manifest), own)
-
-    async def note(self, manifest: Manifest) -> None:
-        """Store a copy of the manifest with the vectors, if they are on a server."""
-        if self._qdrant:
-            with contextlib.suppress(StoreLost):  # a copy is kept of what is there
-                await generations.note_in_qdrant(self._qdrant, manifest)
-
-    async def agrees(self, manifest: Manifest) -> bool:
-        """Whether that copy equals this manifest. True if there is none."""
-        if self._qdrant is None:
-            return True
-        try:
-            return await generations.noted_in_qdrant(self._qdrant, manifest) == manifest
-        except StoreLost:
-            return False
+        return self.bm25.open(folder, manifest), self.dense.open(folder, manifest)
 
     async def publish(self, manifest: Manifest) -> None:
         """Point the servers' public aliases at the manifest's generation."""
-        if self._elastic:
-            await generations.point_elastic(self._elastic, manifest.name, manifest.generation)
-        if self._qdrant:
-            await generations.point_qdrant(self._qdrant, manifest.name, manifest.generation)
-
-    async def transport(self) -> tuple[str, str] | None:
-        """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
-        RevelatorError if it does not respond."""
-        if self._qdrant is None:
-            return None
-        return self._qdrant.place, await self._qdrant.spoken()
+        await self.bm25.publish(manifest)
+        await self.dense.publish(manifest)
 
     async def drop(self, name: str, generation: int | None = None) -> None:
         """Delete the servers' data of one generation, or of a collection including its manifest.
 
         Missing data is not an error.
         """
-        if generation is not None:
-            own = stored_name(name, generation)
-            if self._elastic:
-                await elastic_index.drop(self._elastic, own)
-            if self._qdrant:
-                await qdrant_store.drop(self._qdrant, own)
-            return
-        if self._elastic:
-            await generations.drop_elastic(self._elastic, name)
-        if self._qdrant:
-            await generations.drop_qdrant(self._qdrant, name)
-        if self._elastic:
-            await manifest_elastic.forget(self._elastic, name)
+        await self.bm25.drop(name, generation)
+        await self.dense.drop(name, generation)
+        if generation is None:
+            await self.bm25.drop_manifest(name)
 
     async def aclose(self) -> None:
-        for server in (self._elastic, self._qdrant):
-            if server:
-                await server.aclose()
-
-
-def _restored(manifest: Manifest) -> str:
-    """An index that is being filled again; its name is that of no generation."""
-    return stored_name(manifest.name, f"{manifest.generation}.restored")
+        await self.bm25.aclose()
+        await self.dense.aclose()
 
 
 def open_backends(settings: RetrievalSettings) -> Backends:

@@ -11,23 +11,21 @@ import anyio.to_thread
 
 from service.core.errors import NotFound
 from service.retrieval.base import OpenCollection
-from service.retrieval.collections.manifest import Manifest
+from service.retrieval.collections.manifest import EMBEDDED, Manifest
 from service.retrieval.stores.base import LexicalStore, VectorStore
-
-EMBEDDED = ("tantivy", "qdrant_edge")
 
 Save = Callable[[Manifest], Awaitable[None]]
 
-_versions = itertools.count()  # of all collections, so that one made anew has none of the old
+_versions = itertools.count()  # of all collections, so that a recreated one has none of the old
 
 
 class Collection:
     """An open collection. The BM25 store is the authority: a document exists if its passages are
-    there. One writer at a time holds `Shelf.lock`; searches need only a loan, which keeps the
+    there. One writer at a time holds `Generations.lock`; searches need only a loan, which keeps the
     stores open.
 
-    Until `save` it is a draft, whose manifest is only in memory. `problem` is what an inspection of
-    the stores found; searches then report the collection as incomplete.
+    It is a draft, whose manifest is only in memory, until `publish`. `problem` is what
+    `CollectionHealth` has found; searches then report the collection as incomplete.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class Collection:
         self._save = save
 
     async def save(self, manifest: Manifest) -> None:
-        """Write the manifest, which then belongs to this collection."""
+        """Write the manifest, unless this is a draft, and make it the collection's."""
         if self._save is not None:
             await self._save(manifest)
         self.manifest = manifest
@@ -81,8 +79,8 @@ class Collection:
             self._returned.set()
 
     def _next_version(self) -> int | None:
-        """Every manifest that is written gets one, and one is written before the first change and
-        after the last. What servers hold may be changed by another process."""
+        """Each saved manifest gets a version, and one is saved before the first change and after
+        the last. None for servers, whose contents another process may change."""
         return next(_versions) if self.manifest.stores == EMBEDDED else None
 
     async def close(self) -> None:

@@ -1,86 +1,356 @@
-"""Generations of a collection on servers: their names, the public aliases, the manifest's copy.
+"""The generations of collections: which one is current, and how the next one replaces it.
 
-A generation is stored under `<collection>.<number>`: neither Elasticsearch's index nor Qdrant's
-collection of one can be taken for another's, since no collection's name has a dot. Searches and
-writes name the generation that the manifest names. `revelator-<collection>`, an alias in both
-servers, is for other programs' eyes: it follows the manifest and is never read here.
+A re-index has this order: (1) the authority notes the next generation among the leftovers; (2) it
+is built beside the current one; (3) the authority names it as the collection, and the old one as a
+leftover, in one write for both stores; (4) the public aliases follow; (5) the old one is deleted
+once its questions have ended, (6) and is removed from the leftovers. A question keeps the
+generation that its first search found; new questions get the new generation as soon as (3) is
+written. After a kill before (3), the old generation is still served, and the next process or writer
+deletes the half-built one; after a kill later, the new one is served and the old one is deleted.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
 
-from service.core.errors import StoreError
-from service.retrieval.collections.manifest import Manifest, parse_manifest
-from service.retrieval.stores import elastic_index, qdrant_store
-from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.qdrant_server import QdrantServer
+import anyio
+import anyio.to_thread
+import structlog
 
-KEY = "revelator"  # of the manifest in the metadata of Qdrant's collection
+from service.core.errors import InvalidRequest, NotFound, RevelatorError, StoreError
+from service.core.files import discard
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.embedding.contract import EmbeddingContract
 
+FRESH_S: Final = 2.0  # after which what other gateways may write is read again
+REFRESH_S: Final = 0.15  # that a question waits for this at most
+HASTY_S: Final = 0.05  # the same, if it could not be read the last time
+# A replaced generation stays as long as a question of another gateway may still run on it: the
+# longest one, and the time until that gateway has heard of the new generation.
+RETIRE_S: Final = 330.0
 
-def stored_name(name: str, generation: int | str) -> str:
-    return f"{name}.{generation}"
+T = TypeVar("T")
 
-
-async def point_elastic(server: ElasticServer, name: str, generation: int) -> None:
-    """The alias leaves every other generation and comes to this one, in one step."""
-    alias = elastic_index.alias_of(name)
-    ours = elastic_index.alias_of(stored_name(name, generation))
-    actions: list[dict[str, Any]] = [
-        {"remove": {"index": f"{alias}.*", "alias": alias, "must_exist": False}},
-        {"add": {"index": f"{ours}.*", "alias": alias}},
-    ]
-    await server.call(lambda client: client.indices.update_aliases(actions=actions))
-
-
-async def point_qdrant(server: QdrantServer, name: str, generation: int) -> None:
-    """As `point_elastic`."""
-    await server.connect()
-    from qdrant_client.models import (  # noqa: PLC0415
-        CreateAlias,
-        CreateAliasOperation,
-        DeleteAlias,
-        DeleteAliasOperation,
-    )
-
-    alias = qdrant_store.collection_of(name)
-    new = CreateAlias(
-        collection_name=qdrant_store.collection_of(stored_name(name, generation)), alias_name=alias
-    )
-    changes: list[Any] = [CreateAliasOperation(create_alias=new)]
-    known = await server.call(lambda client: client.get_aliases())
-    if any(each.alias_name == alias for each in known.aliases):
-        changes.insert(0, DeleteAliasOperation(delete_alias=DeleteAlias(alias_name=alias)))
-    await server.call(lambda client: client.update_collection_aliases(changes))
+_log = structlog.get_logger(__name__)
 
 
-async def drop_elastic(server: ElasticServer, name: str) -> None:
-    """Every generation of a collection; there may be none."""
-    await elastic_index.drop(server, stored_name(name, "*"))
+class Generations:
+    """Opens, creates, switches and deletes generations of collections.
+
+    `root` has a folder for each collection, and in it one for each generation.
+    """
+
+    def __init__(self, root: Path, backends: Backends, retire_s: float = RETIRE_S) -> None:
+        self.manifests = backends.bm25.manifests(root)
+        self._root = root
+        self._backends = backends
+        self._retire_s = retire_s if self.manifests.shared else 0.0
+        self._names: set[str] | None = None
+        self._names_read = 0.0
+        self._read: dict[str, float] = {}  # when each manifest was
+        self._current: dict[str, Collection] = {}
+        self._replaced: dict[str, Collection] = {}  # by `name@generation`, while asked
+        self._patience_s = REFRESH_S
+        self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+
+    async def names(self) -> set[str]:
+        """Return the names of all collections; the ones known before if they cannot be read
+        soon."""
+        if self._names is None:
+            self._names = await self.manifests.names()
+            self._names_read = time.monotonic()
+        elif self._is_old(self._names_read):
+            self._names_read = time.monotonic()  # first, so that others do not wait too
+            self._names = await self._soon(self.manifests.names, self._names)
+        return self._names
+
+    def find(self, name: str) -> Collection | None:
+        """Return what is open under `name`, or held under `name@generation`."""
+        base, _, generation = name.partition("@")
+        current = self._current.get(base)
+        if current and generation in {"", str(current.manifest.generation)}:
+            return current
+        return self._replaced.get(name)
+
+    def lock(self, name: str) -> anyio.Lock:
+        """Return the lock for opening, creating, writing and deleting. Searches do not need it."""
+        return self._locks[name]
+
+    async def get(self, name: str) -> Collection:
+        """Return the open collection. Raises NotFound and StoreError."""
+        found = self.find(name)
+        if found is None:
+            async with self.lock(name):
+                return self.find(name) or await self.load(name)
+        if name in self._read and self._is_old(self._read[name]):
+            found = await self._refresh(name, found)
+        return found
+
+    async def load(self, name: str) -> Collection:
+        """Open the generation that the manifest names, with the lock held. Raises NotFound and
+        StoreError."""
+        manifest = await self.manifests.read(name)
+        if manifest is None:
+            raise NotFound(f"there is no collection {name[:80]!r}")
+        collection = await self._open(manifest)
+        self._put(collection)
+        if not self.manifests.shared:  # nobody else can be building one
+            await self._sweep(collection)
+        return collection
+
+    async def create_new(self, manifest: Manifest) -> Collection | None:
+        """Create a collection; None if it exists, also if another gateway has just created it."""
+        name = manifest.name
+        async with self.lock(name), self.manifests.claim(name):
+            if await self.manifests.read(name) is not None:
+                return None
+            return await self.create(manifest)
+
+    async def create(self, manifest: Manifest, *, replace: bool = False) -> Collection:
+        """Create a collection, empty, with the lock held."""
+        await anyio.to_thread.run_sync(discard, self._root / manifest.name)
+        collection = await self._draft(manifest, replace=replace)
+        await self._publish(collection, collection.manifest)
+        (await self.names()).add(manifest.name)
+        return collection
+
+    async def _draft(self, manifest: Manifest, *, replace: bool = True) -> Collection:
+        """Create the empty stores of a generation; its manifest is in memory only."""
+        fresh = manifest.model_copy(update={"stores": self._backends.names})
+        folder = self._folder(fresh.name, fresh.generation)
+        stores = await anyio.to_thread.run_sync(
+            lambda: self._backends.create(folder, fresh, replace=replace)
+        )
+        return Collection(fresh, *stores)
+
+    @asynccontextmanager
+    async def writer_of(self, name: str) -> AsyncIterator[Collection]:
+        """Hold the collection as its only writer, in this process and among gateways, with the
+        manifest that the last writer left. Raises NotFound and StoreError."""
+        await self.get(name)
+        async with self.lock(name), self.manifests.claim(name):
+            collection = self.find(name)
+            manifest = await self.manifests.read(name) if self.manifests.shared else None
+            if collection and manifest:
+                collection = await self._follow(collection, manifest)
+            if collection is None or (self.manifests.shared and manifest is None):
+                raise NotFound(f"collection {name!r} was deleted meanwhile")
+            yield collection
+            await self._sweep(self._current.get(name, collection))
+
+    @asynccontextmanager
+    async def successor_of(
+        self, name: str, embedding: EmbeddingContract
+    ) -> AsyncIterator[Collection]:
+        """Hold the collection's next generation, empty, to be filled by its only writer.
+
+        At the end it becomes the collection, and the old one is deleted once its questions have
+        ended. After an exception the old one stays and the new one is deleted.
+        """
+        async with self.writer_of(name) as old:
+            number = old.manifest.next_generation()
+            await old.save(old.manifest.leaving(number, time.time()))
+            try:
+                new = await self._draft(old.manifest.succeeded(number, embedding))
+                try:
+                    yield new
+                    await self._switch(old, new)
+                except BaseException:
+                    with anyio.CancelScope(shield=True):
+                        await new.close()
+                    raise
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._abandon(old, number)
+                raise
+        await self._retire(old)
+        await self._tidy(name)
+
+    async def _switch(self, old: Collection, new: Collection) -> None:
+        """Make `new`, a draft, the collection. For the writer of `old`."""
+        if not new.manifest.documents:
+            raise InvalidRequest(
+                f"collection {old.manifest.name!r} is unchanged: no valid document was received"
+            )
+        if new.manifest.state != "complete":
+            raise StoreError(
+                f"collection {old.manifest.name!r} is unchanged: a write was interrupted"
+            )
+        known = old.manifest.leaving(old.manifest.generation, time.time())
+        left = known.without((new.manifest.generation,)).leftovers
+        await self._publish(new, new.manifest.model_copy(update={"leftovers": left}))
+
+    async def _retire(self, old: Collection) -> None:
+        """Close a replaced generation after the questions that use it."""
+        await old.close()
+        self._replaced.pop(old.manifest.qualified_name, None)
+
+    async def drop(self, name: str) -> None:
+        """Delete a collection, once nobody writes it and the questions that run on it have ended.
+
+        Servers come first: if one is unavailable, the collection is still known.
+        """
+        collection = self._current.pop(name, None)
+        (await self.names()).discard(name)
+        async with self.lock(name):
+            if collection is not None:
+                self._replaced[collection.manifest.qualified_name] = collection
+                await self._retire(collection)
+            await self.drop_stored(name)
+
+    async def unload(self, collection: Collection) -> None:
+        """Close a collection until its next use, with the lock held."""
+        self._current.pop(collection.manifest.name, None)
+        await collection.close()
+
+    async def drop_stored(self, name: str) -> None:
+        """Delete what is stored of a collection that is not open, with the lock held."""
+        await self._backends.drop(name)
+        await self.manifests.forget(name)
+        (await self.names()).discard(name)
+        self._read.pop(name, None)
+
+    async def clean(self) -> None:
+        """Close and delete replaced generations that no question uses any more. Never raises."""
+        for old in list(self._replaced.values()):
+            if not old.lent:
+                await self._retire(old)
+        for collection in list(self._current.values()):
+            name = collection.manifest.name
+            if self._overdue(collection) and not self.lock(name).locked():
+                await self._tidy(name)
+
+    async def close(self) -> None:
+        """Flush and close every store, the last opened first. May be called twice."""
+        for opened in (self._current, self._replaced):
+            while opened:
+                _, collection = opened.popitem()
+                async with self.lock(collection.manifest.name):
+                    await collection.close()
+
+    def _folder(self, name: str, generation: int) -> Path:
+        return self._root / name / str(generation)
+
+    def _is_old(self, since: float) -> bool:
+        """Whether it must be read again; never if nobody else writes."""
+        return self.manifests.shared and time.monotonic() - since > FRESH_S
+
+    def _put(self, collection: Collection) -> None:
+        """Make a collection the current one of its name."""
+        name = collection.manifest.name
+        old = self._current.get(name)
+        if old is not None and old is not collection:
+            self._replaced[old.manifest.qualified_name] = old
+        self._current[name] = collection
+        self._read[name] = time.monotonic()
+
+    async def _open(self, manifest: Manifest) -> Collection:
+        folder = self._folder(manifest.name, manifest.generation)
+        stores = await anyio.to_thread.run_sync(self._backends.open, folder, manifest)
+        return Collection(manifest, *stores, self._save)
+
+    async def _save(self, manifest: Manifest) -> None:
+        await self._backends.dense.note(manifest)
+        await self.manifests.write(manifest)
+
+    async def _publish(self, collection: Collection, manifest: Manifest) -> None:
+        collection.publish(self._save)
+        await collection.save(manifest)
+        self._put(collection)
+        await self._point(manifest)
+
+    async def _point(self, manifest: Manifest) -> None:
+        """Set the public aliases. If that fails, the next sweep does it."""
+        try:
+            await self._backends.publish(manifest)
+        except RevelatorError as error:
+            _log.warning("alias_stays", collection=manifest.name, why=error.detail)
+
+    async def _refresh(self, name: str, found: Collection) -> Collection:
+        """Follow what other gateways have written, unless it cannot be read soon."""
+        self._read[name] = time.monotonic()  # first, so that others do not wait too
+        if self.lock(name).locked():
+            return found
+        known: Manifest | None = found.manifest
+        manifest = await self._soon(partial(self.manifests.read, name), known)
+        if manifest is None:
+            self._current.pop(name, None)
+            raise NotFound(f"collection {name!r} was deleted meanwhile")
+        if self.lock(name).locked() or self.find(name) is not found:
+            return self.find(name) or found
+        return await self._follow(found, manifest)
+
+    async def _soon(self, read: Callable[[], Awaitable[T]], known: T) -> T:
+        """Return what is read, or `known` if it cannot be read soon."""
+        patience, self._patience_s = self._patience_s, HASTY_S
+        try:
+            with anyio.fail_after(patience):
+                found = await read()
+        except (TimeoutError, RevelatorError):
+            return known
+        self._patience_s = REFRESH_S
+        return found
+
+    async def _follow(self, found: Collection, manifest: Manifest) -> Collection:
+        """Return the generation that `manifest` names: this one, or another that replaces it."""
+        if manifest.generation == found.manifest.generation:
+            found.manifest = manifest
+            return found
+        fresh = await self._open(manifest)
+        self._put(fresh)
+        return fresh
+
+    def _overdue(self, collection: Collection) -> list[int]:
+        """Return the leftover generations that may be deleted."""
+        manifest, now = collection.manifest, time.time()
+        return [
+            left.generation
+            for left in manifest.leftovers
+            if now - left.since >= self._retire_s
+            and f"{manifest.name}@{left.generation}" not in self._replaced
+        ]
+
+    async def _sweep(self, collection: Collection) -> None:
+        """Delete leftovers, as the collection's writer. What fails is tried again later."""
+        gone = self._overdue(collection)
+        if not gone:
+            return
+        with _logged(collection.manifest.name):
+            await self._delete(collection, gone)
+            await self._point(collection.manifest)
+
+    async def _abandon(self, old: Collection, number: int) -> None:
+        """Delete a generation that was not finished. What fails is left for the next sweep."""
+        with _logged(old.manifest.name):
+            await self._delete(old, (number,))
+
+    async def _delete(self, collection: Collection, generations: Sequence[int]) -> None:
+        name = collection.manifest.name
+        for generation in generations:
+            await self._backends.drop(name, generation)
+            await anyio.to_thread.run_sync(discard, self._folder(name, generation))
+        await collection.save(collection.manifest.without(generations))
+
+    async def _tidy(self, name: str) -> None:
+        """Become the collection's writer, whose end sweeps, unless there is another."""
+        with _logged(name):
+            if not await self.manifests.claimed(name):
+                async with self.writer_of(name):
+                    pass
 
 
-async def drop_qdrant(server: QdrantServer, name: str) -> None:
-    """Every generation of a collection; there may be none."""
-    prefix = qdrant_store.collection_of(stored_name(name, ""))
-    held = await server.call(lambda client: client.get_collections())
-    for each in held.collections:
-        if each.name.startswith(prefix):
-            await qdrant_store.drop(server, stored_name(name, each.name.removeprefix(prefix)))
-
-
-async def note_in_qdrant(server: QdrantServer, manifest: Manifest) -> None:
-    """Put a copy of the manifest beside its vectors."""
-    own = qdrant_store.collection_of(stored_name(manifest.name, manifest.generation))
-    metadata = {KEY: manifest.model_dump_json()}
-    await server.call(lambda client: client.update_collection(own, metadata=metadata))
-
-
-async def noted_in_qdrant(server: QdrantServer, manifest: Manifest) -> Manifest | None:
-    """The copy beside a manifest's vectors; None where none can be read."""
-    own = qdrant_store.collection_of(stored_name(manifest.name, manifest.generation))
-    found = await server.call(lambda client: client.get_collection(own))
+@contextmanager
+def _logged(name: str) -> Iterator[None]:
+    """Log why a leftover generation of a collection could not be deleted."""
     try:
-        return parse_manifest((found.config.metadata or {})[KEY].encode(), own)
-    except (KeyError, StoreError):
-        return None
+        yield
+    except RevelatorError as error:
+        _log.warning("leftover_stays", collection=name, why=error.detail)

@@ -1,20 +1,38 @@
-"""What a collection is: a small document, stored as manifest_store.py explains."""
+"""The manifest of a collection: what it is, and where it is stored.
+
+There is one authority, and it is written last. BM25 in the process: the authority is
+`<data directory>/collections/<name>/manifest.json`. BM25 in Elasticsearch: a document of its index
+`revelator.manifests`, so that a gateway with an empty data directory finds every collection, and
+several gateways agree. If vectors are in Qdrant, their collection there carries a copy in its
+metadata, which `revelator check` compares.
+
+The order of one change: (1) the contents of the stores, (2) the copy in Qdrant, (3) the authority,
+(4) if that is in Elasticsearch, the file, from which a restarted gateway serves while Elasticsearch
+is unavailable. A kill leaves an older authority, which says `building`, or an older file, which
+nobody reads until then.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Literal, Protocol
 
+import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.core.errors import InvalidRequest, StoreError
+from service.core.files import discard, sweep, write_whole
 from service.retrieval.embedding.contract import EmbeddingContract
 
 Analysis = Literal["english", "simple"]
 
+FILE = "manifest.json"
 EMPTY_HASH = "0" * 64
+EMBEDDED = ("tantivy", "qdrant_edge")  # the stores of a collection that no server holds
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 
@@ -54,14 +72,19 @@ class Manifest(BaseModel):
     content_hash: str = EMPTY_HASH
     state: Literal["building", "complete"] = "complete"
     source: str | None = None
-    stores: tuple[str, str] = ("tantivy", "qdrant_edge")
+    stores: tuple[str, str] = EMBEDDED
     generation: int = 1
     leftovers: tuple[Leftover, ...] = ()
 
     @property
     def qualified_name(self) -> str:
-        """Of this generation, while it is held: no collection's own name has an @."""
+        """The name of this generation while it is held. No collection's own name has an @."""
         return f"{self.name}@{self.generation}"
+
+    @property
+    def stored_name(self) -> str:
+        """The name of this generation on servers."""
+        return stored_name(self.name, self.generation)
 
     def with_fields(self, fields: Iterable[str]) -> Manifest:
         known = tuple(sorted({*self.metadata_fields, *fields}))
@@ -72,7 +95,7 @@ class Manifest(BaseModel):
         return 1 + max(self.generation, *(each.generation for each in self.leftovers), 0)
 
     def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
-        """Of an empty collection that is to take this one's place."""
+        """The manifest of an empty collection that is to replace this one."""
         return self.model_copy(
             update={
                 "generation": generation, "embedding": embedding, "leftovers": (), "documents": 0,
@@ -81,16 +104,22 @@ class Manifest(BaseModel):
         )  # fmt: skip
 
     def leaving(self, generation: int, since: float) -> Manifest:
-        """With `generation` among the leftovers from `since` on."""
+        """Add `generation` to the leftovers, from `since` on."""
         others = self.without((generation,)).leftovers
         left = (*others, Leftover(generation=generation, since=since))
         return self.model_copy(update={"leftovers": left})
 
     def without(self, generations: Iterable[int]) -> Manifest:
-        """With these generations among the leftovers no more."""
+        """Remove these generations from the leftovers."""
         gone = set(generations)
         left = tuple(each for each in self.leftovers if each.generation not in gone)
         return self.model_copy(update={"leftovers": left})
+
+
+def stored_name(name: str, generation: int | str) -> str:
+    """The name of one generation on servers, `<collection>.<number>`. No collection's name has a
+    dot, so that it cannot be taken for another collection's."""
+    return f"{name}.{generation}"
 
 
 def check_name(name: str) -> str:
@@ -125,3 +154,76 @@ def parse_manifest(content: bytes, place: str) -> Manifest:
             f"{place}: {where}: {problem['msg']}; it was created by another version or is "
             "damaged: delete the collection and ingest it again"
         ) from None
+
+
+class ManifestStore(Protocol):
+    """Stores the manifests of all collections. Raises StoreError for a manifest that cannot be read
+    or written."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write the same collections."""
+
+    async def names(self) -> set[str]:
+        """Return the names of all collections."""
+
+    async def read(self, name: str) -> Manifest | None:
+        """Return a collection's manifest, or None if there is none."""
+
+    async def write(self, manifest: Manifest) -> None:
+        """Write a manifest atomically and durably."""
+
+    async def forget(self, name: str) -> None:
+        """Delete a manifest, and the collection's folder in the data directory."""
+
+    def claim(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Hold the right to write a collection, among all processes. Waits for another writer, then
+        raises StoreError."""
+
+    async def claimed(self, name: str) -> bool:
+        """Return whether another process writes the collection now."""
+
+
+class FileManifests:
+    """`<root>/<name>/manifest.json`, in a data directory that this process owns."""
+
+    shared = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def names(self) -> set[str]:
+        return await anyio.to_thread.run_sync(self._names)
+
+    async def read(self, name: str) -> Manifest | None:
+        return await anyio.to_thread.run_sync(self._read, name)
+
+    async def write(self, manifest: Manifest) -> None:
+        path = self._root / manifest.name / FILE
+        await anyio.to_thread.run_sync(write_whole, path, manifest.model_dump_json(indent=2))
+
+    async def forget(self, name: str) -> None:
+        await anyio.to_thread.run_sync(discard, self._root / name)
+
+    @asynccontextmanager
+    async def claim(self, name: str) -> AsyncIterator[None]:
+        """The process owns the directory: nobody else can write."""
+        yield
+
+    async def claimed(self, name: str) -> bool:
+        return False
+
+    def _names(self) -> set[str]:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self._root} cannot be used: {error}") from error
+        sweep(self._root)
+        return {path.parent.name for path in self._root.glob("*/" + FILE)}
+
+    def _read(self, name: str) -> Manifest | None:
+        path = self._root / name / FILE
+        try:
+            return parse_manifest(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None

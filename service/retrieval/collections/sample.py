@@ -76,14 +76,14 @@ class Sample:
             source=self.source(),
         )
 
-    def made(self, embedder: Embedder) -> Manifest:
-        """The manifest with the counts that it will have once it is filled."""
+    def expected(self, embedder: Embedder) -> Manifest:
+        """Return the manifest with the counts that it will have once it is filled."""
         documents = list(self.documents())
         counts = {"documents": len(documents), "passages": len(_inputs(documents))}
         return self.manifest(embedder).model_copy(update=counts)
 
     async def fill(self, collection: Collection, embedder: Embedder) -> None:
-        """Write every document, with the shipped vectors where they are the embedder's."""
+        """Write every document, with the shipped vectors if they are of the embedder's model."""
         documents = await anyio.to_thread.run_sync(lambda: list(self.documents()))
         shipped = None
         if embedder.contract == MINILM:
@@ -92,7 +92,7 @@ class Sample:
             await writer.write(documents)
 
     def _vectors(self, documents: Sequence[Document]) -> ShippedVectors | None:
-        """None when there are none, or they belong to another corpus."""
+        """Return the shipped vectors; None if there are none, or those of another corpus."""
         path = self.folder / VECTORS
         if not path.is_file():
             return None
@@ -115,7 +115,7 @@ class Sample:
 
 
 class ShippedVectors:
-    """An embedder that knows the sample's passages by heart, and no queries."""
+    """An embedder that has the vectors of the sample's passages, and none of queries."""
 
     contract = MINILM
 

@@ -1,13 +1,13 @@
-"""Writes documents into a collection's two stores so that a kill at any point can be mended.
+"""Writes documents into a collection's two stores so that a kill at any point can be repaired.
 
-Order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
-into the dense store, 32 at a time (256 where vectors came with them), each part durable when its
-call returns; (3) passages of replaced documents that no longer exist leave the dense store; (4) the
-batch goes into the BM25 store: tantivy in one commit, Elasticsearch as elastic_store.py says; the
-next batch is then at (2). That store is the authority. A kill before (4) leaves vectors whose
-document it does not know yet: the next run finds them by passage id and content hash and does not
-embed them again. At the end of a run that began on a `building` collection the BM25 store is tidied
-and the dense one mended after it.
+The order of one batch: (1) the manifest says `building`; (2) new passages are embedded and upserted
+into the dense store, 32 at a time (256 if their vectors came with them), each part durable when its
+call returns; (3) passages of replaced documents that no longer exist are deleted from the dense
+store; (4) the batch is written to the BM25 store: tantivy in one commit, Elasticsearch as
+elastic_store.py says; the next batch is then at (2). The BM25 store is the authority. A kill before
+(4) leaves vectors whose document it does not know yet: the next run finds them by passage id and
+content hash and does not embed them again. At the end of a run that began on a `building`
+collection, the BM25 store is tidied, and then the dense store is repaired.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import anyio.to_thread
 
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.lookup import Looks
+from service.retrieval.collections.consistency import Repaired, repair_differences
 from service.retrieval.collections.manifest import Manifest, add_to_hash
-from service.retrieval.collections.repair import Mended, mend
+from service.retrieval.collections.prefetch import HashPrefetch
 from service.retrieval.embedding import BATCH, Embedder, differences, passage_input
 from service.retrieval.ingest.chunks import Chunked, passages_of
 from service.retrieval.ingest.documents import Document, Record
 
 MOST_FIELDS = 256  # metadata fields of a collection
-MOST_READY = 256  # vectors made beforehand that are upserted at once
+MOST_READY = 256  # vectors computed beforehand that are upserted at once
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Documents indexed and unchanged; passages embedded for it."""
+    """The number of documents indexed and unchanged, and of passages embedded for them."""
 
     indexed: int = 0
     unchanged: int = 0
@@ -45,8 +45,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a batch changes: new documents with passages, and what is stored of the old ones, which
-    have `replaced` passages."""
+    """What a batch changes: the changed documents with their passages (`records`), of which the
+    `absent` ones have no vector; the content hashes that are stored (`known`), the number of
+    `replaced` passages, and the ids of the `stale` ones."""
 
     known: dict[str, str]
     changed: list[Document]
@@ -58,13 +59,13 @@ class _Plan:
 
 
 class CollectionWriter:
-    """`async with` it, as the collection's only writer; the end completes the manifest.
+    """The only writer of a collection, used with `async with`. The end completes the manifest.
 
-    Left by an exception, or after a write that was cancelled, the collection stays `building`; the
-    next writer mends it. `lacking`: the dense store holds fewer passages than BM25, so no document
-    counts as unchanged before its vectors are found, and the end embeds what is missing. `surplus`:
-    it holds more, and they may be those of documents to come. `restored` passages were put back
-    into BM25 before.
+    After an exception, or a write that was cancelled, the collection stays `building`; the next
+    writer repairs it. `lacking`: the dense store holds fewer passages than BM25, so that a document
+    counts as unchanged only if its vectors are found, and the end embeds what is missing.
+    `surplus`: it holds more, which may belong to documents that are still to be written. `restored`
+    is the number of passages restored to the BM25 store before.
     """
 
     def __init__(
@@ -82,17 +83,17 @@ class CollectionWriter:
         self._surplus = surplus
         self.restored = restored
         self._began = False
-        self._mend = False
+        self._repair = False
         self._cut_short = False
         self._committing: asyncio.Task[None] | None = None
         self._underway: set[str] = set()  # documents of that commit
-        self._looks = Looks()
+        self._prefetch = HashPrefetch()
         self._fields: set[str] = set()
         self.embedded = 0
 
     async def __aenter__(self) -> Self:
         manifest = self._collection.manifest
-        self._mend = self._lacking or manifest.state == "building"
+        self._repair = self._lacking or manifest.state == "building"
         self._fields = set(manifest.metadata_fields)
         return self
 
@@ -103,7 +104,7 @@ class CollectionWriter:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            with contextlib.suppress(Exception):  # the first failure is told
+            with contextlib.suppress(Exception):  # the first failure is raised
                 await self._settle()
             return
         await self._settle()
@@ -111,13 +112,12 @@ class CollectionWriter:
             await self._finish()
 
     async def chunk(self, documents: Sequence[Document]) -> dict[str, Chunked]:
-        """The passages of those that are new or other than stored, ahead of their writing."""
-
-        look = self._looks.begin(document.id for document in documents)
+        """Return the passages of documents that are new or changed, ahead of writing them."""
+        lookup = self._prefetch.begin(document.id for document in documents)
 
         def work() -> dict[str, Chunked]:
             known = self._collection.bm25.hashes([document.id for document in documents])
-            look.found = known
+            lookup.found = known
             changed = (each for each in documents if known.get(each.id) != each.content_hash)
             return {document.id: Chunked(passages_of(document)) for document in changed}
 
@@ -129,18 +129,19 @@ class CollectionWriter:
         on_part: Callable[[float], None] | None = None,
         chunked: Mapping[str, Chunked] | None = None,
     ) -> Written:
-        """Store a batch whose ids differ. `on_part` hears the share of it that is embedded.
+        """Write a batch of documents with different ids. `on_part` is called with the share that is
+        embedded.
 
-        `chunked` has, by document id, what is made already of some of them. The batch goes into
-        BM25 while the next one is embedded: what fails there is raised by the next call, or by the
-        writer's end. Raises ConfigurationError when the collection was built with another embedding
-        model.
+        `chunked` has passages by document id, if they are computed already. The batch is written to
+        BM25 while the next one is embedded; a failure there is raised by the next call, or at the
+        end of the writer. Raises ConfigurationError if the collection was built with another
+        embedding model.
         """
         self._check_model()
         self._note_fields(documents)
         if not self._underway.isdisjoint(document.id for document in documents):
             await self._settle()
-        known, unknown = self._looks.believed(document.id for document in documents)
+        known, unknown = self._prefetch.known(document.id for document in documents)
         plan = await anyio.to_thread.run_sync(self._plan, documents, chunked or {}, known, unknown)
         if plan.changed:
             await self._begin()
@@ -148,7 +149,7 @@ class CollectionWriter:
             await self._embed(plan.absent, on_part, plan.vectors)
             await self._settle()
             self._underway = {document.id for document in plan.changed}
-            self._looks.written(self._underway)
+            self._prefetch.written(self._underway)
             self._committing = asyncio.create_task(self._commit_and_count(plan))
         return Written(
             indexed=len(plan.changed),
@@ -157,26 +158,27 @@ class CollectionWriter:
         )
 
     async def copy(self, records: Sequence[Record]) -> None:
-        """Embed and store passages of another collection's BM25 store; the end makes sure of them.
-        Their order is that store's: a document's may come in several calls."""
+        """Embed and write passages of another collection's BM25 store; the end verifies them. They
+        come in the order of that store: those of a document may come in several calls."""
         self._check_model()
         await self._begin()
-        self._cut_short = self._mend = True
+        self._cut_short = self._repair = True
         await self._embed(records)
         await anyio.to_thread.run_sync(self._collection.bm25.replace, [], records)
         self._cut_short = False
 
     async def delete(self, document_id: str) -> bool:
-        """Whether there was such a document. BM25 first: a kill between cannot revive it."""
+        """Delete a document; False if there is none. BM25 comes first, so that a kill in between
+        cannot bring it back."""
         await self._settle()
         stored = await anyio.to_thread.run_sync(self._collection.bm25.document, document_id)
         if not stored:
             return False
         await self._begin()
         self._cut_short = True
-        self._looks.written([document_id])
+        self._prefetch.written([document_id])
         await anyio.to_thread.run_sync(self._delete, document_id, stored)
-        self._looks.settled()
+        self._prefetch.settled()
         self._cut_short = False
         manifest = self._collection.manifest
         gone = [(document_id, stored[0].content_hash)]
@@ -210,7 +212,7 @@ class CollectionWriter:
         known: dict[str, str],
         unknown: Sequence[str],
     ) -> _Plan:
-        """`known`: content hashes of those that are stored, but for the `unknown` ones."""
+        """`known` has the content hashes of stored documents, except for the `unknown` ones."""
         bm25 = self._collection.bm25
         if unknown:
             known |= bm25.hashes(unknown)
@@ -235,9 +237,9 @@ class CollectionWriter:
         return _Plan(known, changed, records, len(old), stale, absent, vectors)
 
     def _absent(self, records: Sequence[Record]) -> list[Record]:
-        """Those that have no vector yet. Where both stores agreed at the beginning, no vector is
-        there of what BM25 does not know."""
-        if not (self._mend or self._surplus):
+        """Return the passages without a vector. If both stores agreed at the beginning, there is no
+        vector of a passage that BM25 does not know."""
+        if not (self._repair or self._surplus):
             return [*records]
         stored = self._collection.dense.hashes([record.passage.passage_id for record in records])
         return [r for r in records if stored.get(r.passage.passage_id) != r.content_hash]
@@ -245,7 +247,7 @@ class CollectionWriter:
     def _without_vectors(
         self, documents: Sequence[Document], chunked: Mapping[str, Chunked]
     ) -> set[str]:
-        """Ids of documents of which a passage has no vector, or another version's."""
+        """Return the ids of documents with a passage that has no vector, or an outdated one."""
         records = [record for each in documents for record in _made(each, chunked).records]
         stored = self._collection.dense.hashes([each.passage.passage_id for each in records])
         return {
@@ -284,14 +286,14 @@ class CollectionWriter:
         self._count(plan)
 
     async def _settle(self) -> None:
-        """Wait for the commit that is under way. Raises what it raised."""
+        """Wait for the commit in progress. Raises what it raised."""
         task, self._committing = self._committing, None
         if task is None:
             return
         with anyio.CancelScope(shield=True):
             await asyncio.wait({task})
         self._underway = set()
-        self._looks.settled()
+        self._prefetch.settled()
         task.result()
         self._cut_short = False
 
@@ -302,7 +304,7 @@ class CollectionWriter:
         self._collection.bm25.replace(replaced, plan.records)
 
     def _count(self, plan: _Plan) -> None:
-        """Keep the manifest in memory right while the ingest runs; the end writes it."""
+        """Update the manifest in memory while the ingest runs; the end writes it."""
         manifest = self._collection.manifest
         ids = {document.id for document in plan.changed}
         old = [
@@ -323,27 +325,27 @@ class CollectionWriter:
         self._collection.dense.delete([record.passage.passage_id for record in stored])
         self._collection.dense.flush()
 
-    async def repair(self) -> Mended:
-        """Make the dense store hold what the BM25 store does; the end completes the manifest."""
+    async def repair(self) -> Repaired:
+        """Repair differences between the stores. The end completes the manifest."""
         await self._settle()
         await self._begin()
-        self._looks.forget()
+        self._prefetch.forget()
         self._cut_short = True
-        mended = await mend(self._collection, self._embed_again)
+        repaired = await repair_differences(self._collection, self._embed_again)
         self._cut_short = False
-        self._mend = False
-        self._fields |= mended.tally.fields
+        self._repair = False
+        self._fields |= repaired.tally.fields
         self._collection.manifest = self._collection.manifest.model_copy(
-            update={"content_hash": mended.tally.content_hash}
+            update={"content_hash": repaired.tally.content_hash}
         )
-        return mended
+        return repaired
 
     async def _embed_again(self, records: Sequence[Record]) -> None:
         self._check_model()
         await self._embed(records)
 
     async def _finish(self) -> None:
-        if self._mend:
+        if self._repair:
             await self.repair()
         elif not self._began:
             return
@@ -371,8 +373,8 @@ def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:
 def _batches(
     records: Sequence[Record], made: Mapping[str, Sequence[float]]
 ) -> Iterator[list[Record]]:
-    """First those whose vectors are `made`, many at a time; then 32 at a time, similar in length,
-    so that little of a forward pass is padding."""
+    """Yield first the passages whose vectors are in `made`, many at a time, then the others, 32 of
+    similar length at a time, so that a forward pass has little padding."""
     ready = [record for record in records if record.passage.passage_id in made]
     for start in range(0, len(ready), MOST_READY):
         yield ready[start : start + MOST_READY]

@@ -27,7 +27,7 @@ import ray.data
 
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.settings import RetrievalSettings
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.embedding import Embedder, open_embedder, passage_input
 from service.retrieval.ingest.ahead import Batch, ahead, size_of, take
 from service.retrieval.ingest.chunks import Chunked, cut, passages_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.ingest.ahead import BATCH_DOCUMENTS, Batch, ahead, size_of, take
 from service.retrieval.ingest.documents import BadDocument, Document, parse_document

@@ -15,7 +15,7 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.errors import NotFound, RetrievalFailure, RevelatorError
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import OpenCollection, StoreQuery
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.stores.base import VectorStore

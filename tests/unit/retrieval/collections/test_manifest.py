@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import StoreError
-from service.retrieval.collections.manifest import Manifest, add_to_hash, parse_manifest
-from service.retrieval.collections.manifest_store import FILE, FileManifests
+from service.retrieval.collections.manifest import (
+    FILE,
+    FileManifests,
+    Manifest,
+    add_to_hash,
+    parse_manifest,
+)
 from service.retrieval.embedding.presets import HASHING
 
 MANIFEST = Manifest(name="c", embedding=HASHING)

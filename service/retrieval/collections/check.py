@@ -11,15 +11,13 @@ from service.core.concurrency import closing
 from service.core.errors import StoreError
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.comparison import Kind, Tally, differences
+from service.retrieval.collections.consistency import Kind, Tally, differences
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.restore import Held, held, names_of_lost
-from service.retrieval.collections.writing import writing
+from service.retrieval.collections.rebuild import Counts, count_passages, open_writer
 from service.retrieval.embedding import Embedder
 from service.retrieval.embedding import differences as contract_differences
 
 FEW: Final = 5  # ids shown of each kind
-WHOLE: Final = ("bm25", "dense")  # sides
 
 WORDS: Final[dict[Kind, str]] = {
     "stray": "passages in the BM25 store that belong to no document there",
@@ -57,15 +55,15 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
     one is unavailable. A store that is lost as a whole is reported and not examined."""
     manifest = collection.manifest
     report, tally = Report(manifest.name), Tally()
-    found_held = await held(collection)
-    if lost := names_of_lost(collection, found_held):
+    counts = await count_passages(collection)
+    if lost := counts.lost(collection):
         report.documents, report.passages = manifest.documents, manifest.passages
-        report.vectors = found_held.dense or 0
-        report.findings = [_lost(name, found_held, manifest) for name in lost]
+        report.vectors = counts.dense or 0
+        report.findings = [_lost(name, counts, manifest) for name in lost]
         return report
     found: dict[Kind, Finding] = {}
-    async with closing(differences(collection, tally)) as amiss:
-        async for difference in amiss:
+    async with closing(differences(collection, tally)) as found_differences:
+        async for difference in found_differences:
             kind = difference.kind
             finding = found.setdefault(kind, Finding(kind, WORDS[kind]))
             finding.count += len(difference.ids)
@@ -79,7 +77,7 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
             "passage again"
         )
         report.findings.append(Finding("embedding", detail))
-    if not await backends.agrees(manifest):
+    if not await backends.dense.agrees(manifest):
         report.findings.append(Finding("copy", "Qdrant's copy of the manifest differs"))
     return report
 
@@ -90,15 +88,15 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
     report = await check(collection, backends, embedder)
     if not report.findings:
         return report
-    if len(lost := [each for each in report.findings if each.kind == "lost"]) == len(WHOLE):
+    if len(lost := [each for each in report.findings if each.kind == "lost"]) == 2:
         raise StoreError(f"collection {report.collection!r}: {lost[0].detail}")
-    async with writing(collection, backends, embedder) as writer:
-        mended = await writer.repair()
+    async with open_writer(collection, backends, embedder) as writer:
+        repaired = await writer.repair()
     counted = {
         "passages restored to the BM25 store": writer.restored,
-        "passages embedded": mended.embedded,
-        "vectors removed": mended.vectors_removed,
-        "passages without a document removed": mended.passages_removed,
+        "passages embedded": repaired.embedded,
+        "vectors removed": repaired.vectors_removed,
+        "passages without a document removed": repaired.passages_removed,
     }
     done = [f"{count:,} {what}" for what, count in counted.items() if count]
     after = await check(collection, backends, embedder)
@@ -107,11 +105,11 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
     return after
 
 
-def _lost(name: str, found: Held, manifest: Manifest) -> Finding:
-    """What `--repair` can do about it."""
-    if found == Held(None, None):
+def _lost(name: str, counts: Counts, manifest: Manifest) -> Finding:
+    """Describe the loss, and what `--repair` can do about it."""
+    if counts == Counts(None, None):
         can = "the other store is lost too: ingest the documents again"
-    elif found.bm25 is None:
+    elif counts.bm25 is None:
         can = "--repair rebuilds it from the passages stored with the vectors, without embedding"
     else:
         can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
@@ -120,7 +118,7 @@ def _lost(name: str, found: Held, manifest: Manifest) -> Finding:
 
 
 def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
-    """Where the manifest says other than the BM25 store."""
+    """Compare the manifest to the BM25 store."""
     said = {
         "documents": (manifest.documents, tally.documents),
         "passages": (manifest.passages, tally.passages),
@@ -138,15 +136,3 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
     if manifest.state == "building":
         findings.append(Finding("building", "an ingest was interrupted"))
     return findings
-
-
-def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
-    """Return what the counts alone reveal. For readiness, which must be cheap."""
-    if manifest.state == "building":
-        return "an ingest was interrupted; run it again, or check --repair"
-    if passages == vectors == manifest.passages:
-        return None
-    return (
-        f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,} "
-        f"and {manifest.stores[1]} {vectors:,}; run check --collection {manifest.name} --repair"
-    )

@@ -10,8 +10,8 @@ import pytest
 from service.core.errors import InvalidRequest, NotFound, StoreError
 from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.catalog import Collections, describe
 from service.retrieval.collections.manifest import check_name
-from service.retrieval.collections.registry import Collections, describe
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.run import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever

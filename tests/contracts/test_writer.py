@@ -1,4 +1,4 @@
-"""What is written can be found, changed, deleted and mended, on every pair of stores."""
+"""What is written can be found, changed, deleted and repaired, on every pair of stores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from service.core.errors import NotFound, RevelatorError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.collection import Collection
-from service.retrieval.collections.registry import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document
@@ -117,7 +117,7 @@ async def test_a_collection_is_there_after_a_restart(tmp_path: Path, backends: B
         assert await found(collections, "Norma") == []
 
 
-async def test_an_ingest_that_broke_is_mended(tmp_path: Path, backends: Backends) -> None:
+async def test_an_ingest_that_broke_is_repaired(tmp_path: Path, backends: Backends) -> None:
     """Passages of no known document in the BM25 store, vectors of no document in the other."""
     async with opened(tmp_path, backends) as collections:
         await collections.create(NAME)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from service.core.domain import Passage
-from service.retrieval.collections.comparison import Tally, sort_page
+from service.retrieval.collections.check import Finding, Report
+from service.retrieval.collections.command import lines_of
+from service.retrieval.collections.consistency import Tally, sort_page
+from service.retrieval.collections.health import quick_problem
 from service.retrieval.collections.manifest import EMPTY_HASH, Manifest, add_to_hash
-from service.retrieval.collections.upkeep import Finding, Report, quick_problem
-from service.retrieval.collections.upkeep_command import lines_of
 from service.retrieval.embedding.presets import HASHING
 from service.retrieval.ingest.documents import Record
 

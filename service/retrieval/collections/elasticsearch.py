@@ -1,9 +1,13 @@
-"""Manifests in Elasticsearch, and the claim that lets one of several gateways write.
+"""Collections whose BM25 side is in Elasticsearch: their indices, their manifests, and the claim
+that lets one of several gateways write.
 
-Index `revelator.manifests` (no collection's index can be called so) holds a document for each
-collection and one for each claim. Both are written on condition of the version that was read last:
-of two gateways one is refused. A claim lasts `CLAIM_S` and is renewed while its holder lives; the
-gateways' clocks must agree to a few seconds.
+The index `revelator.manifests` (no collection's index can have that name) holds a document for each
+collection and one for each claim. Both are written on condition of the version that was read last,
+so that one of two gateways is refused. A claim lasts `CLAIM_S` and is renewed while its holder
+lives; the clocks of the gateways must agree to a few seconds.
+
+`revelator-<collection>`, an alias, is for other programs. It follows the manifest and is never read
+here: searches and writes name the generation that the manifest names.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -19,9 +24,15 @@ import orjson
 
 from service.core.concurrency import first_of
 from service.core.errors import BackendUnavailable, RevelatorError, StoreError
-from service.retrieval.collections.manifest import Manifest, parse_manifest
-from service.retrieval.collections.manifest_store import FileManifests
+from service.retrieval.collections.manifest import (
+    FileManifests,
+    Manifest,
+    parse_manifest,
+    stored_name,
+)
+from service.retrieval.stores import elastic_index
 from service.retrieval.stores.elastic_server import ElasticServer
+from service.retrieval.stores.elastic_store import ElasticStore
 
 INDEX: Final = "revelator.manifests"
 MOST_NAMES: Final = 10_000  # one page of a search
@@ -35,8 +46,68 @@ CONFLICT: Final = 409
 Version = tuple[int, int] | None
 
 
+class Elasticsearch:
+    """The BM25 side of all collections, on one cluster."""
+
+    name = ElasticStore.backend
+
+    def __init__(self, server: ElasticServer) -> None:
+        self.server = server
+
+    def manifests(self, root: Path) -> ElasticManifests:
+        return ElasticManifests(self.server, FileManifests(root))
+
+    def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> ElasticStore:
+        return self._create(manifest.stored_name, manifest, replace=replace)
+
+    def open(self, folder: Path, manifest: Manifest) -> ElasticStore:
+        return ElasticStore(self.server, manifest.stored_name)
+
+    def recreate(self, manifest: Manifest) -> None:
+        self._create(manifest.stored_name, manifest, replace=True)
+
+    def create_spare(self, manifest: Manifest) -> ElasticStore:
+        return self._create(_spare(manifest), manifest, replace=True)
+
+    async def promote_spare(self, manifest: Manifest) -> None:
+        await elastic_index.rename(self.server, _spare(manifest), manifest.stored_name)
+
+    async def publish(self, manifest: Manifest) -> None:
+        """Move the alias from every other generation to this one, in one step."""
+        alias = elastic_index.alias_of(manifest.name)
+        ours = elastic_index.alias_of(manifest.stored_name)
+        actions: list[dict[str, Any]] = [
+            {"remove": {"index": f"{alias}.*", "alias": alias, "must_exist": False}},
+            {"add": {"index": f"{ours}.*", "alias": alias}},
+        ]
+        await self.server.call(lambda client: client.indices.update_aliases(actions=actions))
+
+    async def drop(self, name: str, generation: int | None = None) -> None:
+        which = "*" if generation is None else generation
+        await elastic_index.drop(self.server, stored_name(name, which))
+
+    async def drop_manifest(self, name: str) -> None:
+        await self.server.call(
+            lambda client: client.options(ignore_status=404).delete(
+                index=INDEX, id=name, refresh=True
+            )
+        )
+
+    async def aclose(self) -> None:
+        await self.server.aclose()
+
+    def _create(self, name: str, manifest: Manifest, *, replace: bool) -> ElasticStore:
+        return ElasticStore.create(self.server, name, manifest.analysis, replace=replace)
+
+
+def _spare(manifest: Manifest) -> str:
+    """The name of an index that is being filled again, which is that of no generation."""
+    return stored_name(manifest.name, f"{manifest.generation}.restored")
+
+
 class ElasticManifests:
-    """`files` holds the copies that are read while Elasticsearch is out."""
+    """The manifests of all collections. `files` holds the copies that are read while Elasticsearch
+    is unavailable."""
 
     shared = True
 
@@ -90,7 +161,7 @@ class ElasticManifests:
         await self._files.write(manifest)
 
     async def forget(self, name: str) -> None:
-        await forget(self._server, name)
+        await Elasticsearch(self._server).drop_manifest(name)
         self._versions.pop(name, None)
         await self._files.forget(name)
 
@@ -200,13 +271,6 @@ class ElasticManifests:
                 )
             )
         self._made = True
-
-
-async def forget(server: ElasticServer, name: str) -> None:
-    """Delete a collection's manifest; it may be absent."""
-    await server.call(
-        lambda client: client.options(ignore_status=404).delete(index=INDEX, id=name, refresh=True)
-    )
 
 
 class _Holding:

@@ -13,14 +13,13 @@ from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections import restore as restoring
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
+from service.retrieval.collections.catalog import Collections
 from service.retrieval.ingest.documents import Record, parse_document
 from service.retrieval.ingest.run import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
-from service.retrieval.stores import elastic_index, qdrant_store
 from service.retrieval.stores.points import record_of
 from tests.contracts.stores import QUIET, WORLDS
-from tests.contracts.test_writing import LONG, contents, opened
+from tests.contracts.test_writer import LONG, contents, opened
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]
@@ -44,13 +43,10 @@ class World:
     async def lose(self, collections: Collections) -> None:
         """As an operator's DELETE, or a fresh volume."""
         manifest = await collections.manifest(NAME)
-        own = f"{NAME}.{manifest.generation}"
         if self.side == "dense":
-            assert self.backends._qdrant is not None
-            await qdrant_store.drop(self.backends._qdrant, own)
+            await self.backends.dense.drop(NAME, manifest.generation)
         else:
-            assert self.backends._elastic is not None
-            await elastic_index.drop(self.backends._elastic, own)
+            await self.backends.bm25.drop(NAME, manifest.generation)
 
 
 @pytest.fixture(params=LOSSES, ids=" without ".join)

@@ -1,4 +1,4 @@
-"""The look at the collections is bounded, whatever the stores do."""
+"""A round over the collections is bounded, whatever the stores do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.retrieval.collections import watch as watching
+from service.retrieval.collections import health
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.run import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, opened
@@ -16,11 +16,11 @@ from tests.unit.retrieval.worlds import CORPUS, opened
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_store_that_hangs_holds_up_no_look(
+async def test_a_store_that_hangs_holds_up_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_S", 0.0)
-    monkeypatch.setattr(watching, "HERE_S", 1.0)
+    monkeypatch.setattr(health, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(health, "EMBEDDED_TIMEOUT_S", 1.0)
     thawed = threading.Event()
     async with opened(tmp_path, HashingEmbedder()) as collections:
         for name in ("a", "b"):

@@ -11,15 +11,15 @@ import pytest
 from service.core.errors import ConfigurationError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.registry import Collections
-from service.retrieval.collections.upkeep import Finding
+from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.check import Finding
 from service.retrieval.embedding import Vector
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document, Record
 from service.retrieval.ingest.run import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
-from tests.contracts.test_writing import LONG, contents, opened
+from tests.contracts.test_writer import LONG, contents, opened
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]
@@ -64,7 +64,7 @@ def kinds(findings: list[Finding]) -> dict[str, int]:
     return counted
 
 
-async def test_differences_are_found_shown_and_mended(tmp_path: Path, backends: Backends) -> None:
+async def test_differences_are_found_shown_and_repaired(tmp_path: Path, backends: Backends) -> None:
     embedder = CountingEmbedder()
     async with opened(tmp_path, backends, embedder) as collections:
         await collections.create(NAME)

@@ -13,17 +13,16 @@ import anyio.to_thread
 
 from service.core.errors import InvalidRequest, NotFound, StoreError
 from service.retrieval.base import OpenCollection
-from service.retrieval.collections import upkeep
+from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.collection import EMBEDDED, Collection
-from service.retrieval.collections.manifest import Analysis, Manifest, check_name
-from service.retrieval.collections.replacement import copy_passages
+from service.retrieval.collections.check import Report
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.generations import RETIRE_S, Generations
+from service.retrieval.collections.health import CollectionHealth
+from service.retrieval.collections.manifest import EMBEDDED, Analysis, Manifest, check_name
+from service.retrieval.collections.rebuild import copy_passages, open_writer
 from service.retrieval.collections.sample import SAMPLE, Sample
-from service.retrieval.collections.shelf import RETIRE_S, Shelf
-from service.retrieval.collections.upkeep import Report
-from service.retrieval.collections.watch import Watch
 from service.retrieval.collections.writer import CollectionWriter
-from service.retrieval.collections.writing import writing
 from service.retrieval.embedding import Embedder
 from service.retrieval.ingest.documents import Record
 
@@ -32,7 +31,7 @@ DEFAULT = "default"
 
 class Collections:
     """All collections. Embedded data is in `<data directory>/collections/<name>/<generation>/`;
-    manifest_store.py explains where manifests are. The process must own the data directory.
+    manifest.py explains where manifests are. The process must own the data directory.
 
     Collections are opened at their first use. `sample` is shipped: it is created at its first use,
     recreated when the shipped corpus or the embedding model changes, and read-only for callers.
@@ -50,26 +49,26 @@ class Collections:
         self._sample = sample or Sample.shipped()
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
-        self._shelf = Shelf(data_dir / "collections", self._backends, retire_s)
+        self._generations = Generations(data_dir / "collections", self._backends, retire_s)
         embedded = self._backends.names == EMBEDDED
-        self._watch = Watch(self._shelf, embedder, embedded=embedded)
+        self._health = CollectionHealth(self._generations, embedder, embedded=embedded)
 
     async def names(self) -> list[str]:
         """Return the names of all collections, including the sample if its corpus is installed."""
         if self._shipped is None:
             exists = await anyio.to_thread.run_sync(lambda: self._sample.exists)
             self._shipped = {SAMPLE} if exists else set()
-        return sorted(await self._shelf.names() | self._shipped)
+        return sorted(await self._generations.names() | self._shipped)
 
     async def resolve(self, name: str | None) -> str:
-        if name is not None and self._shelf.find(name):
+        if name is not None and self._generations.find(name):
             return name
         return _resolve(name, await self.names())
 
     def waits_for_servers(self, name: str) -> bool:
         """Whether a search waits only for servers, because the collection is open and one of its
         sides is not embedded. The first search opens the collection."""
-        found = self._shelf.find(name)
+        found = self._generations.find(name)
         return found is not None and found.manifest.stores != EMBEDDED
 
     async def metadata_fields(self, name: str) -> Sequence[str]:
@@ -80,11 +79,11 @@ class Collections:
         unavailable store does not delay it; a sample that does not exist yet is described as it
         will be. Raises NotFound and StoreError."""
         await self.resolve(name)
-        if self._shelf.find(name) is not None:
-            return (await self._shelf.get(name)).manifest
-        stored = await self._shelf.manifests.read(name)
+        if self._generations.find(name) is not None:
+            return (await self._generations.get(name)).manifest
+        stored = await self._generations.manifests.read(name)
         if stored is None and name == SAMPLE:
-            return await anyio.to_thread.run_sync(self._sample.made, self._embedder)
+            return await anyio.to_thread.run_sync(self._sample.expected, self._embedder)
         if stored is None:
             raise NotFound(f"there is no collection {name[:80]!r}")
         return stored
@@ -96,10 +95,10 @@ class Collections:
         """Return the open collection; `name@generation` is a held generation. Raises NotFound and
         StoreError."""
         await self.resolve(name)
-        if name == SAMPLE and self._shelf.find(name) is None:
-            async with self._shelf.lock(name):
-                return self._shelf.find(name) or await self._open_sample()
-        return await self._shelf.get(name)
+        if name == SAMPLE and self._generations.find(name) is None:
+            async with self._generations.lock(name):
+                return self._generations.find(name) or await self._open_sample()
+        return await self._generations.get(name)
 
     @asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
@@ -127,16 +126,16 @@ class Collections:
         an existing collection.
         """
         _check_writable(check_name(name))
-        if name not in await self._shelf.names():
+        if name not in await self._generations.names():
             fresh = Manifest(
                 name=name,
                 description=description or "",
                 analysis=analysis or "english",
                 embedding=self._embedder.contract,
             ).with_fields(metadata_fields)
-            if made := await self._shelf.make_new(fresh):
-                return made.manifest
-        async with self._shelf.writer_of(name) as collection:
+            if created := await self._generations.create_new(fresh):
+                return created.manifest
+        async with self._generations.writer_of(name) as collection:
             if analysis not in {None, collection.manifest.analysis}:
                 raise InvalidRequest(
                     f"collection {name!r} uses the analysis {collection.manifest.analysis!r}; to "
@@ -154,7 +153,7 @@ class Collections:
         (sample)."""
         _check_writable(name)
         await self.resolve(name)
-        await self._shelf.drop(name)
+        await self._generations.drop(name)
 
     async def document(self, name: str, document_id: str) -> list[Record]:
         """Return a document's passages in order. Raises NotFound."""
@@ -177,8 +176,8 @@ class Collections:
         _check_writable(name)
         await self.resolve(name)
         async with (
-            self._shelf.writer_of(name) as collection,
-            writing(collection, self._backends, self._embedder) as writer,
+            self._generations.writer_of(name) as collection,
+            open_writer(collection, self._backends, self._embedder) as writer,
         ):
             yield writer
 
@@ -191,7 +190,7 @@ class Collections:
         _check_writable(name)
         await self.resolve(name)
         async with (
-            self._shelf.successor_of(name, self._embedder.contract) as collection,
+            self._generations.successor_of(name, self._embedder.contract) as collection,
             CollectionWriter(collection, self._embedder) as writer,
         ):
             yield writer
@@ -201,16 +200,16 @@ class Collections:
         If it was embedded with other settings, repairing embeds it again."""
         collection = await self.get(name)
         if repair and collection.manifest.embedding != self._embedder.contract:
-            return await self._embed_anew(name)
-        async with self._shelf.writer_of(name) as collection:
-            work = upkeep.repair if repair else upkeep.check
+            return await self._embed_again(name)
+        async with self._generations.writer_of(name) as collection:
+            work = check.repair if repair else check.check
             return await work(collection, self._backends, self._embedder)
 
-    async def _embed_anew(self, name: str) -> Report:
+    async def _embed_again(self, name: str) -> Report:
         _check_writable(name)
         before = await self.check(name)
-        async with self._shelf.successor_of(name, self._embedder.contract) as new:
-            old = await self._shelf.get(name)
+        async with self._generations.successor_of(name, self._embedder.contract) as new:
+            old = await self._generations.get(name)
             async with CollectionWriter(new, self._embedder) as writer:
                 await copy_passages(old, writer, self._backends)
         after = await self.check(name)
@@ -221,28 +220,28 @@ class Collections:
     async def problems(self) -> dict[str, str]:
         """Return the collections that are incomplete or do not match the settings, with the reason.
         Refreshed at most every few seconds. Never raises."""
-        return await self._watch.problems()
+        return await self._health.problems()
 
     async def aclose(self) -> None:
         """Flush and close every store, the last opened first. May be called twice."""
-        await self._shelf.close()
+        await self._generations.close()
 
     async def _open_sample(self) -> Collection:
-        """With the lock held: open it, or make it when it is absent, partial or outdated."""
+        """Open the sample, or create it if it is absent, partial or outdated, with its lock."""
         wanted = await anyio.to_thread.run_sync(self._sample.manifest, self._embedder)
-        async with self._shelf.manifests.claim(SAMPLE):
+        async with self._generations.manifests.claim(SAMPLE):
             with contextlib.suppress(StoreError, NotFound):
-                stored = await self._shelf.load(SAMPLE)
-                if _is_made(stored.manifest, wanted):
+                stored = await self._generations.load(SAMPLE)
+                if _is_current(stored.manifest, wanted):
                     return stored
-                await self._shelf.put_away(stored)
-            await self._shelf.drop_stored(SAMPLE)
-            collection = await self._shelf.make(wanted, replace=True)
+                await self._generations.unload(stored)
+            await self._generations.drop_stored(SAMPLE)
+            collection = await self._generations.create(wanted, replace=True)
             try:
                 await self._sample.fill(collection, self._embedder)
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await self._shelf.put_away(collection)
+                    await self._generations.unload(collection)
                 raise
         return collection
 
@@ -263,8 +262,8 @@ def _check_writable(name: str) -> None:
         )
 
 
-def _is_made(stored: Manifest, wanted: Manifest) -> bool:
-    """Whether a stored sample is the shipped one, and whole."""
+def _is_current(stored: Manifest, wanted: Manifest) -> bool:
+    """Whether a stored sample is the shipped one, and complete."""
     same = (stored.source, stored.embedding) == (wanted.source, wanted.embedding)
     return same and stored.state == "complete" and stored.passages > 0
 

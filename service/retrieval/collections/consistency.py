@@ -1,12 +1,15 @@
-"""Compares a collection's two stores passage by passage, page by page: memory stays bounded.
+"""Compares a collection's two stores passage by passage, and repairs differences.
 
-First the BM25 store is read through, and the dense one asked for the vectors of each page. Only if
-that leaves vectors unexplained is the dense store read through as well, and the BM25 store asked.
+Only the BM25 store knows which documents exist. First it is read completely, and the dense store is
+asked for the vectors of each page, so that memory stays bounded. Only if that leaves vectors
+unexplained, the dense store is read as well, and the BM25 store is asked. A repair removes what the
+BM25 store does not know, and embeds what it knows and has no vector. Each step is complete by
+itself: a repair that was killed is run again and finds less to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, TypeVar
@@ -14,6 +17,8 @@ from typing import Final, Literal, TypeVar
 import anyio
 import anyio.to_thread
 
+from service.core.concurrency import closing
+from service.core.errors import StoreError
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
 from service.retrieval.ingest.documents import Record
@@ -29,7 +34,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Passages of one page that differ in one way; `records` where the BM25 store has them."""
+    """Passages of one page that differ in one way; `records` if the BM25 store has them."""
 
     kind: Kind
     ids: tuple[str, ...]
@@ -38,7 +43,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Tally:
-    """What the BM25 store holds of whole documents, as far as it has been read."""
+    """Counts of the complete documents in the BM25 store, as far as it has been read."""
 
     documents: int = 0
     passages: int = 0
@@ -55,10 +60,20 @@ class Tally:
             self.fields.update(record.passage.metadata)
 
 
-async def differences(collection: Collection, tally: Tally) -> AsyncIterator[Difference]:
-    """Every difference, while nobody else writes. `tally` counts along.
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """How many passages were embedded, and vectors and passages removed; the counts afterwards."""
 
-    What is found of one page may be mended before the next is asked for.
+    embedded: int
+    vectors_removed: int
+    passages_removed: int
+    tally: Tally
+
+
+async def differences(collection: Collection, tally: Tally) -> AsyncIterator[Difference]:
+    """Yield every difference, while nobody else writes, and count in `tally`.
+
+    The differences of one page may be repaired before the next page is read.
     """
     async for page in _pages(collection.bm25.records()):
         for found in await anyio.to_thread.run_sync(_examine, collection, page, tally):
@@ -74,44 +89,73 @@ async def differences(collection: Collection, tally: Tally) -> AsyncIterator[Dif
             yield Difference("surplus", surplus)
 
 
+async def repair_differences(
+    collection: Collection, embed: Callable[[Sequence[Record]], Awaitable[None]]
+) -> Repaired:
+    """Make the dense store hold the passages of the BM25 store and no others, as the collection's
+    only writer. Raises StoreError if the BM25 store has lost everything, because following it would
+    delete the vectors as well."""
+    bm25, dense = collection.bm25, collection.dense
+    before = await anyio.to_thread.run_sync(bm25.count_passages)
+    if not before and collection.manifest.passages:
+        raise StoreError(
+            f"collection {collection.manifest.name!r}: the BM25 store should have "
+            f"{collection.manifest.passages:,} passages and has none; ingest the documents again, "
+            "which reuses the vectors that still exist"
+        )
+    await anyio.to_thread.run_sync(bm25.tidy)
+    after = await anyio.to_thread.run_sync(bm25.count_passages)
+    tally, embedded, removed = Tally(), 0, 0
+    async with closing(differences(collection, tally)) as found:
+        async for difference in found:
+            if difference.kind in {"lacking", "outdated"}:
+                await embed(difference.records)
+                embedded += len(difference.records)
+            elif difference.kind == "surplus":
+                await anyio.to_thread.run_sync(dense.delete, difference.ids)
+                removed += len(difference.ids)
+    await anyio.to_thread.run_sync(dense.flush)
+    return Repaired(embedded, removed, max(0, before - after), tally)
+
+
 def sort_page(
     page: Sequence[Record], newest: dict[str, str], vectors: dict[str, str]
 ) -> dict[Kind, list[Record]]:
-    """What is amiss with a page of the BM25 store.
+    """Sort the passages of a page of the BM25 store that differ, by kind.
 
-    `newest` has the content hash of each document that is there, `vectors` that of each vector.
+    `newest` has the content hash of each stored document, `vectors` that of each vector.
     """
-    amiss: dict[Kind, list[Record]] = {"stray": [], "lacking": [], "outdated": []}
+    found: dict[Kind, list[Record]] = {"stray": [], "lacking": [], "outdated": []}
     for record in page:
         held = vectors.get(record.passage.passage_id)
         if newest.get(record.document_id) != record.content_hash:
-            amiss["stray"].append(record)
+            found["stray"].append(record)
         elif held is None:
-            amiss["lacking"].append(record)
+            found["lacking"].append(record)
         elif held != record.content_hash:
-            amiss["outdated"].append(record)
-    return amiss
+            found["outdated"].append(record)
+    return found
 
 
 def _examine(collection: Collection, page: Sequence[Record], tally: Tally) -> list[Difference]:
     """Blocking."""
     newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
     vectors = collection.dense.hashes([record.passage.passage_id for record in page])
-    amiss = sort_page(page, newest, vectors)
-    stray = {id(record) for record in amiss["stray"]}
+    found = sort_page(page, newest, vectors)
+    stray = {id(record) for record in found["stray"]}
     for record in page:
         if id(record) not in stray:
             tally.add(record)
             tally.vectors += record.passage.passage_id in vectors
     return [
         Difference(kind, tuple(each.passage.passage_id for each in records), tuple(records))
-        for kind, records in amiss.items()
+        for kind, records in found.items()
         if records
     ]
 
 
 async def _pages(items: Iterator[Item], size: int = PAGE) -> AsyncIterator[list[Item]]:
-    """An iterator that blocks, a page at a time in worker threads."""
+    """Read a blocking iterator page by page in worker threads."""
     try:
         while page := await anyio.to_thread.run_sync(lambda: list(islice(items, size))):
             yield page

@@ -1,0 +1,172 @@
+"""`revelator collections` and `revelator check --collection`, in this process or through the server
+that owns the data."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.table import Table
+
+from service.core.locks import find_owner
+from service.core.settings import Settings
+from service.retrieval.collections.catalog import Collections, describe
+from service.retrieval.collections.check import Finding, Report
+from service.retrieval.collections.manifest import check_name
+from service.retrieval.opened import open_embedded
+from service.retrieval.remote import send, session_with
+
+if TYPE_CHECKING:
+    import aiohttp
+
+TIMEOUT_S: Final = 330.0  # a deletion waits for the questions that run on the collection
+CHECK_TIMEOUT_S: Final = 3_600.0  # of one request; a repair that was cut off is run again
+REPORT: Final = TypeAdapter(Report)
+
+Description = Mapping[str, Any]  # of a collection, as HTTP shows it
+
+
+class _Access(Protocol):
+    async def list(self) -> Sequence[Description]: ...
+
+    async def show(self, name: str) -> Description: ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def check(self, name: str, *, repair: bool) -> Report: ...
+
+
+class _Direct:
+    def __init__(self, collections: Collections) -> None:
+        self._collections = collections
+
+    async def list(self) -> Sequence[Description]:
+        return [describe(each) for each in await self._collections.manifests()]
+
+    async def show(self, name: str) -> Description:
+        return describe(await self._collections.manifest(name))
+
+    async def delete(self, name: str) -> None:
+        await self._collections.delete(name)
+
+    async def check(self, name: str, *, repair: bool) -> Report:
+        return await self._collections.check(name, repair=repair)
+
+
+class _ByServer:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._base = f"{url.rstrip('/')}/collections"
+
+    async def list(self) -> Sequence[Description]:
+        found: Sequence[Description] = (await send(self._session, "GET", self._base))["collections"]
+        return found
+
+    async def show(self, name: str) -> Description:
+        found: Description = await send(self._session, "GET", f"{self._base}/{name}")
+        return found
+
+    async def delete(self, name: str) -> None:
+        await send(self._session, "DELETE", f"{self._base}/{name}")
+
+    async def check(self, name: str, *, repair: bool) -> Report:
+        method, work = ("POST", "repair") if repair else ("GET", "check")
+        report = await send(self._session, method, f"{self._base}/{name}/{work}")
+        return REPORT.validate_python(report)
+
+
+async def list_collections(settings: Settings, *, url: str | None = None) -> None:
+    """Print the collections as a table. Raises RevelatorError."""
+    async with _access(settings, url) as access:
+        found = await access.list()
+    table = Table("collection", "documents", "passages", "state", "embedding", box=None)
+    for each in found:
+        table.add_row(
+            each["name"],
+            f"{each['documents']:,}",
+            f"{each['passages']:,}",
+            each["state"],
+            each["embedding_model"],
+        )
+    Console().print(table)
+
+
+async def show_collection(settings: Settings, name: str, *, url: str | None = None) -> None:
+    """Print a collection's fields, one per line. Raises RevelatorError."""
+    check_name(name)
+    async with _access(settings, url) as access:
+        found = await access.show(name)
+    console = Console()
+    for field, value in found.items():
+        told = ", ".join(value) if isinstance(value, list | tuple) else value
+        console.print(f"{field}: {told}", highlight=False, markup=False, soft_wrap=True)
+
+
+async def delete_collection(settings: Settings, name: str, *, url: str | None = None) -> None:
+    """Delete a collection and all its documents. Raises RevelatorError."""
+    check_name(name)
+    async with _access(settings, url) as access:
+        await access.delete(name)
+    Console().print(f"Collection {name} was deleted.", highlight=False, markup=False)
+
+
+async def check_collection(settings: Settings, name: str, *, repair: bool) -> int:
+    """Check or repair a collection and print the report. Returns the exit code: 0 if everything
+    agrees, 1 if differences are left.
+
+    Raises RevelatorError for problems that stop the command.
+    """
+    check_name(name)
+    console = Console()
+    async with _access(settings, None, CHECK_TIMEOUT_S, console) as access:
+        report = await access.check(name, repair=repair)
+    for line in lines_of(report):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return 1 if (report.left if report.done else report.findings) else 0
+
+
+def lines_of(report: Report) -> list[str]:
+    """Return the lines of text for a report."""
+    counts = (
+        f"collection {report.collection}: {report.documents:,} documents, "
+        f"{report.passages:,} passages, {report.vectors:,} vectors"
+    )
+    if not report.findings:
+        return [counts, "manifest and stores agree"]
+    lines = [counts, *_told("found", report.findings)]
+    lines += [f"done: {each}" for each in report.done]
+    return lines + _told("left", report.left)
+
+
+def _told(word: str, findings: Sequence[Finding]) -> list[str]:
+    lines = []
+    for finding in findings:
+        count = f"{finding.count:,} " if finding.count else ""
+        ids = f": {', '.join(finding.ids)}" if finding.ids else ""
+        more = ", …" if finding.count > len(finding.ids) else ""
+        lines.append(f"{word}: {count}{finding.detail}{ids}{more}")
+    return lines
+
+
+@asynccontextmanager
+async def _access(
+    settings: Settings,
+    url: str | None,
+    timeout_s: float = TIMEOUT_S,
+    console: Console | None = None,
+) -> AsyncIterator[_Access]:
+    """Use the server at `url`, else the one that owns the data directory, else this process. The
+    server is named on `console`."""
+    owner = find_owner(settings.data_dir) if url is None else None
+    base = url or (owner.url if owner else None)
+    if not base:
+        async with open_embedded(settings) as stores:
+            yield _Direct(stores.collections)
+        return
+    if console:
+        console.print(f"through the server at {base}")
+    async with session_with(base, settings, timeout_s) as session:
+        yield _ByServer(session, base)

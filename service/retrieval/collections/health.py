@@ -1,0 +1,120 @@
+"""Whether collections are complete, for readiness: counted every few seconds at most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from service.core.errors import RevelatorError
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.generations import Generations
+from service.retrieval.collections.manifest import Manifest
+from service.retrieval.embedding import Embedder, differences
+
+INTERVAL_S: Final = 5.0  # between two rounds, however many callers ask
+MOST_COLLECTIONS: Final = 50  # of one round; the next round continues after them
+TIMEOUT_S: Final = 0.5  # of one round at servers; the next one continues where it was cut
+EMBEDDED_TIMEOUT_S: Final = 4.0  # without servers: this process cannot hang, but it may be busy
+AT_ONCE: Final = 2  # threads that count; one that waits for a server ends by itself, later
+
+
+class CollectionHealth:
+    """Counts what is open already; for other collections it reads only the manifest."""
+
+    def __init__(
+        self, generations: Generations, embedder: Embedder, *, embedded: bool = False
+    ) -> None:
+        """Set `embedded` if no collection is on a server."""
+        self._generations = generations
+        self._embedder = embedder
+        self._embedded = embedded
+        self._lock = anyio.Lock()
+        self._threads = anyio.CapacityLimiter(AT_ONCE)
+        self._until = 0.0
+        self._next = 0
+        self._found: dict[str, str] = {}
+
+    async def problems(self) -> dict[str, str]:
+        """Return what is wrong, by collection. Takes one round at most; never raises."""
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                with anyio.move_on_after(EMBEDDED_TIMEOUT_S if self._embedded else TIMEOUT_S):
+                    await self._inspect()
+                self._until = time.monotonic() + INTERVAL_S
+        return dict(self._found)
+
+    async def _inspect(self) -> None:
+        await self._generations.clean()
+        try:
+            names = sorted(await self._generations.names())
+        except RevelatorError:
+            return  # the checks of the stores report it
+        self._found = {name: why for name, why in self._found.items() if name in names}
+        start = self._next if self._next < len(names) else 0
+        for number, name in enumerate(names[start:][:MOST_COLLECTIONS], start + 1):
+            # Set first: one that hangs must not keep the others from their turn.
+            self._next = number if number < len(names) else 0
+            problem = await self._problem(name)
+            if problem is not None:
+                self._found[name] = problem
+            else:
+                self._found.pop(name, None)
+
+    async def _problem(self, name: str) -> str | None:
+        try:
+            if self._generations.lock(name).locked() or await self._generations.manifests.claimed(
+                name
+            ):
+                return None  # a writer is at work
+            opened = self._generations.find(name)
+            if opened is None:
+                manifest = await self._generations.manifests.read(name)
+                return self._of_manifest(manifest) if manifest else None
+            return await self._of_opened(await self._generations.get(name))
+        except RevelatorError as error:
+            return error.detail
+
+    async def _of_opened(self, collection: Collection) -> str | None:
+        """Also notes the problem in the collection, so that its answers say `index-incomplete`."""
+        manifest = collection.manifest
+        passages = await self._count(collection.bm25.count_passages)
+        vectors = await self._count(collection.dense.count_passages)
+        busy = self._generations.lock(manifest.name).locked()
+        if busy or collection.manifest is not manifest:
+            return None  # a writer was at work meanwhile
+        collection.problem = quick_problem(manifest, passages, vectors)
+        return collection.problem or self._of_embedding(manifest)
+
+    async def _count(self, count: Callable[[], int]) -> int:
+        """A thread that waits for a server is left behind when the round is over."""
+        return await anyio.to_thread.run_sync(count, abandon_on_cancel=True, limiter=self._threads)
+
+    def _of_manifest(self, manifest: Manifest) -> str | None:
+        counted = quick_problem(manifest, manifest.passages, manifest.passages)
+        return counted or self._of_embedding(manifest)
+
+    def _of_embedding(self, manifest: Manifest) -> str | None:
+        apart = differences(manifest.embedding, self._embedder.contract)
+        return (
+            "dense search is disabled, because the vectors were made with other embedding "
+            f"settings: {apart}; embed the passages again with check --collection {manifest.name} "
+            "--repair"
+            if apart
+            else None
+        )
+
+
+def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
+    """Return what the counts alone reveal. For readiness, which must be cheap."""
+    if manifest.state == "building":
+        return "an ingest was interrupted; run it again, or check --repair"
+    if passages == vectors == manifest.passages:
+        return None
+    return (
+        f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,} "
+        f"and {manifest.stores[1]} {vectors:,}; run check --collection {manifest.name} --repair"
+    )

@@ -1,0 +1,144 @@
+"""Rebuilds what a server has lost of a collection, and embeds a collection again.
+
+A server can lose an index of Elasticsearch or a collection of Qdrant (an operator's DELETE, a fresh
+volume). Vectors are lost for good and are embedded again from the texts in the BM25 store: the
+Qdrant collection is created here, empty, and the writer fills it. The BM25 index is filled here,
+because every vector is stored with its passage: under another name, which becomes the collection's
+only once every passage is in it, so that a kill leaves it lost and never half filled. If both sides
+are lost, both are created empty, and the documents have to be ingested again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from service.core.errors import StoreError, StoreLost
+from service.retrieval.collections.backends import Backends
+from service.retrieval.collections.collection import Collection
+from service.retrieval.collections.manifest import EMPTY_HASH
+from service.retrieval.collections.writer import CollectionWriter
+from service.retrieval.embedding import Embedder
+from service.retrieval.ingest.documents import Record
+from service.retrieval.stores.base import LexicalStore, VectorStore
+from service.retrieval.stores.points import record_of
+
+PAGE: Final = 1_000  # passages read and written at once
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The number of passages in each store; None if its server has lost the collection."""
+
+    bm25: int | None
+    dense: int | None
+
+    def lost(self, collection: Collection) -> list[str]:
+        """Return the names of the backends that have lost the collection."""
+        sides = ((collection.bm25, self.bm25), (collection.dense, self.dense))
+        return [store.backend for store, count in sides if count is None]
+
+
+async def count_passages(collection: Collection) -> Counts:
+    """Raises RevelatorError if a store is unavailable."""
+    return Counts(await _count(collection.bm25), await _count(collection.dense))
+
+
+@asynccontextmanager
+async def open_writer(
+    collection: Collection, backends: Backends, embedder: Embedder
+) -> AsyncIterator[CollectionWriter]:
+    """Open the writer of a collection that nobody else may write (`Generations.writer_of`).
+
+    What a server has lost is rebuilt first. The vectors that are missing afterwards are embedded at
+    the end of the writer.
+    """
+    counts, restored = await count_passages(collection), 0
+    if counts.lost(collection):
+        restored = await rebuild(collection, backends, counts)
+        counts = await count_passages(collection)
+    passages, vectors = counts.bm25 or 0, counts.dense or 0
+    async with CollectionWriter(
+        collection,
+        embedder,
+        lacking=vectors < passages,
+        surplus=vectors > passages,
+        restored=restored,
+    ) as writer:
+        yield writer
+
+
+async def rebuild(collection: Collection, backends: Backends, counts: Counts) -> int:
+    """Rebuild what `counts` says is lost, as the collection's only writer. Returns the number of
+    passages restored to the BM25 store. The dense store stays empty."""
+    manifest, restored = collection.manifest, 0
+    if counts.dense is None:
+        await anyio.to_thread.run_sync(backends.dense.recreate, manifest)
+    if counts.bm25 is None and counts.dense is None:
+        await anyio.to_thread.run_sync(backends.bm25.recreate, manifest)
+        empty = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH, "state": "building"}
+        await collection.save(manifest.model_copy(update=empty))
+    elif counts.bm25 is None:
+        restored = await _refill(collection, backends)
+    if counts.lost(collection):
+        await backends.publish(collection.manifest)
+    return restored
+
+
+async def copy_passages(old: Collection, writer: CollectionWriter, backends: Backends) -> None:
+    """Write every passage of `old`, which nobody else may write, into the writer's empty
+    collection, where it is embedded with the current settings.
+
+    A lost BM25 index is rebuilt first. Raises StoreError if both stores are lost.
+    """
+    counts = await count_passages(old)
+    if counts == Counts(None, None):
+        raise StoreError(
+            f"collection {old.manifest.name!r}: both stores have lost its passages; ingest the "
+            "documents again"
+        )
+    if counts.bm25 is None:
+        await rebuild(old, backends, counts)
+    await anyio.to_thread.run_sync(old.bm25.tidy)
+    records = old.bm25.records()
+    while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
+        await writer.copy(page)
+
+
+async def _refill(collection: Collection, backends: Backends) -> int:
+    manifest = collection.manifest
+    spare = await anyio.to_thread.run_sync(backends.bm25.create_spare, manifest)
+    count = 0
+    records = _records(collection.dense)
+    while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
+        await anyio.to_thread.run_sync(spare.replace, [], page)
+        count += len(page)
+    await anyio.to_thread.run_sync(spare.tidy)
+    await backends.bm25.promote_spare(manifest)
+    return count
+
+
+def _records(dense: VectorStore) -> Iterator[Record]:
+    """Yield every passage that is stored with a vector. Blocking."""
+    parts: dict[str, int] = {}  # of documents that have several
+    for page in dense.hash_pages():
+        for passage_id in page:
+            document_id, _, number = passage_id.rpartition("#")
+            if document_id and number.isdigit():
+                parts[document_id] = max(parts.get(document_id, 0), int(number))
+    for payloads in dense.payload_pages():
+        for payload in payloads:
+            yield record_of(payload, parts.get(payload["document_id"], 1))
+
+
+async def _count(store: LexicalStore | VectorStore) -> int | None:
+    try:
+        return await anyio.to_thread.run_sync(store.count_passages)
+    except StoreLost:
+        return None
