@@ -11,7 +11,7 @@ import pytest
 
 from service.core.errors import InvalidRequest, RevelatorError
 from service.retrieval.base import SearchRequest
-from service.retrieval.collections import restore as restoring
+from service.retrieval.collections import rebuild
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.ingest.documents import Record, parse_document
@@ -157,8 +157,8 @@ async def test_a_repair_that_broke_off_is_run_again(
         await world.lose(collections)
         embedder.passages, embedder.fail_after = 0, 0
         with monkeypatch.context() as patch:
-            patch.setattr(restoring, "PAGE", 2)
-            patch.setattr(restoring, "record_of", _broken_after(3))
+            patch.setattr(rebuild, "PAGE", 2)
+            patch.setattr(rebuild, "record_of", _broken_after(3))
             with pytest.raises(RevelatorError, match="broke"):
                 await collections.check(NAME, repair=True)
         assert world.side == "dense" or world.side in await missing(collections)
