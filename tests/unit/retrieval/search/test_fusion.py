@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import pytest
@@ -96,6 +97,16 @@ def test_equal_scores_are_normalised_alike() -> None:
     assert z_scores([4.0, 4.0]) == [0.0, 0.0]
     assert min_max([2.0, 6.0, 4.0]) == [0.0, 1.0, 0.5]
     assert z_scores([1.0, 3.0]) == [-1.0, 1.0]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
+def test_z_scores_are_in_standard_deviations(scores: list[float]) -> None:
+    mean, deviation = statistics.fmean(scores), statistics.pstdev(scores)
+    made = z_scores(scores)
+    if deviation > 1e-9 * max(map(abs, scores)):  # else rounding decides
+        expected = [(score - mean) / deviation for score in scores]
+        assert made == pytest.approx(expected, abs=1e-6)
+    assert max(map(abs, made)) <= len(scores)
 
 
 @pytest.mark.parametrize("way", WAYS)
