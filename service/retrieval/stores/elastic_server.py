@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +26,7 @@ from service.core.errors import (
     StoreLost,
 )
 from service.core.settings.urls import Address, address_of, basic, shown, without
+from service.retrieval.stores.silence import ASK_S, Silence
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
@@ -123,7 +127,8 @@ class Login:
 
 
 class ElasticServer:
-    """The client connects at its first use; each call gets `timeout_s`.
+    """The client connects at its first use; each call gets `timeout_s`. While the server is
+    silent, calls wait that long for it to answer and are not sent.
 
     `url` needs a port and may hold user:password, if `login` has none; no message repeats them.
     `replicas` are those of indices made from now on; None leaves them to the index template.
@@ -143,14 +148,17 @@ class ElasticServer:
         self._timeout_s = timeout_s
         self._lock = anyio.Lock()
         self._client: AsyncElasticsearch | None = None
+        self._silence = Silence(self._ping)
 
     async def call(self, request: Callable[[AsyncElasticsearch], Awaitable[Answer]]) -> Answer:
         """Raises ConfigurationError, StoreError and RetrievalFailure, with their cause."""
         client = self._client or await self._connect()
         from elasticsearch import ApiError, TransportError, UnsupportedProductError  # noqa: PLC0415
 
+        if self._silence.on:
+            await self._until_it_answers()
         try:
-            answer = await request(client)
+            answer = await self._sent(request(client))
         except UnsupportedProductError as error:
             raise self._another() from error
         except ApiError as error:
@@ -162,6 +170,38 @@ class ElasticServer:
         if meta is not None and meta.headers.get("x-elastic-product") != "Elasticsearch":
             raise self._another()
         return answer
+
+    async def _sent(self, answer: Awaitable[Answer]) -> Answer:
+        """Its result; whether there was any answer is noted."""
+        from elasticsearch import ApiError, ConnectionTimeout  # noqa: PLC0415
+
+        sent = time.monotonic()
+        try:
+            result = await answer
+        except ApiError:
+            self._silence.heard()
+            raise
+        except (ConnectionTimeout, asyncio.CancelledError):
+            self._silence.lost(sent)
+            raise
+        self._silence.heard()
+        return result
+
+    async def _until_it_answers(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._silence.over()
+        except TimeoutError as error:
+            raise BackendUnavailable(self._late) from error
+
+    async def _ping(self) -> None:
+        """On a connection of its own, because those that are kept may be lost."""
+        from elasticsearch import ApiError  # noqa: PLC0415
+
+        client = await anyio.to_thread.run_sync(self._open, 2 * ASK_S)
+        async with client:
+            with contextlib.suppress(ApiError):  # an answer, too
+                await client.perform_request("HEAD", "/", headers={"accept": "application/json"})
 
     def _another(self) -> ConfigurationError:
         return ConfigurationError(
@@ -190,6 +230,7 @@ class ElasticServer:
                 raise self.failure(busy)
 
     async def aclose(self) -> None:
+        await self._silence.aclose()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -204,18 +245,11 @@ class ElasticServer:
     async def _connect(self) -> AsyncElasticsearch:
         async with self._lock:
             if self._client is None:
-                module = await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
+                await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
                 # It logs every failed request with its trace; each becomes an error of ours.
                 logging.getLogger("elastic_transport").setLevel(logging.ERROR)
                 try:
-                    # One retry: a server that came back has closed the kept connections.
-                    self._client = module.AsyncElasticsearch(
-                        self._address.url,
-                        **self._login.options(self._address),
-                        request_timeout=self._timeout_s,
-                        max_retries=1,
-                        retry_on_status=(),
-                    )
+                    self._client = self._open(self._timeout_s)
                 except ValueError as error:
                     raise ConfigurationError(
                         f"retrieval.elasticsearch_url: {self.place} is not a URL with scheme, "
@@ -224,11 +258,28 @@ class ElasticServer:
             client: AsyncElasticsearch = self._client
         return client
 
+    def _open(self, timeout_s: float) -> AsyncElasticsearch:
+        """Raises ValueError for a URL that is none."""
+        from elasticsearch import AsyncElasticsearch  # noqa: PLC0415
+
+        # One retry: a server that came back has closed the kept connections.
+        return AsyncElasticsearch(
+            self._address.url,
+            **self._login.options(self._address),
+            request_timeout=timeout_s,
+            max_retries=1,
+            retry_on_status=(),
+        )
+
+    @property
+    def _late(self) -> str:
+        return f"Elasticsearch at {self.place} did not respond in time"
+
     def _unreached(self, error: Exception) -> str:
         from elasticsearch import ConnectionTimeout  # noqa: PLC0415
 
         if isinstance(error, ConnectionTimeout):
-            return f"Elasticsearch at {self.place} did not respond in time"
+            return self._late
         while inner := getattr(error, "errors", None):
             error = inner[0]
         return (
