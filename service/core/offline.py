@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 # By default OpenMP threads spin while they wait; on cores that others use too, that made a forward
 # pass five to fifteen times as long.
@@ -14,3 +15,18 @@ def prepare_torch() -> None:
     are kept."""
     for variable, value in _VARIABLES.items():
         os.environ.setdefault(variable, value)
+
+
+def import_transformers() -> tuple[Any, Any]:
+    """Import torch and transformers, without a network, progress bars and warnings.
+
+    Raises ImportError.
+    """
+    prepare_torch()
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
+    logging: Any = transformers.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return torch, transformers

@@ -2,67 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
-from typing import Final, TypeVar
+from typing import Final
 
 from service.core.errors import ConfigurationError, EngineFailure, LoopUnavailable
 from service.encoders.base import PassageLabel, Tag
 from service.encoders.checkpoint import CheckpointCard, Kind, is_saved, read_card
+from service.encoders.in_process import InProcess, missing_packages
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.encoders.session import Output, Session, load_session
-from service.encoders.turns import Gone, Turns
 from service.retrieval.stores.batching import Batcher
 
 QUESTIONS: Final = 8  # whose calls share forward passes
-T = TypeVar("T")
 Asked = tuple[str, Sequence[str]]
 _NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
 _NEEDED_SAVED: Final = ("torch", "transformers", "safetensors", "tokenizers")
 
 
 class EncoderModel:
-    """A checkpoint, loaded at the first use; one turn of forward passes at a time, in a thread."""
+    """A checkpoint, loaded at the first use."""
 
     def __init__(self, folder: Path, kind: Kind, threads: int) -> None:
         """Reads the card, nothing else; `problem` tells what is wrong."""
         self._folder = folder
         self._threads = threads
-        self._turns = Turns()
-        self._session: Session | None = None
+        self._model = InProcess(f"the model in {folder}", self._load, EngineFailure)
+        self.run = self._model.run
         self.card: CheckpointCard | None = None
-        self.problem = _absent_packages(folder, kind)
+        needed, extra = (_NEEDED_SAVED, "transformers") if is_saved(folder) else (_NEEDED, "local")
+        self.problem = missing_packages(f"the {kind}", needed, extra)
         try:
             self.card = read_card(folder, kind)
         except ConfigurationError as error:
             self.problem = error.detail
 
-    async def run(self, work: Callable[[Session, Event], T]) -> T:
-        """Raises LoopUnavailable where it cannot be loaded, EngineFailure where it fails."""
-
-        def turn(gone: Event) -> T:
-            session = self._loaded()
+    def _load(self) -> Session:
+        """Raises LoopUnavailable."""
+        if self.card and self.problem is None:
             try:
-                return work(session, gone)
-            except Gone:
-                raise
-            except Exception as error:
-                raise EngineFailure(f"the model in {self._folder} failed: {error}") from error
-
-        return await self._turns.run(turn)
-
-    def _loaded(self) -> Session:
-        if self._session is None and self.card and self.problem is None:
-            try:
-                self._session = load_session(self._folder, self.card, self._threads)
+                return load_session(self._folder, self.card, self._threads)
             except ConfigurationError as error:
                 self.problem = error.detail
-        if self._session is None:
-            raise LoopUnavailable(self.problem or "")
-        return self._session
+        raise LoopUnavailable(self.problem or "")
 
 
 class EncoderLabeler:
@@ -117,11 +101,3 @@ def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
     inputs = [encode_query(session.tokenizer, *each, most) for each in asked]
     outputs = session.forward(inputs, gone)
     return [marked_text(*pair) for pair in zip(inputs, (o.margins for o in outputs), strict=True)]
-
-
-def _absent_packages(folder: Path, kind: Kind) -> str | None:
-    needed, extra = (_NEEDED_SAVED, "transformers") if is_saved(folder) else (_NEEDED, "local")
-    absent = [name for name in needed if find_spec(name) is None]
-    if not absent:
-        return None
-    return f"the {kind} needs {', '.join(absent)}; run: pip install 'revelator[{extra}]'"

@@ -14,12 +14,16 @@ from typing import Any, Final, NamedTuple
 
 from service.core.errors import ConfigurationError
 from service.encoders.checkpoint import MODEL_FILE, TOKENIZER_FILE, CheckpointCard, is_saved
+from service.encoders.in_process import (
+    Gone,
+    file_tokenizer,
+    minilm_tokenizer,
+    open_onnx,
+    packs,
+    padded_rows,
+)
 from service.encoders.inputs import Encoded
-from service.encoders.packing import packs
-from service.encoders.tokenizer import file_tokenizer, shipped_tokenizer
 from service.encoders.torch_runtime import open_torch
-from service.encoders.turns import Gone
-from service.retrieval.embedding.minilm import open_session
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 TOKENS: Final = "token_logits"
@@ -53,12 +57,12 @@ class Session:
     def _pass(self, inputs: Sequence[Encoded]) -> list[Output]:
         import numpy as np  # noqa: PLC0415
 
-        shape = len(inputs), max(len(each.ids) for each in inputs)
-        ids, mask, types = (np.zeros(shape, np.int64) for _ in INPUTS)
-        for row, each in enumerate(inputs):
-            size = len(each.ids)
-            ids[row, :size], mask[row, :size], types[row, :size] = each.ids, 1, each.types
-        feed = dict(zip(INPUTS, (ids, mask, types), strict=True))
+        fields = (
+            [each.ids for each in inputs],
+            [[1] * len(each.ids) for each in inputs],
+            [each.types for each in inputs],
+        )
+        feed = dict(zip(INPUTS, map(padded_rows, fields), strict=True))
         wanted = [TOKENS, TAGS] if self.card.kind == "labeler" else [TOKENS]
         tokens, *tags = self.runtime.run(wanted, feed)
         if not (np.isfinite(tokens).all() and all(np.isfinite(each).all() for each in tags)):
@@ -79,7 +83,7 @@ def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
     """Takes a second. Raises ConfigurationError, naming the file."""
     try:
         tokenizer = (
-            shipped_tokenizer()
+            minilm_tokenizer()
             if card.tokenizer == "minilm"
             else file_tokenizer(folder / TOKENIZER_FILE)
         )
@@ -94,7 +98,7 @@ def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
 def _open_onnx(folder: Path, card: CheckpointCard, threads: int) -> Any:
     path = folder / MODEL_FILE
     try:
-        runtime = open_session(path, threads)
+        runtime = open_onnx(path, threads)
     except Exception as error:  # the library's errors have no common base
         reason = str(error).splitlines()[0]
         raise ConfigurationError(

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from service.encoders.in_process import minilm_tokenizer, open_onnx
 from service.encoders.router.factory import SHIPPED
 from service.encoders.router.head import ROUTES, Head, load_head
 from service.retrieval.embedding.minilm import (
@@ -27,8 +28,6 @@ from service.retrieval.embedding.minilm import (
     LAYERS,
     graph_name,
     load_encoder,
-    minilm_tokenizer,
-    open_session,
 )
 from service.retrieval.embedding.presets import MINILM
 from service.workshop.calibration import (
@@ -156,7 +155,7 @@ def cost(head: Head, rows: Sequence[RoutedQuestion]) -> str:
     contract = MINILM.model_copy(update={"max_length": head.card.longest})
     encode = load_encoder(contract, 1, head.card.layers)
     session, whole = (
-        open_session(FOLDER / graph_name(layers), 1) for layers in (head.card.layers, LAYERS)
+        open_onnx(FOLDER / graph_name(layers), 1) for layers in (head.card.layers, LAYERS)
     )
     times: list[list[float]] = [[], [], []]
     for question in questions:

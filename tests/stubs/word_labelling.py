@@ -9,8 +9,8 @@ from typing import Any
 
 from service.encoders.base import PassageLabel, Tag
 from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard, Kind
+from service.encoders.in_process import minilm_tokenizer
 from service.encoders.inputs import markable_words
-from service.encoders.tokenizer import shipped_tokenizer
 from service.encoders.words import words
 
 
@@ -70,7 +70,7 @@ def write_checkpoint(
 ) -> Path:
     """The same as a checkpoint. Every word must be one piece of MiniLM's vocabulary; `sure` is
     the logit of what a word says."""
-    tokenizer = shipped_tokenizer()
+    tokenizer = minilm_tokenizer()
     outputs = {"token_logits": _table(tokenizer, dict.fromkeys(marks, 1), 2, sure)}
     if kind == "labeler":
         outputs["tag_logits"] = _table(tokenizer, tagged or {}, tags, sure)

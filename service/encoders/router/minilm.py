@@ -10,7 +10,7 @@ from service.core.errors import ConfigurationError
 from service.encoders.router.base import ROUTES, Routed
 from service.encoders.router.head import RouterCard, load_head, normal_form
 from service.retrieval.embedding.in_process import InProcessEmbedder
-from service.retrieval.embedding.minilm import load_encoder, missing_packages
+from service.retrieval.embedding.minilm import load_encoder, minilm_problem
 from service.retrieval.embedding.presets import MINILM
 
 
@@ -18,7 +18,7 @@ def encoder_of(card: RouterCard, threads: int) -> InProcessEmbedder:
     """Mean vectors after the card's layers; loaded at the first use."""
     contract = MINILM.model_copy(update={"max_length": card.longest})
     return InProcessEmbedder(
-        contract, lambda: load_encoder(contract, threads, card.layers), missing_packages
+        contract, lambda: load_encoder(contract, threads, card.layers), minilm_problem
     )
 
 
@@ -27,7 +27,7 @@ class MinilmClassifier:
 
     def __init__(self, folder: Path, threads: int) -> None:
         """Raises ConfigurationError where a package or a file is missing or damaged."""
-        if problem := missing_packages():
+        if problem := minilm_problem():
             raise ConfigurationError(problem)
         self._head = load_head(folder)
         self._encoder = encoder_of(self._head.card, threads)

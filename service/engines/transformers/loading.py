@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.core.errors import EngineFailure
-from service.core.offline import prepare_torch
+from service.core.offline import import_transformers
 
 if TYPE_CHECKING:
     from service.engines.transformers.engine import Engine
@@ -21,11 +21,9 @@ def load_engine(
     `model` is a folder or a name in the local hub cache. On CUDA the weights keep their type.
     `variables`: for the chat template.
     """
-    prepare_torch()
     _check_folder(name, Path(model))
     try:
-        import torch  # noqa: PLC0415
-        import transformers  # noqa: PLC0415
+        torch, transformers = import_transformers()
     except ImportError as error:
         raise EngineFailure(
             f"engine {name!r} is of kind local and needs {error.name}: pip install "
@@ -34,12 +32,11 @@ def load_engine(
     from service.engines.encoding import PromptEncoder  # noqa: PLC0415
     from service.engines.transformers.engine import Engine  # noqa: PLC0415
 
-    _silence(transformers)
     torch.set_num_threads(max(1, min(torch.get_num_threads(), threads)))
     on_gpu = torch.cuda.is_available()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
-        network: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        network = transformers.AutoModelForCausalLM.from_pretrained(
             model, local_files_only=True, dtype="auto" if on_gpu else torch.float32
         )
     except (OSError, ValueError) as error:
@@ -55,8 +52,3 @@ def _check_folder(name: str, folder: Path) -> None:
             f"engine {name!r}: there is no model at {folder} (config.json is missing); set "
             f"engines.{name}.model to a model folder, or engines.{name}.urls to a server"
         )
-
-
-def _silence(transformers: Any) -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()

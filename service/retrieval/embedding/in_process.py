@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
-import anyio
-import anyio.to_thread
-
 from service.core.errors import ConfigurationError, RevelatorError
+from service.encoders.in_process import InProcess, in_batches
 from service.retrieval.embedding.base import BATCH, Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 
@@ -31,9 +28,7 @@ class InProcessEmbedder:
         self.contract = contract
         self._load = load
         self._problem = problem
-        self._turn = anyio.Lock()
-        self._running = threading.Lock()
-        self._encode: Encode | None = None
+        self._model = InProcess(contract.model, self._loaded, RevelatorError)
 
     def problem(self) -> str | None:
         return self._problem()
@@ -48,43 +43,12 @@ class InProcessEmbedder:
         """Nothing to do: the model goes with the embedder."""
 
     async def _embed(self, texts: Sequence[str]) -> list[Vector]:
-        """In batches of 32 by length; the result is in the order of `texts`."""
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-        vectors: list[Vector] = [[]] * len(texts)
-        for start in range(0, len(order), BATCH):
-            part = order[start : start + BATCH]
-            made = await self._batch([texts[index] for index in part])
-            for index, vector in zip(part, made, strict=True):
-                vectors[index] = vector
-        return vectors
+        return await in_batches(texts, BATCH, self._batch)
 
     async def _batch(self, texts: list[str]) -> list[Vector]:
-        gone = threading.Event()
-        async with self._turn:
-            try:
-                return await anyio.to_thread.run_sync(
-                    self._run, texts, gone, abandon_on_cancel=True
-                )
-            finally:
-                gone.set()
-
-    def _run(self, texts: list[str], gone: threading.Event) -> list[Vector]:
-        """Where the caller before left, its pass is waited for; where this one did, there is
-        none."""
-        with self._running:
-            if gone.is_set():
-                return []
-            try:
-                return self._loaded()(texts)
-            except RevelatorError:
-                raise
-            except Exception as error:
-                raise RevelatorError(f"{self.contract.model} failed: {error}") from error
+        return await self._model.run(lambda encode, _: encode(texts))
 
     def _loaded(self) -> Encode:
-        if self._encode is None:
-            problem = self._problem()
-            if problem:
-                raise ConfigurationError(problem)
-            self._encode = self._load()
-        return self._encode
+        if problem := self._problem():
+            raise ConfigurationError(problem)
+        return self._load()

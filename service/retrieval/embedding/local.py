@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from service.core.errors import ConfigurationError
-from service.core.offline import prepare_torch
+from service.core.offline import import_transformers
 from service.core.settings.retrieval import Pooling
+from service.encoders.in_process import missing_packages
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.in_process import Encode, InProcessEmbedder
@@ -33,24 +33,15 @@ def dimension_of(location: str) -> int | None:
 
 
 def _problem(contract: EmbeddingContract) -> str | None:
-    absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if not absent:
-        return None
-    return f"{contract.model} needs {', '.join(absent)}; run: pip install 'revelator[transformers]'"
+    return missing_packages(contract.model, ("torch", "transformers"), "transformers")
 
 
 def load_encoder(contract: EmbeddingContract, location: str, threads: int) -> Encode:
     """The forward pass as `contract` says. Raises ConfigurationError."""
-    prepare_torch()
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
-
-    logging: Any = transformers.logging
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    torch, transformers = import_transformers()
     try:
-        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(location)
-        model: Any = transformers.AutoModel.from_pretrained(location, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(location)
+        model = transformers.AutoModel.from_pretrained(location, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"the embedding model at {location} cannot be loaded: {str(error).splitlines()[0]}; "

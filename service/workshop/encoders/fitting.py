@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from service.core.errors import ConfigurationError
 from service.encoders.checkpoint import TOKENIZER_FILE, CheckpointCard, Kind
-from service.encoders.tokenizer import file_tokenizer, shipped_tokenizer
+from service.encoders.in_process import file_tokenizer, minilm_tokenizer
 from service.workshop.compiling.minilm import minilm_folder
 from service.workshop.encoders.dataset import Labelled, Rows, collate
 from service.workshop.encoders.export import write_checkpoint
@@ -61,7 +61,7 @@ def heads_of(settings: LabelSettings) -> HeadSettings:
 
 def open_tokenizer(settings: LabelSettings) -> Any:
     if settings.base == MINILM:
-        return shipped_tokenizer()
+        return minilm_tokenizer()
     path = Path(settings.base) / TOKENIZER_FILE
     if not path.is_file():
         raise ConfigurationError(f"base: {path} is missing: name a folder with a BERT in it")

@@ -108,7 +108,7 @@ async def test_inputs_are_cut_to_what_the_card_says(tmp_path: Path) -> None:
 def test_packages_that_are_not_installed_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.encoders.efficientrag.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     problem = EncoderLabeler(labeler(tmp_path), 1).problem()
     assert problem is not None
     assert "onnxruntime" in problem

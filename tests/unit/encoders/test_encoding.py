@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.encoders.in_process import minilm_tokenizer
 from service.encoders.inputs import (
     NO_WORD,
     Encoded,
@@ -17,9 +18,8 @@ from service.encoders.inputs import (
     marked_text,
     passage_text,
 )
-from service.encoders.tokenizer import shipped_tokenizer
 
-TOKENIZER: Any = shipped_tokenizer()
+TOKENIZER: Any = minilm_tokenizer()
 CLS, SEP = 101, 102
 HOSTILE = st.lists(
     st.sampled_from(

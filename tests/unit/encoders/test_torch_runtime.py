@@ -18,15 +18,15 @@ from service.core.errors import LoopUnavailable
 from service.encoders.base import Tag
 from service.encoders.checkpoint import CheckpointCard, Kind
 from service.encoders.efficientrag import EncoderFilter, EncoderLabeler
+from service.encoders.in_process import minilm_tokenizer
 from service.encoders.inputs import encode_passages, encode_query, marked_text
-from service.encoders.tokenizer import shipped_tokenizer
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
 ]
 PASSAGES = ["Norma: an opera by Vincenzo Bellini", "Aida: by Verdi, first heard in Cairo in 1871"]
-TOKENIZER = shipped_tokenizer()
+TOKENIZER = minilm_tokenizer()
 TAG_HEAD = "sequence_classifier.weight"
 
 

@@ -10,14 +10,13 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import RetrievalSettings
+from service.encoders.in_process import minilm_tokenizer, open_onnx
 from service.retrieval.embedding import MINILM, open_embedder
 from service.retrieval.embedding import minilm as module
 from service.retrieval.embedding.minilm import (
     FOLDER,
     load_encoder,
     minilm_embedder,
-    open_session,
-    packs,
 )
 from tests.conftest import need, unavailable
 
@@ -58,8 +57,8 @@ def float_vectors(float_weights: Path) -> list[list[float]]:
     """By the graph, with nothing quantised."""
     from service.workshop.compiling.minilm import build_model
 
-    session = open_session(build_model(float_weights, products="float").SerializeToString(), 1)
-    tokenizer = module.minilm_tokenizer()
+    session = open_onnx(build_model(float_weights, products="float").SerializeToString(), 1)
+    tokenizer = minilm_tokenizer()
     tokenizer.enable_truncation(256)
     tokenizer.enable_padding()
     encoded = tokenizer.encode_batch(list(TEXTS))
@@ -97,13 +96,6 @@ def test_the_shipped_files_are_what_their_program_makes(
         assert path.read_bytes() == (FOLDER / path.name).read_bytes(), path.name
 
 
-def test_packs_are_of_like_length_and_bounded() -> None:
-    assert list(packs([])) == []
-    assert list(packs([300, 5, 2000, 400, 6])) == [[1, 4, 0], [3], [2]]
-    parts = list(packs([n * 37 % 250 + 3 for n in range(100)]))
-    assert sorted(index for part in parts for index in part) == list(range(100))
-
-
 async def test_a_text_alone_and_in_a_batch_is_the_same() -> None:
     embedder = open_embedder(RetrievalSettings())
     together = await embedder.embed_passages(TEXTS)
@@ -113,7 +105,7 @@ async def test_a_text_alone_and_in_a_batch_is_the_same() -> None:
 
 
 def test_marks_in_a_text_are_text() -> None:
-    encoded = module.minilm_tokenizer().encode("one [SEP] two")
+    encoded = minilm_tokenizer().encode("one [SEP] two")
     assert encoded.tokens == ["[CLS]", "one", "[", "sep", "]", "two", "[SEP]"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.retrieval.embedding.minilm import minilm_tokenizer
+from service.encoders.in_process import minilm_tokenizer
 from service.retrieval.ingest.chunks import MOST_CHARACTERS, MOST_PIECES, cut, passages_of
 from service.retrieval.ingest.documents import Document
 from service.text import sentences

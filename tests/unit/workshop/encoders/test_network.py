@@ -14,9 +14,8 @@ torch = need("torch", "transformers", "onnx")
 from transformers import BertConfig
 
 from service.encoders.base import Tag
+from service.encoders.in_process import minilm_tokenizer, open_onnx
 from service.encoders.session import INPUTS, TAGS, TOKENS
-from service.encoders.tokenizer import shipped_tokenizer
-from service.retrieval.embedding.minilm import open_session
 from service.workshop.encoders.dataset import Rows, collate, filter_input, labeler_input
 from service.workshop.encoders.export import build_onnx
 from service.workshop.encoders.network import (
@@ -52,8 +51,8 @@ def labeler_row(**changes: object) -> LabelerRow:
 
 
 def test_pieces_inherit_the_label_of_their_word() -> None:
-    made = labeler_input(shipped_tokenizer(), labeler_row(), 64)
-    tokenizer = shipped_tokenizer()
+    made = labeler_input(minilm_tokenizer(), labeler_row(), 64)
+    tokenizer = minilm_tokenizer()
     marked = [tokenizer.id_to_token(i) for i, m in zip(made.ids, made.labels, strict=True) if m]
     assert marked == ["norma", "bell", "##ini"]
     assert made.tag == Tag.FINISH
@@ -61,7 +60,7 @@ def test_pieces_inherit_the_label_of_their_word() -> None:
 
 
 def test_with_two_tags_what_finishes_goes_on() -> None:
-    assert labeler_input(shipped_tokenizer(), labeler_row(), 64, tags=2).tag == Tag.CONTINUE
+    assert labeler_input(minilm_tokenizer(), labeler_row(), 64, tags=2).tag == Tag.CONTINUE
 
 
 def test_an_info_cut_to_fit_loses_its_labels_with_its_words() -> None:
@@ -71,8 +70,8 @@ def test_an_info_cut_to_fit_loses_its_labels_with_its_words() -> None:
         id="1", question="Who?", query="Who?", infos=infos, words=words,
         labels=[1, 0, 0, 0, 0, 1, 1], provenance=SOURCE,
     )  # fmt: skip
-    whole = filter_input(shipped_tokenizer(), row, 64)
-    short = filter_input(shipped_tokenizer(), row, len(whole.ids) - 2)
+    whole = filter_input(minilm_tokenizer(), row, 64)
+    short = filter_input(minilm_tokenizer(), row, len(whole.ids) - 2)
     assert sum(whole.labels) == 4  # Who, delta, bell, ##ini
     assert sum(short.labels) == 3  # without delta
 
@@ -80,7 +79,7 @@ def test_an_info_cut_to_fit_loses_its_labels_with_its_words() -> None:
 def test_padding_counts_nothing() -> None:
     rows = [
         labeler_input(
-            shipped_tokenizer(), labeler_row(passage=text, words=words, labels=[1] * n), 64
+            minilm_tokenizer(), labeler_row(passage=text, words=words, labels=[1] * n), 64
         )
         for text, words, n in (("Norma", ["Norma"], 1), ("Norma by", ["Norma", "by"], 2))
     ]
@@ -124,7 +123,7 @@ def test_the_published_mask_goes_by_the_predicted_tag() -> None:
 def test_where_nothing_serves_the_loss_is_a_number_and_has_a_gradient() -> None:
     model = network()
     row = labeler_row(tag="terminate", labels=[0] * 5)
-    batch = collate([Rows([labeler_input(shipped_tokenizer(), row, 64)])[0]])
+    batch = collate([Rows([labeler_input(minilm_tokenizer(), row, 64)])[0]])
     loss = model(**batch)["loss"]
     assert torch.isfinite(loss)
     loss.backward()
@@ -170,7 +169,7 @@ def test_the_float_graph_is_the_network(tags: int, pool: str) -> None:
     feed = dict(zip(INPUTS, (ids, mask, types), strict=True))
     with torch.inference_mode():
         expected = model(**feed)
-    session = open_session(build_onnx(model, quantised=False), 1)
+    session = open_onnx(build_onnx(model, quantised=False), 1)
     names = [TOKENS, TAGS] if tags else [TOKENS]
     given = session.run(names, {name: value.numpy() for name, value in feed.items()})
     kept = mask.bool()

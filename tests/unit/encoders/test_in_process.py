@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.encoders.packing import PACK, PADDING, packs
+from service.encoders.in_process import PACK, PADDING, packs
 
 
 def test_inputs_of_a_length_go_together() -> None:

@@ -1,0 +1,153 @@
+"""Small encoders in this process: how one is opened, run in a thread, and given its inputs.
+
+Used by the labeler and the filter, the router, the embedders and the cross-encoder. Importing this
+imports no numpy, ONNX Runtime or torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from service.core.errors import RevelatorError
+
+Model = TypeVar("Model")
+T = TypeVar("T")
+PACK: Final = 1024  # pieces of a pass, with padding: what a layer works on stays in the cache
+PADDING: Final = 0.05  # share of a pass: on a processor padding costs as much as text
+
+
+class Gone(Exception):
+    """Raised by work that nobody waits for any longer; nobody sees it."""
+
+
+class InProcess(Generic[Model]):
+    """A model that is loaded at its first use, and does one piece of work at a time, in a thread.
+
+    A thread cannot be stopped: the next caller waits for work whose caller left, and such work
+    ends early if it looks at `gone`.
+    """
+
+    def __init__(self, name: str, load: Callable[[], Model], failure: type[RevelatorError]) -> None:
+        """`load` raises RevelatorError; `failure` is raised for any other error, with `name`."""
+        self._name, self._load, self._failure = name, load, failure
+        self._turn = anyio.Lock()
+        self._running = threading.Lock()
+        self._model: Model | None = None
+
+    async def run(self, work: Callable[[Model, threading.Event], T]) -> T:
+        """Return what `work(model, gone)` does."""
+        gone = threading.Event()
+        async with self._turn:
+            try:
+                return await anyio.to_thread.run_sync(self._run, work, gone, abandon_on_cancel=True)
+            finally:
+                gone.set()
+
+    def _run(self, work: Callable[[Model, threading.Event], T], gone: threading.Event) -> T:
+        with self._running:
+            if gone.is_set():
+                raise Gone
+            try:
+                if self._model is None:
+                    self._model = self._load()
+                return work(self._model, gone)
+            except (RevelatorError, Gone):
+                raise
+            except Exception as error:
+                raise self._failure(f"{self._name} failed: {error}") from error
+
+
+async def in_batches(
+    texts: Sequence[str], size: int, run: Callable[[list[str]], Awaitable[Sequence[T]]]
+) -> list[T]:
+    """Run texts of similar length together, at most `size` at once. Returns the results in the
+    order of `texts`."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    results: dict[int, T] = {}
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        results |= zip(part, await run([texts[index] for index in part]), strict=True)
+    return [results[index] for index in range(len(texts))]
+
+
+def packs(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Indices of inputs, shortest first, in groups of at most PACK pieces that are nearly as long
+    as each other. A longer input goes alone."""
+    pack: list[int] = []
+    pieces = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        padded = lengths[index] * (len(pack) + 1)
+        if pack and (padded > PACK or pieces + lengths[index] < (1 - PADDING) * padded):
+            yield pack
+            pack, pieces = [], 0
+        pack.append(index)
+        pieces += lengths[index]
+    if pack:
+        yield pack
+
+
+def padded_rows(rows: Sequence[Sequence[int]]) -> Any:
+    """An int64 array (rows, longest), with zeros after the end of each row."""
+    import numpy as np  # noqa: PLC0415
+
+    array = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for number, row in enumerate(rows):
+        array[number, : len(row)] = row
+    return array
+
+
+def missing_packages(what: str, names: Iterable[str], extra: str) -> str | None:
+    """Say which packages `what` needs and how to install them; None if all are installed."""
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    if not absent:
+        return None
+    return f"{what} needs {', '.join(absent)}; run: pip install 'revelator[{extra}]'"
+
+
+def open_onnx(model: Path | bytes, threads: int) -> Any:
+    """Open a session of ONNX Runtime on the CPU. Raises the library's errors."""
+    import onnxruntime  # noqa: PLC0415
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # By default idle threads spin for a while: cores burnt that others here need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Sums of products overflow on x86 processors without VNNI unless this is on; others ignore it.
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    options.log_severity_level = 3
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def minilm_tokenizer() -> Any:
+    """BERT's, uncased, out of the vocabulary that the wheel carries: no padding, no cutting.
+    Special tokens that stand in a text are text."""
+    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
+
+    file = resources.files("service") / "models" / "minilm" / "vocab.txt"
+    entries = file.read_text(encoding="utf-8").splitlines()
+    vocabulary = {piece: number for number, piece in enumerate(entries)}
+    return _plain(BertWordPieceTokenizer(vocabulary)._tokenizer)
+
+
+def file_tokenizer(path: Path) -> Any:
+    """The tokenizer of a `tokenizer.json`, used as `minilm_tokenizer` is."""
+    from tokenizers import Tokenizer  # noqa: PLC0415
+
+    return _plain(Tokenizer.from_file(str(path)))
+
+
+def _plain(tokenizer: Any) -> Any:
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
