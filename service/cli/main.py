@@ -14,8 +14,8 @@ from service.cli.collections import collections
 from service.cli.options import Config, Data, Url, fail, run, settings_from
 from service.cli.synthesis import synthesize
 from service.core.errors import RevelatorError
-from service.workshop.command import train
-from service.workshop.compiling.command import compile_model
+from service.workshop.compilation.command import compile_model
+from service.workshop.recipes.command import train
 
 app = typer.Typer(
     name="revelator",

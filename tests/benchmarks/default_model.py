@@ -40,12 +40,12 @@ from service.strategies.revelator.parsing import parse_route, read_answer
 from service.strategies.revelator.reading import ANSWER_TOKENS
 from service.strategies.revelator.roles import ROUTE_LABELS, label_request
 from service.workshop.facts.corpora import Passage, load_passages, read_lines
-from service.workshop.facts.facts import Fact, all_facts
-from service.workshop.facts.nearest import Nearest
-from service.workshop.facts.questions import join_questions
+from service.workshop.facts.names import Names
+from service.workshop.facts.patterns import Fact, all_facts
+from service.workshop.facts.questions import Maker
+from service.workshop.facts.search import Nearest
 from service.workshop.facts.splits import is_held_out, normalise
-from service.workshop.facts.substitution import Names
-from service.workshop.facts.synthesis import Maker
+from service.workshop.facts.wordings import join_questions
 from service.workshop.synthesis.embedded.owners import Owners
 
 AT_ONCE: Final = 8

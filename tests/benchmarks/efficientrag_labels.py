@@ -1,6 +1,6 @@
 """Labeler and filter on held-out rows, as they are served (int8) and as they were trained (float).
 
-    python -m service.workshop.encoders.making --data DATA --out ROWS --items 300 --held-out
+    python -m service.workshop.encoders.rows --data DATA --out ROWS --items 300 --held-out
     python -m tests.benchmarks.efficientrag_labels --rows ROWS [--labeler RUN] [--filter RUN]
 
 RUN is the folder that `revelator train` wrote; absent: the shipped checkpoint, int8 alone. Tags:
@@ -23,24 +23,31 @@ from torch import Tensor
 from service.encoders.checkpoint import Kind, read_card
 from service.encoders.factory import SHIPPED
 from service.encoders.session import INPUTS, Session, load_session
-from service.workshop.encoders.dataset import Labelled, Rows, collate, filter_input, labeler_input
-from service.workshop.encoders.fitting import (
+from service.workshop.encoders.network import (
+    Labelled,
+    LabelledRows,
+    collate,
+    filter_input,
+    labeler_input,
+)
+from service.workshop.encoders.trainer import (
     SERVED,
+    Batch,
     LabelerSettings,
     LabelSettings,
+    filter_scores,
+    labeler_scores,
     open_network,
     outputs_of,
 )
-from service.workshop.encoders.scores import Batch, filter_scores, labeler_scores
-from service.workshop.facts.labels import FilterRow, LabelerRow
-from service.workshop.facts.rows import read_rows_of
+from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows_of
 from service.workshop.recipes.checkpoint import FINISHED
 
 AT_ONCE = 16
 
 
 def served_outputs(session: Session, rows: Sequence[Labelled]) -> Iterator[Batch]:
-    items = Rows(rows)
+    items = LabelledRows(rows)
     names = [output.name for output in session.runtime.get_outputs()]
     for start in range(0, len(rows), AT_ONCE):
         batch = collate([items[n] for n in range(start, min(start + AT_ONCE, len(rows)))])

@@ -27,7 +27,7 @@ import orjson
 from service.core.domain import Passage
 from service.retrieval.embedding import MINILM, passage_input
 from service.retrieval.embedding.minilm import load_encoder
-from service.workshop.compiling.minilm import minilm_folder
+from service.workshop.compilation.bert import minilm_folder
 
 BATCH = 32
 TOP_K = 10

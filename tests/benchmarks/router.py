@@ -30,14 +30,14 @@ from service.retrieval.embedding.minilm import (
     load_encoder,
 )
 from service.retrieval.embedding.presets import MINILM
-from service.workshop.calibration import (
+from service.workshop.facts.routes import ASKED, REAL, RoutedQuestion, routed_questions
+from service.workshop.recipes.calibration import (
     confusion_table,
     expected_calibration_error,
     negative_log_likelihood,
     reliability,
     reliability_plot,
 )
-from service.workshop.facts.routes import ASKED, REAL, RoutedQuestion, routed_questions
 from service.workshop.recipes.recipe import Run
 from service.workshop.recipes.router import (
     PRESETS,

@@ -8,8 +8,8 @@ import pytest
 
 from service.core.settings import EngineSettings
 from service.engines.embedded import EmbeddedGenerator
-from service.workshop.compiling.folder import compile_folder
-from service.workshop.compiling.graph import FLOAT_PRODUCTS
+from service.workshop.compilation.folder import compile_folder
+from service.workshop.compilation.llama import FLOAT_PRODUCTS
 from tests.stubs.tiny_compiled import save_dequantised
 from tests.support.smollm2 import smollm2_folder
 from tests.unit.engines.test_embedded_signals import Reference, check_draft

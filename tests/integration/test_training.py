@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from service.workshop.recipes.registry import MODULES
+from service.workshop.recipes.recipe import RECIPES
 from tests.conftest import unavailable
 
 pytestmark = pytest.mark.timeout(600)
@@ -73,7 +73,7 @@ def kill_at(process: subprocess.Popen[str], step: int) -> None:
     pytest.fail(f"the run ended before step {step}")
 
 
-@pytest.mark.parametrize("recipe", MODULES)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_smoke_and_the_same_weights_after_a_kill(recipe: str, tmp_path: Path) -> None:
     """A run learns; another is killed at a random step, resumed, and equal to it bit for bit."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -116,9 +116,9 @@ def losses_of(folder: Path) -> list[float]:
 def test_a_smoke_run_that_learns_nothing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.workshop.recipes import sft, starting
+    from service.workshop.recipes import run, sft
 
     lazy = sft.smoke(tmp_path).model_copy(update={"steps": 2, "learning_rate": 1e-9})
     recipe = replace(sft.RECIPE, smoke=lambda folder: lazy)
-    monkeypatch.setattr(starting, "load_recipe", lambda name: recipe)
-    assert starting.smoke_recipe("sft", tmp_path / "run", resume=False) == 1
+    monkeypatch.setattr(run, "load_recipe", lambda name: recipe)
+    assert run.smoke_recipe("sft", tmp_path / "run", resume=False) == 1

@@ -16,8 +16,7 @@ from rich.console import Console
 from service.core.settings import EngineSettings, RetrievalSettings, Settings
 from service.retrieval.ingest.run import ingest_documents
 from service.runtime import open_runtime
-from service.workshop.facts.labels import FilterRow, LabelerRow
-from service.workshop.facts.rows import read_rows_of
+from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows_of
 from service.workshop.synthesis.command import Options, synthesize_file
 from tests.stubs.openai_server import StubServer
 from tests.unit.workshop.synthesis.worlds import (

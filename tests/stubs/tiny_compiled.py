@@ -31,7 +31,7 @@ def save_tiny_compiled(folder: Path, *, context: int = 512, **options: Any) -> P
     Skips the test without the extra `train`; COMPILED is one that was made before.
     """
     need("onnx", "torch", "transformers")
-    from service.workshop.compiling.folder import compile_folder
+    from service.workshop.compilation.folder import compile_folder
 
     source = save_tiny_model(folder / "float", context=context, shape=SHAPE)
     config = json.loads((source / "config.json").read_bytes())
@@ -62,7 +62,7 @@ def _weights(compiled: Path) -> dict[str, Any]:
     from onnx import numpy_helper
 
     from service.engines.compiled.card import EmbeddedCard
-    from service.workshop.compiling.quantising import Quantised, dequantise
+    from service.workshop.compilation.quantisation import Quantised, dequantise
 
     card = EmbeddedCard.model_validate_json((compiled / "embedded.json").read_bytes())
     graph = onnx.load(compiled / "model.onnx").graph

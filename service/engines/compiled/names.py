@@ -1,4 +1,4 @@
-"""What the graph of `service.workshop.compiling` takes and gives.
+"""What the graph of `service.workshop.compilation` takes and gives.
 
 Taken: `ids` and `positions` (rows, tokens) in int64; `ends` (rows,) in int32, the last filled
 position of each row after the pass; `total`, the largest of them plus 1; `wanted` (n,) in int64,

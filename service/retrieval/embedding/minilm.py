@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 on ONNX Runtime, from the files of `service.workshop.compiling.minilm`."""
+"""all-MiniLM-L6-v2 on ONNX Runtime, from the files of `service.workshop.compilation.bert`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from service.core.files import write_whole
 from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard
 from service.encoders.session import INPUTS, TAGS, TOKENS
-from service.workshop.compiling.bert_graph import BertGraph
+from service.workshop.compilation.bert import BertGraph
 from service.workshop.encoders.network import LabelNetwork
 
 

@@ -10,18 +10,26 @@ from typing import Any
 from service.encoders.inputs import passage_text
 from service.encoders.words import words
 from service.text import STOP_WORDS, sentences
-from service.workshop.encoders.alignment import Mark
-from service.workshop.encoders.items import Item, Part, Rewrite, text_words
-from service.workshop.encoders.marking import Marks
-from service.workshop.encoders.wording import STAYS, Token, Told, Wording, rewritten
+from service.workshop.encoders.lessons import (
+    STAYS,
+    Lesson,
+    Part,
+    Rewrite,
+    Token,
+    Told,
+    Wording,
+    rewritten,
+    text_words,
+)
+from service.workshop.encoders.marks import Mark, Marks
 from service.workshop.facts.corpora import Passage, RealQuestion, load_passages, load_questions
-from service.workshop.facts.labels import sentence_words
+from service.workshop.facts.rows import sentence_words
 from service.workshop.facts.splits import is_held_out
 
 _HOP = re.compile(r"#(\d)")
 
 
-def people_items(data: Path) -> Iterator[Item]:
+def people_items(data: Path) -> Iterator[Lesson]:
     """Those that may train: neither the question nor any of its passages is held out."""
     passages = {passage.id: passage for passage in load_passages(data)}
     for question in load_questions(data, "musique"):
@@ -35,7 +43,7 @@ def people_items(data: Path) -> Iterator[Item]:
             yield made
 
 
-def musique_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Item | None:
+def musique_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Lesson | None:
     """Its hops in order; None where one has no passage here, or an answer is not in its passage."""
     hops = question.row["hops"]
     asked = _filled(hops)
@@ -61,7 +69,7 @@ def musique_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Ite
             rewrites.append(Rewrite(wording.text, made[0], made[1]))
             wording = made[2]
     titles = [part.passage.title for part in parts]
-    return Item(
+    return Lesson(
         question.row["id"], "musique", question.question, parts, rewrites, titles, titles[-1], True
     )
 
@@ -104,7 +112,7 @@ def _stem(word: str) -> str:
     return word.casefold()[:5]
 
 
-def _hops(item: Item, question: RealQuestion) -> Iterator[Item]:
+def _hops(item: Lesson, question: RealQuestion) -> Iterator[Lesson]:
     """Each hop as a question of its own, where it is one and not a relation."""
     for number, (hop, text) in enumerate(
         zip(question.row["hops"], _filled(question.row["hops"]), strict=True)
@@ -113,10 +121,10 @@ def _hops(item: Item, question: RealQuestion) -> Iterator[Item]:
             part = item.parts[number]
             alone = Part(text, part.passage, part.marks, True)
             title = part.passage.title
-            yield Item(f"{item.id}.{number}", "hop", text, [alone], [], [title], title, True)
+            yield Lesson(f"{item.id}.{number}", "hop", text, [alone], [], [title], title, True)
 
 
-def _squad_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Item | None:
+def _squad_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Lesson | None:
     row = question.row
     passage = passages.get(row["supporting_passage_ids"][0])
     answer = (row.get("answers") or [row.get("answer", "")])[0]
@@ -125,7 +133,7 @@ def _squad_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Item
         return None
     part = Part(question.question, passage, marks.useful, True)
     title = passage.title
-    return Item(row["id"], "squad", question.question, [part], [], [title], title, True)
+    return Lesson(row["id"], "squad", question.question, [part], [], [title], title, True)
 
 
 def mark_answer(passage: Passage, answer: str, question: str) -> Marks | None:

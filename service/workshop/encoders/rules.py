@@ -11,14 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from service.workshop.encoders.items import Item, Part, Rewrite, text_words
-from service.workshop.encoders.marking import Marks, mark_fact
-from service.workshop.encoders.wording import Told, Wording, retyped, rewritten, worded
-from service.workshop.facts.comparisons import COMPARISONS, DIRECTED, SAME
-from service.workshop.facts.facts import Fact
-from service.workshop.facts.questions import PHRASES, SINGLE, wordings
-from service.workshop.facts.substitution import substitute
-from service.workshop.facts.synthesis import DATES, Maker
+from service.workshop.encoders.lessons import (
+    Lesson,
+    Part,
+    Rewrite,
+    Told,
+    Wording,
+    retyped,
+    rewritten,
+    text_words,
+    worded,
+)
+from service.workshop.encoders.marks import Marks, mark_fact
+from service.workshop.facts.names import substitute
+from service.workshop.facts.patterns import Fact
+from service.workshop.facts.questions import DATES, Maker
+from service.workshop.facts.wordings import COMPARISONS, DIRECTED, PHRASES, SAME, SINGLE, wordings
 
 FORMS = ("bridge",) * 6 + ("chain", "single", "single", "comparison", "comparison", "directed")
 MADE = 0.6  # share of items with other names; real links have few relations, made ones all
@@ -34,7 +42,7 @@ FIRST = (
 KIN = ("father", "mother", "spouse", "child")
 
 
-class Found(NamedTuple):
+class MarkedFact(NamedTuple):
     """A fact and its marked passage."""
 
     fact: Fact
@@ -71,10 +79,10 @@ class Rules:
         self.links = maker.links if links is None else links
         self.count = 0
 
-    def item(self, form: str = "") -> Item | None:
+    def item(self, form: str = "") -> Lesson | None:
         """An item of a form, or None where what was drawn does not make one."""
         form = form or self.rng.choice(FORMS)
-        makers: dict[str, Callable[[], Item | None]] = {
+        makers: dict[str, Callable[[], Lesson | None]] = {
             "single": lambda: self._chain(form, self._single()),
             "bridge": lambda: self._chain(form, self._two()),
             "chain": lambda: self._chain(form, self._made(3)),
@@ -103,7 +111,7 @@ class Rules:
             facts.append(substitute(drawn, names, rng, subject=subject, answer=answer))
         return facts
 
-    def _chain(self, form: str, facts: Sequence[Fact]) -> Item | None:
+    def _chain(self, form: str, facts: Sequence[Fact]) -> Lesson | None:
         found = self._found(facts)
         if found is None or any(a.answer != b.subject for a, b in pairwise(facts)):
             return None
@@ -125,7 +133,7 @@ class Rules:
                 rewrites.append(rewrite)
         return self._item(form, question, parts, rewrites, facts)
 
-    def _comparison(self) -> Item | None:
+    def _comparison(self) -> Lesson | None:
         """Two passages found by one query; the first mentioned goes on to the other."""
         by_kind = self.maker.by_kind
         choices = [(k, ws) for k, _, ws in COMPARISONS if k in by_kind]
@@ -139,7 +147,7 @@ class Rules:
             return None
         return self._beside("comparison", wording.text, wording, 1, found)
 
-    def _directed(self) -> Item | None:
+    def _directed(self) -> Lesson | None:
         """Two films, their directors, and what is asked of those."""
         kind, _, options = self.rng.choice([d for d in DIRECTED if d[0] in self.maker.by_kind])
         rng, names = self.rng, self.maker.names
@@ -166,8 +174,8 @@ class Rules:
         )
 
     def _beside(
-        self, form: str, question: str, wording: Wording, hop: int, found: Sequence[Found]
-    ) -> Item | None:
+        self, form: str, question: str, wording: Wording, hop: int, found: Sequence[MarkedFact]
+    ) -> Lesson | None:
         """Two last parts with one query; with the first one known, the other is left to find."""
         step = self._rewrite(wording, hop, found[:1], keep=False)
         if step is None:
@@ -179,7 +187,7 @@ class Rules:
         return self._item(form, question, parts, step[:1], [one.fact for one in found])
 
     def _rewrite(
-        self, wording: Wording, hop: int, found: Sequence[Found], *, keep: bool = True
+        self, wording: Wording, hop: int, found: Sequence[MarkedFact], *, keep: bool = True
     ) -> tuple[Rewrite, Wording] | None:
         told = [one.told(self.rng) for one in found]
         if not keep:
@@ -198,11 +206,11 @@ class Rules:
         marks = mark_fact(fact)
         if marks is None:
             return []
-        return [Told(word.text, False) for word in Found(fact, marks).told(self.rng)]
+        return [Told(word.text, False) for word in MarkedFact(fact, marks).told(self.rng)]
 
-    def _found(self, facts: Sequence[Fact]) -> list[Found] | None:
+    def _found(self, facts: Sequence[Fact]) -> list[MarkedFact] | None:
         marked = [(fact, mark_fact(fact)) for fact in facts]
-        found = [Found(fact, marks) for fact, marks in marked if marks]
+        found = [MarkedFact(fact, marks) for fact, marks in marked if marks]
         return found if len(found) == len(facts) else None
 
     def _asked(self, fact: Fact) -> str:
@@ -230,7 +238,7 @@ class Rules:
         parts: Sequence[Part],
         rewrites: Sequence[Rewrite],
         facts: Sequence[Fact],
-    ) -> Item:
+    ) -> Lesson:
         self.count += 1
         titles = self._titles(facts)
-        return Item(f"{form}-{self.count}", form, question, parts, rewrites, titles, titles[-1])
+        return Lesson(f"{form}-{self.count}", form, question, parts, rewrites, titles, titles[-1])

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.workshop.facts.corpora import SOURCES, load_passages
-from service.workshop.facts.facts import Fact, all_facts
-from service.workshop.facts.questions import PHRASES
-from service.workshop.facts.substitution import Names
-from service.workshop.facts.synthesis import Maker, Synthesised, bridge
+from service.workshop.facts.names import Names
+from service.workshop.facts.patterns import Fact, all_facts
+from service.workshop.facts.questions import Maker, Synthesised, bridge
+from service.workshop.facts.wordings import PHRASES
 
 KINDS: Final = ("single", "compound", "bridge", "comparison")
 CORPUS: Final = "2wikimultihopqa"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 
 from service.workshop.facts.corpora import Passage
-from service.workshop.facts.facts import all_facts
-from service.workshop.facts.substitution import Names, random_date, syllable_name
-from service.workshop.facts.synthesis import Maker
+from service.workshop.facts.names import Names, random_date, syllable_name
+from service.workshop.facts.patterns import all_facts
+from service.workshop.facts.questions import Maker
 
 NATIONS = ("American", "British", "French", "German", "Italian", "Japanese", "Polish", "Swedish")
 JOBS = ("film director", "actor", "singer", "painter", "politician", "writer", "composer")

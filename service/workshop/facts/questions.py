@@ -1,310 +1,223 @@
-"""Wordings of synthesised questions, by kind of fact, and the surface they are typed with.
-
-The last two wordings of every kind never train: tests ask with them.
-"""
+"""Questions made from facts: single, compound, bridges and comparisons, with their hops."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-UNSEEN = 2
+from service.workshop.facts.names import Names, substitute
+from service.workshop.facts.patterns import Fact
+from service.workshop.facts.splits import normalise
+from service.workshop.facts.wordings import (
+    COMPARISONS,
+    DIRECTED,
+    PHRASES,
+    SAME,
+    SINGLE,
+    join_questions,
+    wordings,
+)
 
-# {s} is the subject; the last two of each kind are kept for tests.
-SINGLE: dict[str, tuple[str, ...]] = {
-    "birth_date": (
-        "When was {s} born?", "What is the date of birth of {s}?", "On what date was {s} born?",
-        "In what year was {s} born?", "what is {s}'s date of birth?", "When is {s}'s birthday?",
-        "What day was {s} born?", "{s} was born when?",
-        "What was the birth date of {s}?", "Can you tell me when {s} was born?",
-        "Which date was {s} born on?",
-        "What is {s}'s birth date?", "At what date was {s} born?",
-    ),
-    "death_date": (
-        "When did {s} die?", "What is the date of death of {s}?", "On what date did {s} die?",
-        "In what year did {s} die?", "When was the death of {s}?", "what day did {s} die?",
-        "{s} died when?",
-        "What was {s}'s date of death?", "On which day did {s} die?", "When did {s}'s life end?",
-        "What is {s}'s death date?", "When did {s} pass away?",
-    ),
-    "birth_place": (
-        "Where was {s} born?", "What is the place of birth of {s}?", "In which city was {s} born?",
-        "Where is {s} from?", "Which town was {s} born in?", "what is {s}'s birthplace?",
-        "In what place was {s} born?",
-        "In what city or town was {s} born?", "{s} was born where?", "Which place is {s} from?",
-        "What is the birthplace of {s}?", "In which place was {s} born?",
-    ),
-    "death_place": (
-        "Where did {s} die?", "What is the place of death of {s}?", "In which city did {s} die?",
-        "In what place did {s} die?", "Which town did {s} die in?",
-        "{s} died where?", "What is {s}'s place of death?", "In which town or city did {s} die?",
-        "Where was the death of {s}?", "In which place did {s} die?",
-    ),
-    "nationality": (
-        "What is the nationality of {s}?", "What nationality is {s}?", "What nationality was {s}?",
-        "Which nationality does {s} have?", "what was {s}'s nationality?",
-        "{s} is of what nationality?", "Which nationality was {s}?",
-        "What country was {s} a citizen of?",
-        "What was the nationality of {s}?", "Of which nationality is {s}?",
-    ),
-    "occupation": (
-        "What is the occupation of {s}?", "What does {s} do?", "What was {s}'s profession?",
-        "What did {s} do for a living?", "what was the job of {s}?", "Who is {s}?",
-        "What job did {s} have?", "What kind of work did {s} do?", "What is {s} by profession?",
-        "What is the profession of {s}?", "What is {s}'s occupation?",
-    ),
-    "father": (
-        "Who was the father of {s}?", "Who is {s}'s father?", "Who is the father of {s}?",
-        "{s} is the child of which father?", "What is the name of {s}'s father?",
-        "Who fathered {s}?", "Whose child was {s} on the father's side?",
-        "What was {s}'s father called?",
-        "Who was {s}'s father?", "What was the name of the father of {s}?",
-    ),
-    "mother": (
-        "Who was the mother of {s}?", "Who is {s}'s mother?", "Who is the mother of {s}?",
-        "What is the name of {s}'s mother?",
-        "What was {s}'s mother called?", "Which woman was the mother of {s}?",
-        "{s} is the child of which mother?",
-        "Who was {s}'s mother?", "What was the name of the mother of {s}?",
-    ),
-    "spouse": (
-        "Who was the spouse of {s}?", "Who did {s} marry?", "Who is {s} married to?",
-        "Who was {s}'s spouse?", "What is the name of the spouse of {s}?",
-        "Who was {s} married to?", "What is the name of {s}'s spouse?", "{s} was married to whom?",
-        "Who is the spouse of {s}?", "Whom did {s} marry?",
-    ),
-    "child": (
-        "Who is the child of {s}?", "Who was a child of {s}?", "Who is {s}'s child?",
-        "What is the name of {s}'s child?",
-        "Which child did {s} have?", "What is the name of the child of {s}?",
-        "Who was the child of {s}?",
-        "Who was {s}'s child?", "What was the name of the child of {s}?",
-    ),
-    "sibling": (
-        "Who is the sibling of {s}?", "Who was {s}'s sibling?", "Who is {s}'s sibling?",
-        "What is the name of the sibling of {s}?",
-        "{s} is the sibling of whom?", "Which sibling did {s} have?",
-        "What is {s}'s sibling called?",
-        "Who was the sibling of {s}?", "What was the name of {s}'s sibling?",
-    ),
-    "school": (
-        "Where did {s} study?", "Which school did {s} attend?", "Where was {s} educated?",
-        "what school did {s} go to?", "Which university did {s} attend?",
-        "What school did {s} attend?", "Which college did {s} go to?",
-        "At what school was {s} educated?",
-        "Where did {s} go to school?", "At which school did {s} study?",
-    ),
-    "team": (
-        "Which team does {s} play for?", "What team did {s} play for?", "Who does {s} play for?",
-        "which club did {s} play for?",
-        "What team does {s} play for?", "{s} played for which club?",
-        "Which team was {s} a player of?",
-        "For which team did {s} play?", "Which club does {s} play for?",
-    ),
-    "position": (
-        "What position does {s} play?", "Which position did {s} play?",
-        "What is the position of {s}?", "in what position does {s} play?",
-        "{s} plays in which position?", "On the field, what is {s}'s position?",
-        "What position did {s} play?", "What is {s}'s playing position?",
-    ),
-    "director": (
-        "Who directed {s}?", "Who is the director of {s}?", "Who was the director of {s}?",
-        "Which director made {s}?", "Who directed the film {s}?", "who was {s} directed by?",
-        "Who is the director of the film {s}?", "What is the name of the director of {s}?",
-        "{s} was directed by whom?", "Which person directed {s}?", "Whose film is {s}?",
-        "What is the name of the person who directed {s}?",
-        "By whom was {s} directed?", "Who was the director of the film {s}?",
-    ),
-    "film_year": (
-        "When was {s} released?", "In what year was {s} released?", "When did {s} come out?",
-        "What year did the film {s} come out?", "Which year was {s} made?",
-        "When was the film {s} made?",
-        "In which year was {s} released?", "{s} came out in what year?",
-        "What is the release year of {s}?", "What year is the film {s} from?",
-        "What year was {s} released?", "In which year did the film {s} come out?",
-    ),
-    "film_country": (
-        "Which country is {s} from?", "What country does the film {s} come from?",
-        "What is the country of origin of {s}?", "From which country is the film {s}?",
-        "In which country was {s} made?", "What country is {s} from?",
-        "{s} is a film from which country?",
-        "What country is the film {s} from?", "Which country does {s} come from?",
-    ),
-    "genre": (
-        "What genre is {s}?", "What is the genre of {s}?", "What kind of film is {s}?",
-        "Which genre does the film {s} belong to?",
-        "Which genre is {s}?", "What sort of film is {s}?", "{s} belongs to what genre?",
-        "What genre is the film {s}?", "What type of film is {s}?",
-    ),
-    "starring": (
-        "Who starred in {s}?", "Who stars in {s}?", "Which actor stars in {s}?",
-        "who is the star of {s}?", "Who acted in {s}?", "Who played in the film {s}?",
-        "Who is in {s}?", "Which actor played in {s}?", "Who had a leading role in {s}?",
-        "Who appears in the film {s}?",
-        "Who starred in the film {s}?", "Who is the leading actor of {s}?",
-    ),
-    "producer": (
-        "Who produced {s}?", "Who is the producer of {s}?", "who was {s} produced by?",
-        "Which producer made {s}?",
-        "Which person produced {s}?", "Who was the film {s} produced by?",
-        "What is the name of {s}'s producer?",
-        "Who was the producer of {s}?", "By whom was {s} produced?",
-    ),
-    "writer": (
-        "Who wrote {s}?", "Who is the writer of {s}?", "who was {s} written by?",
-        "Who wrote the script of {s}?",
-        "Who is the author of the script of {s}?", "Which writer wrote {s}?",
-        "What is the name of the writer of {s}?",
-        "Who was the writer of {s}?", "By whom was {s} written?",
-    ),
-    "composer": (
-        "Who composed {s}?", "Who is the composer of {s}?", "Who composed the music of {s}?",
-        "Who wrote the music for {s}?", "who did the music of {s}?",
-        "{s} was composed by whom?", "Which composer wrote {s}?",
-        "Who is behind the music of {s}?",
-        "Who was the composer of {s}?", "By whom was {s} composed?",
-    ),
-    "performer": (
-        "Who is the performer of {s}?", "Who sang {s}?", "Who performed {s}?",
-        "Which artist recorded {s}?", "Who is the singer of the song {s}?", "Who recorded {s}?",
-        "Whose song is {s}?", "Which singer recorded {s}?", "{s} is performed by whom?",
-        "Who was {s} sung by?",
-        "Who performed the song {s}?", "Who was the performer of {s}?",
-    ),
-    "author": (
-        "Who is the author of {s}?", "Who wrote {s}?", "Who wrote the book {s}?",
-        "which author wrote {s}?",
-        "{s} was written by which author?", "Whose book is {s}?",
-        "What is the name of {s}'s author?",
-        "Who was the author of {s}?", "By which author is {s}?",
-    ),
-    "publisher": (
-        "Who published {s}?", "Which company published {s}?", "Who is the publisher of {s}?",
-        "what is the publisher of {s}?",
-        "{s} was published by whom?", "Which publisher brought out {s}?", "Who brought out {s}?",
-        "By whom was {s} published?", "Who was the publisher of {s}?",
-    ),
-    "label": (
-        "Which record label released {s}?", "What label released {s}?",
-        "What is the record label of {s}?", "who released {s}?",
-        "On what label did {s} come out?", "{s} came out on which label?",
-        "Which company released the record {s}?",
-        "Which label released {s}?", "On which record label was {s} released?",
-    ),
-    "release_date": (
-        "When was {s} released?", "What is the release date of {s}?", "When did {s} come out?",
-        "On what date was {s} released?",
-        "{s} was released on what date?", "On which day did {s} come out?",
-        "Which date was {s} released on?",
-        "What was the release date of {s}?", "What day was {s} released?",
-    ),
-    "location": (
-        "Where is {s}?", "Where is {s} located?", "In which place is {s}?",
-        "What is the location of {s}?", "Which county or country is {s} in?",
-        "{s} is located where?", "In what place is {s} situated?", "Where does {s} lie?",
-        "In which place is {s} located?", "Where can {s} be found?",
-    ),
-    "founded": (
-        "When was {s} founded?", "In what year was {s} established?", "When did {s} start?",
-        "What year was {s} founded?", "When was {s} established?",
-        "{s} was founded in what year?", "When was {s} set up?",
-        "What is the founding year of {s}?",
-        "In which year was {s} founded?", "When was the founding of {s}?",
-    ),
-    "founder": (
-        "Who founded {s}?", "Who is the founder of {s}?", "Who started {s}?",
-        "{s} was founded by whom?", "Which person founded {s}?", "Who set up {s}?",
-        "By whom was {s} founded?", "Who was the founder of {s}?",
-    ),
-    "headquarters": (
-        "Where is {s} based?", "Where are the headquarters of {s}?", "Which city is {s} based in?",
-        "{s} has its headquarters where?", "What city is home to {s}?",
-        "Where is the head office of {s}?",
-        "In which city is {s} based?", "Where is {s} headquartered?",
-    ),
-    "owner": (
-        "Who owns {s}?", "Who is the owner of {s}?", "which company owns {s}?",
-        "{s} is owned by whom?", "Who does {s} belong to?", "Which owner does {s} have?",
-        "By whom is {s} owned?", "Who was the owner of {s}?",
-    ),
-    "population": (
-        "What is the population of {s}?", "How many people live in {s}?",
-        "what was {s}'s population?", "How big is the population of {s}?",
-        "How large is the population of {s}?", "What number of people live in {s}?",
-        "How many people are there in {s}?",
-        "What was the population of {s}?", "How many inhabitants does {s} have?",
-    ),
-    "capital_of": (
-        "What is {s} the capital of?", "{s} is the capital of which country?",
-        "Which country has {s} as its capital?",
-        "Which place is {s} the capital of?", "{s} is the capital city of what?",
-        "Of which country is {s} the capital?", "What country is {s} the capital of?",
-    ),
-    "known_for": (
-        "What is {s} known for?", "What is {s} best known for?", "what is {s} famous for?",
-        "What made {s} famous?", "{s} is best known for what?", "Why is {s} known?",
-        "What was {s} known for?", "For what is {s} known?",
-    ),
-}  # fmt: skip
-
-# Noun phrases that stand for a fact's answer inside another question.
-PHRASES: dict[str, tuple[str, ...]] = {
-    "director": ("the director of {s}", "the director of the film {s}", "{s}'s director",
-                 "the person who directed {s}", "the film {s}'s director"),
-    "father": ("the father of {s}", "{s}'s father"),
-    "mother": ("the mother of {s}", "{s}'s mother"),
-    "spouse": ("the spouse of {s}", "{s}'s spouse", "the person {s} married"),
-    "child": ("the child of {s}", "{s}'s child"),
-    "sibling": ("the sibling of {s}", "{s}'s sibling"),
-    "composer": ("the composer of {s}", "the person who composed {s}"),
-    "performer": ("the performer of {s}", "the performer of the song {s}",
-                  "the singer of {s}"),
-    "author": ("the author of {s}", "the author of the book {s}", "the person who wrote {s}"),
-    "writer": ("the writer of {s}", "the person who wrote the film {s}"),
-    "starring": ("the star of {s}", "the actor who starred in {s}"),
-    "producer": ("the producer of {s}", "the producer of the film {s}"),
-    "founder": ("the founder of {s}", "the person who founded {s}"),
-    "team": ("the team {s} plays for", "{s}'s team"),
-    "school": ("the school {s} attended", "the school where {s} studied"),
-    "owner": ("the owner of {s}", "the company that owns {s}"),
-    "publisher": ("the publisher of {s}", "the company that published {s}"),
-    "headquarters": ("the city where {s} is based",),
-    "location": ("the place where {s} is located",),
-    "birth_place": ("the place where {s} was born", "{s}'s birthplace"),
-}  # fmt: skip
+DATES = {"birth_date", "death_date", "film_year", "founded", "release_date"}
 
 
-def wordings(options: Sequence[str], *, unseen: bool = False) -> Sequence[str]:
-    """The wordings that train, or those kept for tests."""
-    return options[-UNSEEN:] if unseen else options[:-UNSEEN]
+@dataclass(frozen=True)
+class Hop:
+    """One sub-question with its answer; `fact` holds the passage that answers it."""
+
+    question: str
+    answer: str
+    fact: Fact
 
 
-def vary_surface(question: str, rng: random.Random) -> str:
-    """The question as typed by one person or another: case and question mark come and go."""
-    draw = rng.random()
-    if draw < 0.5:
-        return question
-    if draw < 0.65:
-        return question.rstrip("?").strip()
-    if draw < 0.8:
-        return question.lower()
-    return question.lower().rstrip("?").strip()
+@dataclass(frozen=True)
+class Synthesised:
+    """A question with its hops; `route` is single, compound or complex."""
+
+    route: str
+    form: str
+    question: str
+    hops: tuple[Hop, ...]
+    answer: str
 
 
-def join_questions(questions: Sequence[str], rng: random.Random) -> str:
-    """Several questions typed as one: ``When was A born, and who directed B?``."""
-    heads = [question.rstrip("? ").strip() for question in questions]
-    if rng.random() < 0.12:
-        return " ".join(f"{head}?" for head in heads)
-    tails = [_lower_first(head) for head in heads[1:]]
-    joint = rng.choice((" and ", ", and ", " and also ", ", and also "))
-    if len(tails) == 1:
-        return f"{heads[0]}{joint}{tails[0]}?"
-    return f"{', '.join([heads[0], *tails[:-1]])}{joint}{tails[-1]}?"
+def year_of(date: str) -> tuple[int, int, int]:
+    """A date as (year, month, day), zero where unknown, so that dates compare."""
+    months = "January February March April May June July August September October November December"
+    year = re.search(r"\d{3,4}", date)
+    month = next((n for n, m in enumerate(months.split(), 1) if m in date), 0)
+    day = re.search(r"\b\d{1,2}\b", date)
+    return (int(year.group()) if year else 0, month, int(day.group()) if day and month else 0)
 
 
-def _lower_first(text: str) -> str:
-    first = text.split(maxsplit=1)[0] if text else ""
-    known = {"who", "what", "when", "where", "which", "in", "on", "how", "at", "by", "for", "of",
-             "from", "is", "are", "do", "does", "did", "was", "were", "whom", "whose"}  # fmt: skip
-    return text[:1].lower() + text[1:] if first.lower() in known else text
+def hop_of(fact: Fact, rng: random.Random, *, unseen: bool = False) -> Hop:
+    """The plain question for a fact, in one of its wordings."""
+    options = wordings(SINGLE[fact.kind], unseen=unseen)
+    if fact.kind in DATES and not fact.answer.isdigit():
+        options = [option for option in options if "year" not in option] or options
+    return Hop(rng.choice(options).format(s=fact.subject), fact.answer, fact)
+
+
+def plain_hop(fact: Fact) -> Hop:
+    """The first wording of the fact's kind: the one form that refining writes."""
+    return Hop(SINGLE[fact.kind][0].format(s=fact.subject), fact.answer, fact)
+
+
+def single(fact: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised:
+    """A question that one passage answers."""
+    hop = hop_of(fact, rng, unseen=unseen)
+    return Synthesised("single", fact.kind, hop.question, (hop,), hop.answer)
+
+
+def compound(facts: Sequence[Fact], rng: random.Random, *, unseen: bool = False) -> Synthesised:
+    """Two to four questions typed as one; the gold parts are joined with `` && ``."""
+    hops = tuple(hop_of(fact, rng, unseen=unseen) for fact in facts)
+    question = join_questions([hop.question for hop in hops], rng)
+    return Synthesised("compound", "compound", question, hops, " && ".join(h.answer for h in hops))
+
+
+def bridge(first: Fact, second: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised:
+    """A question over the answer of another: ``Where was the director of X born?``."""
+    phrase = rng.choice(PHRASES[first.kind]).format(s=first.subject)
+    outer = [w for w in wordings(SINGLE[second.kind], unseen=unseen) if "the film {s}" not in w]
+    if not second.answer.isdigit():
+        outer = [w for w in outer if "year" not in w] or outer
+    question = rng.choice(outer or SINGLE[second.kind]).format(s=phrase)
+    question = question[:1].upper() + question[1:]
+    hops = (plain_hop(first), plain_hop(second))
+    return Synthesised("complex", "bridge", question, hops, second.answer)
+
+
+def comparison(a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised | None:
+    """Which of two comes first, or whether both are the same; None where the facts cannot tell."""
+    hops = (plain_hop(a), plain_hop(b))
+    if a.kind in SAME:
+        question = rng.choice(wordings(SAME[a.kind], unseen=unseen)).format(
+            a=a.subject, b=b.subject
+        )
+        answer = "yes" if normalise(a.answer) == normalise(b.answer) else "no"
+        return Synthesised("complex", f"same {a.kind}", question, hops, answer)
+    choices = [entry for entry in COMPARISONS if entry[0] == a.kind]
+    if not choices or year_of(a.answer)[0] == year_of(b.answer)[0]:
+        return None
+    _, smaller, options = rng.choice(choices)
+    question = rng.choice(wordings(options, unseen=unseen)).format(a=a.subject, b=b.subject)
+    answer = a.subject if (year_of(a.answer) < year_of(b.answer)) is smaller else b.subject
+    return Synthesised("complex", f"compare {a.kind}", question, hops, answer)
+
+
+def directed_comparison(
+    films: tuple[Fact, Fact], births: tuple[Fact, Fact], rng: random.Random, *, unseen: bool = False
+) -> Synthesised | None:
+    """Four hops: which of two films has the director who was born or died first."""
+    choices = [entry for entry in DIRECTED if entry[0] == births[0].kind]
+    a, b = births
+    if not choices or year_of(a.answer)[0] == year_of(b.answer)[0]:
+        return None
+    _, smaller, options = rng.choice(choices)
+    names = (films[0].subject, films[1].subject)
+    question = rng.choice(wordings(options, unseen=unseen)).format(a=names[0], b=names[1])
+    first_wins = (year_of(a.answer) < year_of(b.answer)) is smaller
+    hops = tuple(plain_hop(fact) for fact in (films[0], films[1], a, b))
+    return Synthesised("complex", "directed", question, hops, names[0] if first_wins else names[1])
+
+
+class Maker:
+    """Draws synthesised questions of every form from one side of the split."""
+
+    def __init__(
+        self, facts: Sequence[Fact], names: Names, rng: random.Random, *, unseen: bool = False
+    ) -> None:
+        self.rng, self.names, self.unseen = rng, names, unseen
+        self.by_kind: dict[str, list[Fact]] = {}
+        self.by_subject: dict[str, list[Fact]] = {}
+        for fact in facts:
+            self.by_kind.setdefault(fact.kind, []).append(fact)
+            self.by_subject.setdefault(fact.subject, []).append(fact)
+        self.kinds = sorted(self.by_kind)
+        self.weights = [len(self.by_kind[kind]) ** 0.5 for kind in self.kinds]
+        self.rich = sorted(s for s, fs in self.by_subject.items() if len(fs) > 1)
+        self.links = [
+            (first, second)
+            for first in facts if first.kind in PHRASES
+            for second in self.by_subject.get(first.answer, ())
+        ]  # fmt: skip
+
+    def fact(self, kind: str = "") -> Fact:
+        """A fact, its kind drawn by the square root of how frequent it is."""
+        kind = kind or self.rng.choices(self.kinds, self.weights)[0]
+        return self.rng.choice(self.by_kind[kind])
+
+    def renamed(self, fact: Fact, share: float = 0.7) -> Fact:
+        """The fact with other names, most of the time."""
+        return substitute(fact, self.names, self.rng) if self.rng.random() < share else fact
+
+    def single(self, share: float = 0.7) -> Synthesised:
+        return single(self.renamed(self.fact(), share), self.rng, unseen=self.unseen)
+
+    def compound(self, share: float = 0.6) -> Synthesised:
+        """Several questions, mostly on one entity."""
+        size = self.rng.choices((2, 3, 4), (6, 3, 1))[0]
+        if self.rng.random() < 0.55:
+            facts = list(self.by_subject[self.rng.choice(self.rich)])
+            facts = self.rng.sample(facts, min(size, len(facts)))
+            if self.rng.random() < share:
+                name = self.names.subject(facts[0].kind, self.rng)
+                facts = [substitute(f, self.names, self.rng, subject=name) for f in facts]
+        else:
+            facts = [self.renamed(self.fact(), share) for _ in range(size)]
+        return compound(facts, self.rng, unseen=self.unseen)
+
+    def bridge(self, share: float = 0.7) -> Synthesised:
+        """A real link between two passages, or one made by giving both the same name."""
+        if self.links and self.rng.random() >= share:
+            first, second = self.rng.choice(self.links)
+            return bridge(first, second, self.rng, unseen=self.unseen)
+        people = ("director", "director", "director", "director", "father", "mother", "spouse",
+                  "composer", "performer", "author", "writer", "starring", "producer",
+                  "child")  # fmt: skip
+        first = self.fact(self.rng.choice([k for k in people if k in self.by_kind]))
+        kinds = ("birth_date", "death_date", "birth_place", "death_place", "nationality",
+                 "father", "mother", "spouse", "occupation", "school")  # fmt: skip
+        second = self.fact(self.rng.choice([k for k in kinds if k in self.by_kind]))
+        name = self.names.person(self.rng)
+        first = substitute(first, self.names, self.rng, answer=name)
+        second = substitute(second, self.names, self.rng, subject=first.answer)
+        return bridge(first, second, self.rng, unseen=self.unseen)
+
+    def comparison(self, share: float = 0.5) -> Synthesised:
+        """Two entities compared by one kind of fact, or two films by their directors."""
+        while True:
+            if share > 0 and self.rng.random() < 0.2:
+                made = self._directed()
+            else:
+                made = self._compared(share)
+            if made is not None:
+                return made
+
+    def _compared(self, share: float) -> Synthesised | None:
+        kinds = ("birth_date", "birth_date", "death_date", "film_year", "film_year", "founded",
+                 "nationality", "nationality", "film_country", "birth_place")  # fmt: skip
+        kind = self.rng.choice([k for k in kinds if k in self.by_kind])
+        a, b = (self.renamed(self.fact(kind), share) for _ in range(2))
+        if kind in SAME and self.rng.random() < 0.5:
+            b = substitute(b, self.names, self.rng, answer=a.answer) if share else self._like(a)
+        if a.subject == b.subject:
+            return None
+        return comparison(a, b, self.rng, unseen=self.unseen)
+
+    def _like(self, fact: Fact) -> Fact:
+        same = [f for f in self.by_kind[fact.kind] if f.answer == fact.answer]
+        return self.rng.choice(same)
+
+    def _directed(self) -> Synthesised | None:
+        films, births = [], []
+        kind = self.rng.choice(("birth_date", "birth_date", "death_date"))
+        for _ in range(2):
+            film = substitute(self.fact("director"), self.names, self.rng)
+            films.append(film)
+            births.append(substitute(self.fact(kind), self.names, self.rng, subject=film.answer))
+        pair, dates = (films[0], films[1]), (births[0], births[1])
+        return directed_comparison(pair, dates, self.rng, unseen=self.unseen)

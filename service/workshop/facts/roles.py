@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from service.prompts.quoting import quote
-from service.workshop.facts.synthesis import Hop, Synthesised
+from service.workshop.facts.questions import Hop, Synthesised
 
 
 class Turn(NamedTuple):

@@ -10,19 +10,118 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from service.core.domain import RouteName
 from service.encoders.router.head import normal_form
-from service.workshop.facts.chains import Chains
 from service.workshop.facts.corpora import load_passages, load_questions
-from service.workshop.facts.facts import Fact, all_facts
-from service.workshop.facts.questions import join_questions
+from service.workshop.facts.names import Names
+from service.workshop.facts.patterns import Fact, all_facts
+from service.workshop.facts.questions import Maker
 from service.workshop.facts.splits import normalise
-from service.workshop.facts.substitution import Names
-from service.workshop.facts.synthesis import Maker
+from service.workshop.facts.wordings import RELATIONS, SINGLE, join_questions
+
+SORTS: Final = {
+    "work": (
+        "director", "film_year", "film_country", "genre", "starring", "producer", "writer",
+        "composer", "performer", "author", "publisher", "label", "release_date"),
+    "person": (
+        "birth_date", "death_date", "birth_place", "death_place", "nationality", "occupation",
+        "father", "mother", "spouse", "child", "sibling", "school", "team", "position"),
+    "group": ("founded", "founder", "headquarters", "owner"),
+    "place": ("location", "population", "capital_of"),
+}  # fmt: skip
+# Sorts of what a fact of a kind answers, where it is a name.
+ANSWERS: Final = {
+    "person": (
+        "director", "father", "mother", "spouse", "child", "sibling", "starring", "producer",
+        "writer", "composer", "author", "founder"),
+    "place": ("birth_place", "death_place", "location", "headquarters", "capital_of"),
+    "group": ("school", "team", "owner", "publisher", "label"),
+}  # fmt: skip
+SHORTEST_NAME: Final = 4  # characters; shorter names are words too, as are many titles of one word
+DEPTHS: Final = ((1, 2, 3), (6, 3, 1))  # relations in a chain, and how often
+
+
+class Chains:
+    """Draws chained questions around the names in `facts`.
+
+    `asked`: single-hop questions that people wrote; where one holds a name of a known sort, a
+    chain can stand in its place.
+    """
+
+    def __init__(self, facts: Sequence[Fact], asked: Iterable[str], rng: random.Random) -> None:
+        self._rng = rng
+        self.names = {
+            sort: sorted({fact.subject for fact in facts if fact.kind in kinds})
+            for sort, kinds in SORTS.items()
+        }
+        self.frames = frames(asked, _sorts_of_names(facts))
+
+    def question(self) -> str:
+        """Half of them in a wording of their own, half in the frame of a real question."""
+        if self.frames and self._rng.random() < 0.5:
+            return self.framed(*self._rng.choice(self.frames))
+        sort = self._rng.choice(sorted(SORTS))
+        kind = self._rng.choice(SORTS[sort])
+        return self._rng.choice(SINGLE[kind]).format(s=self.phrase(sort))
+
+    def framed(self, frame: str, sort: str) -> str:
+        """A question that people wrote, with a chain in the place of a name."""
+        return frame.format(s=self.phrase(sort)).replace("the the ", "the ")
+
+    def phrase(self, sort: str) -> str:
+        """A noun phrase for a thing of a sort: one to three relations around a name."""
+        return self._phrase(sort, self._rng.choices(*DEPTHS)[0])
+
+    def _phrase(self, sort: str, depth: int) -> str:
+        known = [r for r in RELATIONS if r.gives == sort and (depth > 1 or self.names[r.of])]
+        relation = self._rng.choice(known)
+        inner = (
+            self._phrase(relation.of, depth - 1)
+            if depth > 1
+            else self._rng.choice(self.names[relation.of])
+        )
+        return self._rng.choice(relation.phrases).format(s=inner)
+
+
+def _sorts_of_names(facts: Iterable[Fact]) -> dict[str, str]:
+    """The sort of each name, in small letters; names of two sorts are left out."""
+    sorts: dict[str, set[str]] = {}
+    for fact in facts:
+        for table, name in ((SORTS, fact.subject), (ANSWERS, fact.answer)):
+            for sort, kinds in table.items():
+                if fact.kind in kinds:
+                    sorts.setdefault(name.lower(), set()).add(sort)
+    return {
+        name: found.pop()
+        for name, found in sorts.items()
+        if len(found) == 1
+        and len(name) >= SHORTEST_NAME
+        and (" " in name or not found & {"work", "group"})
+    }
+
+
+def frames(questions: Iterable[str], sorts: dict[str, str]) -> list[tuple[str, str]]:
+    """Questions with `{s}` for the longest name of known sort in them, and that sort."""
+    found = []
+    for question in questions:
+        words = list(re.finditer(r"\w[\w'’.-]*", question))
+        spans = [
+            (first.start(), last.end())
+            for start, first in enumerate(words)
+            for last in words[start : start + 5]
+        ]
+        for start, end in sorted(spans, key=lambda span: span[0] - span[1]):
+            sort = sorts.get(question[start:end].lower())
+            if sort and "{" not in question and "}" not in question:
+                found.append((question[:start] + "{s}" + question[end:], sort))
+                break
+    return found
+
 
 REAL: Final[dict[str, RouteName]] = {
     "commonsenseqa": "direct",

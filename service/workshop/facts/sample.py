@@ -14,7 +14,7 @@ import random
 from pathlib import Path
 
 from service.workshop.facts.corpora import Passage, load_passages, read_lines
-from service.workshop.facts.nearest import Nearest
+from service.workshop.facts.search import Nearest
 
 SIZE = 450
 NEIGHBOURS = 8

@@ -1,4 +1,4 @@
-"""The updates: AdamW on float32 copies of the weights, points to resume from, bit for bit.
+"""`train sft` with lean = true: AdamW on float32 copies of the weights, resumed bit for bit.
 
 A point is saved every so many updates or minutes and when the process is asked to end (SIGTERM).
 """
@@ -16,16 +16,19 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from service.workshop.lean.batches import batches_of
-from service.workshop.lean.families import Family, packed
-from service.workshop.lean.network import LeanLlama
-from service.workshop.recipes.checkpoint import POINTS
-from service.workshop.recipes.curves import write_curves
-from service.workshop.recipes.fitting import WHOLE, last_point
+from service.core.errors import ConfigurationError
+from service.engines.encoding import PromptEncoder
+from service.workshop.lean.network import LeanLlama, Lora
+from service.workshop.lean.packing import Family, batches_of, families_of, packed
+from service.workshop.recipes.chats import TokenRow
+from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, Run
+from service.workshop.recipes.settings import TrainerSettings
+from service.workshop.recipes.trainer import WHOLE, last_point
 
 STATE: Final = "state.pt"
 KEPT: Final = 2  # points
@@ -37,7 +40,7 @@ class Stopped(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """`steps` updates of about `tokens` tokens each; after `warm_up` of them the rate is constant,
     unless it falls linearly over the last `cool_down`."""
 
@@ -64,7 +67,7 @@ class Loop:
     """`export` writes the model as it is now into a folder."""
 
     def __init__(
-        self, model: LeanLlama, families: Sequence[Family], plan: Plan, run: Run,
+        self, model: LeanLlama, families: Sequence[Family], plan: Schedule, run: Run,
         export: Callable[[Path], None],
     ) -> None:  # fmt: skip
         self.model, self.families, self.plan, self.run = model, families, plan, run
@@ -188,3 +191,70 @@ class Loop:
             yield
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+class LeanSettings(TrainerSettings):
+    """The settings that this part reads; those of `train sft` have them all."""
+
+    longest: int
+    batch_tokens: int
+    cool_down: float
+    save_minutes: float | None
+    threads: int | None
+
+
+def fit_lean(
+    settings: LeanSettings,
+    model: Any,
+    lora: LoraConfig | None,
+    rows: Sequence[TokenRow],
+    encoder: PromptEncoder,
+    run: Run,
+) -> tuple[list[LossPoint], Any]:
+    """The losses and `model` (transformers'), trained; under `lora` the model of peft around it.
+
+    Raises ConfigurationError for a model or an adapter that the lean loop cannot train, Stopped.
+    """
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    torch.manual_seed(settings.seed)  # of the adapter's first matrices
+    lean = LeanLlama(model, None if lora is None else lean_lora(lora))
+    trained = model if lora is None else get_peft_model(model, lora)
+
+    def export(folder: Path) -> None:
+        lean.export(model)
+        trained.to(torch.bfloat16).save_pretrained(str(folder))
+        encoder.tokenizer.save_pretrained(folder)
+
+    families = families_of(rows, settings.longest)
+    run.say(f"{len(rows)} rows in {len(families)} sequences of {sum(map(len, families)):,} tokens")
+    losses = Loop(lean, families, schedule_of(settings, families), run, export).fit()
+    lean.export(model)
+    return losses, trained.to(torch.bfloat16)
+
+
+def lean_lora(config: LoraConfig) -> Lora:
+    """Raises ConfigurationError for an adapter of another kind."""
+    if config.lora_dropout or config.target_modules != "all-linear":
+        raise ConfigurationError(
+            "lora_targets, lora_dropout: lean = true adapts all linear layers, without dropout; "
+            "leave both unset, or set lean = false"
+        )
+    return Lora(config.r, config.lora_alpha / config.r)
+
+
+def schedule_of(settings: LeanSettings, families: Sequence[Family]) -> Schedule:
+    lengths = [len(family) for family in families]
+    one = len(batches_of(lengths, settings.batch_tokens, f"{settings.seed}:0"))
+    steps = settings.steps or max(1, round(one * settings.epochs))
+
+    def updates(value: float) -> int:
+        return round(value * steps) if value < 1 else round(value)
+
+    return Schedule(
+        steps=steps, tokens=settings.batch_tokens, learning_rate=settings.learning_rate,
+        warm_up=updates(settings.warm_up), cool_down=updates(settings.cool_down),
+        weight_decay=settings.weight_decay, clip=settings.clip, seed=settings.seed,
+        save_every=settings.save_every, save_minutes=settings.save_minutes,
+        log_every=settings.log_every,
+    )  # fmt: skip

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from service.core.errors import ConfigurationError
-from service.workshop.lean.families import ALONE, Packed
 from service.workshop.lean.functions import rms_norm, split_rotate, swiglu
+from service.workshop.lean.packing import ALONE, Packed
 
 HIDDEN = -1e30  # what attention does not see
 

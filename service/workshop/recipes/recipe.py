@@ -1,18 +1,23 @@
-"""The contract of a recipe: what it reads, how it trains, and what it hands back.
+"""The contract of a recipe: what it reads, how it trains, what it hands back; and all recipes.
 
-A recipe is a value, `RECIPE`, in a module of its own that `registry.py` names. It says how its rows
-are read and how weights come out of them; settings, leaks, resuming, the loss table and the
-checkpoint's record are the framework's (`running.py`).
+A recipe is a value, a `Recipe`, in a module that `RECIPES` names. It says how its rows are read and
+how weights come out of them; settings, leaks, resuming, the loss table and the checkpoint's record
+are the framework's (`run.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from service.core.errors import ConfigurationError
+from service.workshop.facts.rows import AnyRow, read_rows_of
 from service.workshop.recipes.settings import RecipeSettings
 
 S = TypeVar("S", bound=RecipeSettings)
@@ -88,3 +93,56 @@ class Recipe(Generic[S, R]):
     read: Callable[[S], TrainingData[R]]
     fit: Callable[[S, TrainingData[R], Run], Outcome]
     smoke: Callable[[Path], S]
+
+
+RECIPES = {  # module:name, imported when a recipe is asked for
+    "sft": "service.workshop.recipes.sft:RECIPE",
+    "router": "service.workshop.recipes.router:RECIPE",
+    "labeler": "service.workshop.recipes.labels:LABELER",
+    "filter": "service.workshop.recipes.labels:FILTER",
+}
+
+
+def load_recipe(name: str) -> Recipe[Any, Any]:
+    """Raises ConfigurationError where the name is unknown or its libraries are not installed."""
+    if name not in RECIPES:
+        raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
+    if find_spec("accelerate") is None:  # transformers' Trainer asks for it late
+        raise _missing(name, "accelerate")
+    try:
+        module, _, attribute = RECIPES[name].partition(":")
+        recipe: Recipe[Any, Any] = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("service"):
+            raise
+        raise _missing(name, error.name) from None
+    return recipe
+
+
+def _missing(name: str, library: str | None) -> ConfigurationError:
+    return ConfigurationError(f"train {name} needs {library}: pip install 'revelator[train]'")
+
+
+def read_data(kind: type[AnyRow], settings: RecipeSettings) -> TrainingData[AnyRow]:
+    """The rows of the files that `settings` name.
+
+    Raises InvalidRequest for a bad line or a row that may not be used so (file, line, how many),
+    ConfigurationError where nothing is named or there is no row at all.
+    """
+    if not settings.data:
+        raise ConfigurationError("data: name the file or files to train on (--data)")
+    train = [row for path in settings.data for row in read_rows_of(kind, path, "train")]
+    if not train:
+        raise ConfigurationError(f"data: no rows in {', '.join(map(str, settings.data))}")
+    held_out = [row for path in settings.held_out for row in read_rows_of(kind, path, "test")]
+    return TrainingData(train, held_out, hash_rows(train, held_out))
+
+
+def hash_rows(*parts: Sequence[AnyRow]) -> str:
+    """SHA-256 over rows in their order, by part."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}\n".encode())
+        for row in part:
+            digest.update(row.model_dump_json().encode() + b"\n")
+    return digest.hexdigest()

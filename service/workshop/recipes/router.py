@@ -26,14 +26,14 @@ from service.encoders.router.base import ROUTES
 from service.encoders.router.head import SIZE, Head, RouterCard, normal_form, save_head
 from service.encoders.router.minilm import encoder_of
 from service.strategies.revelator.parsing import parse_route
-from service.workshop.calibration import fit_temperature
 from service.workshop.facts.routes import RoutedQuestion, routed_questions, weights
 from service.workshop.facts.rows import read_rows
 from service.workshop.facts.splits import Side
-from service.workshop.recipes.fitting import fit, trainer_arguments
+from service.workshop.recipes.calibration import fit_temperature
 from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, Score, TrainingData
-from service.workshop.recipes.router_smoke import write_smoke_rows
 from service.workshop.recipes.settings import TrainerSettings
+from service.workshop.recipes.smoke import write_router_rows
+from service.workshop.recipes.trainer import fit, trainer_arguments
 
 HELD_OUT_SCALE = 0.15  # of what is synthesised for training
 
@@ -55,7 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Network(torch.nn.Module):
+class RouterNetwork(torch.nn.Module):
     """The head while it learns: what stands still of it is `routing.head.Head`. Vectors of length 1
     come in, standardised by what training has seen."""
 
@@ -149,9 +149,9 @@ def card_of(settings: RouterTraining) -> RouterCard:
 
 def train_network(
     settings: RouterTraining, rows: Sequence[RoutedQuestion], vectors: torch.Tensor, run: Run
-) -> tuple[Network, list[LossPoint]]:
+) -> tuple[RouterNetwork, list[LossPoint]]:
     torch.manual_seed(settings.seed)
-    network = Network(settings, vectors)
+    network = RouterNetwork(settings, vectors)
     arguments = TrainingArguments(**trainer_arguments(settings, run), remove_unused_columns=False)
     losses = fit(Trainer(network, arguments, train_dataset=_Rows(rows, vectors)), run)
     return network.cpu(), losses
@@ -193,7 +193,7 @@ def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str,
 
 
 def smoke(folder: Path) -> RouterTraining:
-    train, held_out = write_smoke_rows(folder)
+    train, held_out = write_router_rows(folder)
     return RouterTraining(
         data=(train,), held_out=(held_out,), steps=120, batch=32, rows_at_once=32,
         learning_rate=5e-3, log_every=4, save_every=40, device="cpu",

@@ -6,6 +6,8 @@ Any model of transformers with a fast tokenizer. The result is an adapter (`reve
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,19 +24,24 @@ from service.core.errors import ConfigurationError, InvalidRequest
 from service.engines.encoding import PromptEncoder
 from service.engines.training_notes import KEY, TrainingNotes
 from service.workshop.facts.rows import Row
-from service.workshop.recipes.chats import TokenRow, encode_chat
-from service.workshop.recipes.data import read_data
-from service.workshop.recipes.fitting import fit, trainer_arguments
-from service.workshop.recipes.lean import LeanPlan, fit_lean
-from service.workshop.recipes.mixing import mix
-from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, TrainingData
-from service.workshop.recipes.replying import reply_scores
-from service.workshop.recipes.sft_smoke import write_base, write_smoke_rows
+from service.workshop.lean.loop import LeanSettings, fit_lean
+from service.workshop.recipes.chats import TokenRow, chat_of, encode_chat, mix
+from service.workshop.recipes.recipe import (
+    LossPoint,
+    Outcome,
+    Recipe,
+    Run,
+    Score,
+    TrainingData,
+    read_data,
+)
+from service.workshop.recipes.smoke import write_base, write_sft_rows
+from service.workshop.recipes.trainer import fit, trainer_arguments
 
 CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
 
 
-class SftSettings(LeanPlan):
+class SftSettings(LeanSettings):
     model: str = Field(description="The base model: a folder or a name on the hub.")
     longest: int = Field(2048, ge=16, description="Tokens of a row; longer ones are left out.")
     lora_rank: int = Field(8, ge=0, description="0: no LoRA, all weights are trained.")
@@ -229,7 +236,7 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
 
 def smoke(folder: Path) -> SftSettings:
     """Two made-up tasks, learnt by a small random model."""
-    train, held_out = write_smoke_rows(folder)
+    train, held_out = write_sft_rows(folder)
     return SftSettings(
         data=(train,), held_out=(held_out,), model=str(write_base(folder / "base", train)),
         steps=200, batch=16, rows_at_once=16, learning_rate=2e-3, lora_rank=0, log_every=5,
@@ -245,3 +252,66 @@ RECIPE: Recipe[SftSettings, Row] = Recipe(
     fit=fit_sft,
     smoke=smoke,
 )
+
+
+SPARE_TOKENS = 8  # beyond the target's, so that a reply that goes on is seen to
+
+
+def reply_scores(
+    model: Any, encoder: PromptEncoder, rows: Sequence[Row], *, at_once: int, most: int
+) -> dict[str, Score]:
+    """Exact match of the last reply, over all rows and by task; at most `most` rows, drawn at
+    random. Chance is always giving a task's most frequent reply."""
+    if not rows:
+        return {}
+    drawn = random.Random(0).sample(list(rows), min(most, len(rows)))
+    drawn.sort(key=lambda row: sum(len(message.content) for message in row.messages))
+    right: list[bool] = []
+    for start in range(0, len(drawn), at_once):
+        batch = drawn[start : start + at_once]
+        written = write_replies(model, encoder, batch)
+        right += [
+            text.strip() == row.messages[-1].content.strip()
+            for text, row in zip(written, batch, strict=True)
+        ]
+    return _by_task(drawn, right)
+
+
+def _by_task(rows: Sequence[Row], right: Sequence[bool]) -> dict[str, Score]:
+    found: dict[str, list[bool]] = {}
+    replies: dict[str, Counter[str]] = {}
+    for row, hit in zip(rows, right, strict=True):
+        found.setdefault(row.task, []).append(hit)
+        replies.setdefault(row.task, Counter())[row.messages[-1].content.strip()] += 1
+    guessed = {task: counts.most_common(1)[0][1] for task, counts in replies.items()}
+    scores = {"exact": Score(sum(right) / len(rows), sum(guessed.values()) / len(rows), len(rows))}
+    for task, hits in sorted(found.items()) if len(found) > 1 else ():
+        scores[f"exact, {task}"] = Score(
+            sum(hits) / len(hits), guessed[task] / len(hits), len(hits)
+        )
+    return scores
+
+
+@torch.no_grad()
+def write_replies(model: Any, encoder: PromptEncoder, rows: Sequence[Row]) -> list[str]:
+    """The last reply to each chat, greedy; one batch, padded on the left."""
+    turns = [encoder.encode_turn(chat_of(row)) for row in rows]
+    longest = max(len(prompt) for prompt, _ in turns)
+    end = encoder.tokenizer.eos_token_id
+    ids = torch.full((len(turns), longest), end)
+    mask = torch.zeros(len(turns), longest, dtype=torch.long)
+    for number, (prompt, _) in enumerate(turns):
+        ids[number, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[number, longest - len(prompt) :] = 1
+    written = model.generate(
+        input_ids=ids.to(model.device),
+        attention_mask=mask.to(model.device),
+        max_new_tokens=max(len(reply) for _, reply in turns) + SPARE_TOKENS,
+        do_sample=False,
+        pad_token_id=end,
+        eos_token_id=sorted({end, *(reply[-1] for _, reply in turns)}),
+    )
+    return [
+        str(encoder.tokenizer.decode(reply, skip_special_tokens=True))
+        for reply in written[:, longest:].tolist()
+    ]

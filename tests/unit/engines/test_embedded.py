@@ -202,7 +202,7 @@ def test_what_the_graph_cannot_express_is_not_compiled(
     config = json.loads((source / "config.json").read_bytes()) | change
     (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
-    from service.workshop.compiling.folder import compile_folder
+    from service.workshop.compilation.folder import compile_folder
 
     with pytest.raises(ConfigurationError, match=reason):
         compile_folder(source, tmp_path / "compiled", version="1", base_model="random")
@@ -238,7 +238,7 @@ async def test_weights_in_several_files_are_the_weights(
     open_embedded: OpenEmbedded, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("onnx")
-    from service.workshop.compiling import graph
+    from service.workshop.compilation import graph
 
     monkeypatch.setattr(graph, "LARGEST_FILE", 60_000)
     parts = save_tiny_compiled(tmp_path)

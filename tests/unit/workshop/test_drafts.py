@@ -6,9 +6,9 @@ import random
 
 from service.workshop.facts.corpora import Passage
 from service.workshop.facts.drafts import STATEMENTS, conclusion, statement
-from service.workshop.facts.facts import COMPILED, all_facts
-from service.workshop.facts.questions import SINGLE
-from service.workshop.facts.synthesis import hop_of
+from service.workshop.facts.patterns import COMPILED, all_facts
+from service.workshop.facts.questions import hop_of
+from service.workshop.facts.wordings import SINGLE
 
 
 def test_every_kind_has_a_statement() -> None:

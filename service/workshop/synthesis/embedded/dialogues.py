@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from service.workshop.facts.corpora import Passage
-from service.workshop.facts.questions import vary_surface
+from service.workshop.facts.questions import Hop, Maker, Synthesised, hop_of
 from service.workshop.facts.roles import autorag_turns
 from service.workshop.facts.rows import Row
-from service.workshop.facts.synthesis import Hop, Maker, Synthesised, hop_of
+from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import Prompts
 from service.workshop.synthesis.embedded.reading import Reading
 

@@ -13,10 +13,10 @@ from typing import Final
 from service.strategies.dragin.prompts import Layout, opening_layout, shown
 from service.workshop.facts.corpora import Passage
 from service.workshop.facts.drafts import conclusion, statement
-from service.workshop.facts.questions import vary_surface
+from service.workshop.facts.questions import Maker, Synthesised
 from service.workshop.facts.roles import typed_like
 from service.workshop.facts.rows import Row
-from service.workshop.facts.synthesis import Maker, Synthesised
+from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import Prompts
 from service.workshop.synthesis.embedded.reading import Reading
 

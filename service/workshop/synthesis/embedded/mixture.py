@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from service.core.errors import InvalidRequest
+from service.workshop.facts.names import Names
+from service.workshop.facts.questions import Maker
 from service.workshop.facts.rows import Row
-from service.workshop.facts.substitution import Names
-from service.workshop.facts.synthesis import Maker
 from service.workshop.synthesis.embedded.dialogues import Dialogues
 from service.workshop.synthesis.embedded.drafts import Drafts
 from service.workshop.synthesis.embedded.prompts import Prompts

@@ -6,7 +6,7 @@ import random
 from typing import Final, NamedTuple
 
 from service.prompts.templates import Pair
-from service.workshop.facts.substitution import Names, syllable_name
+from service.workshop.facts.names import Names, syllable_name
 
 
 class Quantity(NamedTuple):

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from service.prompts.templates import PassageText
 from service.workshop.facts.corpora import Passage
-from service.workshop.facts.nearest import Nearest
-from service.workshop.facts.questions import vary_surface
+from service.workshop.facts.names import Names
+from service.workshop.facts.questions import Maker, Synthesised, hop_of
 from service.workshop.facts.rows import Row
+from service.workshop.facts.search import Nearest
 from service.workshop.facts.splits import normalise
-from service.workshop.facts.substitution import Names
-from service.workshop.facts.synthesis import Maker, Synthesised, hop_of
+from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import Prompts
 from service.workshop.synthesis.embedded.sets import HOPS, READING, Asked, Sets
 from service.workshop.synthesis.embedded.sheets import Sheets, Shown

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from service.core.domain import RouteName
-from service.workshop.facts.chains import Chains
-from service.workshop.facts.questions import join_questions, vary_surface
+from service.workshop.facts.questions import Maker
+from service.workshop.facts.routes import Chains
 from service.workshop.facts.rows import Row
-from service.workshop.facts.synthesis import Maker
+from service.workshop.facts.wordings import join_questions, vary_surface
 from service.workshop.synthesis.embedded.owners import Owners
 from service.workshop.synthesis.embedded.prompts import Prompts
 from service.workshop.synthesis.embedded.sets import Sets

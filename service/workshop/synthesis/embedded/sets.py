@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from service.core.errors import InvalidRequest
 from service.workshop.facts.corpora import Passage, read_lines
-from service.workshop.facts.facts import Fact, all_facts
+from service.workshop.facts.patterns import Fact, all_facts
 from service.workshop.facts.splits import is_held_out, normalise
 
 READING: Final = ("squad_train", "boolq", "quoref")

@@ -2,7 +2,7 @@
 
 A sheet has all questions whose passage is on it and some whose passage is not, so that one
 reading of the passages teaches many answers. Prompts show passages before the question, which
-lets `train sft` compute the passages of a sheet once (service.workshop.lean.families).
+lets `train sft` compute the passages of a sheet once (service.workshop.lean.packing).
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from typing import Final
 
 from service.prompts.templates import TemplateSet
 from service.workshop.facts.corpora import Passage
-from service.workshop.facts.nearest import Nearest
-from service.workshop.facts.questions import vary_surface
+from service.workshop.facts.questions import Hop
 from service.workshop.facts.roles import as_typed
-from service.workshop.facts.synthesis import Hop
+from service.workshop.facts.search import Nearest
+from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.contract import Dropped, Outcome, Row, Source
 from service.workshop.synthesis.pipelines.autorag.trajectory import (
     Trajectory,

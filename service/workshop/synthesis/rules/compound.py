@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.workshop.facts.questions import join_questions
-from service.workshop.facts.synthesis import hop_of
+from service.workshop.facts.questions import hop_of
+from service.workshop.facts.wordings import join_questions
 from service.workshop.synthesis.contract import Dropped, Outcome
 from service.workshop.synthesis.pipelines.compound import Part, row_of, trained_split
 from service.workshop.synthesis.rules.known import Draw, Known, served

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from service.workshop.encoders.items import Item, Negative, filter_rows, labeler_rows
-from service.workshop.encoders.making import HELD_OUT_FORMS, negatives_of
-from service.workshop.encoders.negatives import Search
+from service.workshop.encoders.lessons import Lesson, Negative, filter_rows, labeler_rows
+from service.workshop.encoders.rows import HELD_OUT_FORMS, negatives_of
 from service.workshop.encoders.rules import FIRST, FORMS, KIN, SECOND, Rules
+from service.workshop.facts.search import Search
 from service.workshop.synthesis.contract import Dropped, Outcome, Row, Source
 from service.workshop.synthesis.rules.known import Draw, Known
 
@@ -36,7 +36,7 @@ def begin(known: Known) -> Draw:
 
 def _with_negatives(
     rules: Rules, forms: Sequence[str], search: Search
-) -> Iterator[tuple[Item | None, list[Negative]]]:
+) -> Iterator[tuple[Lesson | None, list[Negative]]]:
     """Items without end; None for what was drawn and makes none."""
     while True:
         block = [rules.item(rules.rng.choice(forms)) for _ in range(BLOCK)]
@@ -46,7 +46,7 @@ def _with_negatives(
             yield item, list(negatives_of(item, found, rules.rng)) if item else []
 
 
-def _rows(item: Item, negatives: Sequence[Negative]) -> Iterator[Row]:
+def _rows(item: Lesson, negatives: Sequence[Negative]) -> Iterator[Row]:
     ids = tuple(dict.fromkeys(part.passage.id for part in item.parts))
     made = [("labeler", row) for row in labeler_rows(item, negatives)]
     for kind, row in [*made, *(("filter", row) for row in filter_rows(item))]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from service.prompts.templates import Pair, TemplateSet
-from service.workshop.facts.nearest import Nearest
-from service.workshop.facts.questions import vary_surface
+from service.workshop.facts.questions import Hop, Synthesised
 from service.workshop.facts.roles import compound_parts, typed_like
-from service.workshop.facts.synthesis import Hop, Synthesised
+from service.workshop.facts.search import Nearest
+from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.contract import Dropped, Outcome, Row, Source
 from service.workshop.synthesis.pipelines.hanrag.rows import Rows
 from service.workshop.synthesis.rules.known import Draw, Form, Known, made_of, served

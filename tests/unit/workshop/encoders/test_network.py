@@ -16,18 +16,20 @@ from transformers import BertConfig
 from service.encoders.base import Tag
 from service.encoders.in_process import minilm_tokenizer, open_onnx
 from service.encoders.session import INPUTS, TAGS, TOKENS
-from service.workshop.encoders.dataset import Rows, collate, filter_input, labeler_input
 from service.workshop.encoders.export import build_onnx
 from service.workshop.encoders.network import (
     IGNORED,
     HeadSettings,
+    LabelledRows,
     LabelNetwork,
     blank,
+    collate,
+    filter_input,
+    labeler_input,
     loss_of,
 )
-from service.workshop.encoders.scores import filter_scores, labeler_scores
-from service.workshop.facts.labels import FilterRow, LabelerRow
-from service.workshop.facts.rows import RowProvenance
+from service.workshop.encoders.trainer import filter_scores, labeler_scores
+from service.workshop.facts.rows import FilterRow, LabelerRow, RowProvenance
 
 SOURCE = RowProvenance(pipeline="efficientrag", teacher="rules", item="1")
 TINY = BertConfig(
@@ -83,7 +85,7 @@ def test_padding_counts_nothing() -> None:
         )
         for text, words, n in (("Norma", ["Norma"], 1), ("Norma by", ["Norma", "by"], 2))
     ]
-    items = Rows(rows)
+    items = LabelledRows(rows)
     batch = collate([items[0], items[1]])
     assert batch["token_labels"][0, -1] == IGNORED
     assert batch["attention_mask"].sum(1).tolist() == [len(row.ids) for row in rows]
@@ -123,7 +125,7 @@ def test_the_published_mask_goes_by_the_predicted_tag() -> None:
 def test_where_nothing_serves_the_loss_is_a_number_and_has_a_gradient() -> None:
     model = network()
     row = labeler_row(tag="terminate", labels=[0] * 5)
-    batch = collate([Rows([labeler_input(minilm_tokenizer(), row, 64)])[0]])
+    batch = collate([LabelledRows([labeler_input(minilm_tokenizer(), row, 64)])[0]])
     loss = model(**batch)["loss"]
     assert torch.isfinite(loss)
     loss.backward()

@@ -7,21 +7,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.workshop.encoders.items import (
-    Item,
+from service.workshop.encoders.lessons import (
+    STAYS,
+    Lesson,
     Negative,
+    Told,
     filter_rows,
     info_of,
     labeler_rows,
+    retyped,
+    rewritten,
     text_words,
+    worded,
 )
-from service.workshop.encoders.marking import mark_fact
+from service.workshop.encoders.marks import mark_fact
 from service.workshop.encoders.rules import FORMS, Rules
-from service.workshop.encoders.wording import STAYS, Told, retyped, rewritten, worded
 from service.workshop.facts.corpora import Passage
-from service.workshop.facts.facts import all_facts
-from service.workshop.facts.substitution import Names
-from service.workshop.facts.synthesis import Maker
+from service.workshop.facts.names import Names
+from service.workshop.facts.patterns import all_facts
+from service.workshop.facts.questions import Maker
 
 NORMA = Passage(
     "norma", "Norma (opera)", "Norma is an opera. The music was composed by Vincenzo Bellini.", "t"
@@ -40,7 +44,7 @@ def rules(passages: Sequence[Passage], seed: int = 0, made: float = 0.0) -> Rule
     return Rules(maker, {p.id: p.title for p in passages}, rng, made=made)
 
 
-def bridge() -> Item:
+def bridge() -> Lesson:
     """The worked example of METHODS.md §4.7, typed without changes."""
     for seed in range(50):
         item = rules([NORMA, BELLINI], seed).item("bridge")

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.workshop.recipes import registry, running, starting
+from service.workshop.recipes import recipe as recipes
+from service.workshop.recipes import run as runs
 from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, Score, TrainingData
 from service.workshop.recipes.settings import TrainerSettings
 
@@ -40,7 +41,7 @@ RECIPE: Recipe[Settings, Any] = Recipe(
 
 @pytest.fixture(autouse=True)
 def recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "load_recipe", lambda name: RECIPE)
+    monkeypatch.setattr(runs, "load_recipe", lambda name: RECIPE)
 
 
 def train(*arguments: str) -> tuple[int, str]:
@@ -86,7 +87,7 @@ def test_smoke_says_what_it_found_and_its_exit_code_tells(
 ) -> None:
     code, said = train("--smoke")
     assert (code, "loss: 4.000 at the start, 1.000 at the end" in said) == (0, True)
-    monkeypatch.setattr(running, "SMOKE_ROWS", 60)
+    monkeypatch.setattr(runs, "SMOKE_ROWS", 60)
     code, said = train("--smoke", "--out", str(tmp_path / "out"))
     assert (code, "accuracy was taken on 50 rows, not 60" in said) == (1, True)
 
@@ -102,10 +103,10 @@ def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from service.core.errors import ConfigurationError
 
-    monkeypatch.setattr(registry, "find_spec", lambda name: True)
-    monkeypatch.setitem(registry.MODULES, "sft", "trl_that_is_not_here")
+    monkeypatch.setattr(recipes, "find_spec", lambda name: True)
+    monkeypatch.setitem(recipes.RECIPES, "sft", "trl_that_is_not_here")
     with pytest.raises(ConfigurationError, match=r"trl_that.*: pip install 'revelator\[train\]'"):
-        registry.load_recipe("sft")
-    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+        recipes.load_recipe("sft")
+    monkeypatch.setattr(recipes, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="train router needs accelerate"):
-        registry.load_recipe("router")
+        recipes.load_recipe("router")

@@ -18,10 +18,10 @@ torch = need("torch", "transformers")
 from service.core.errors import ConfigurationError
 from service.engines.training_notes import read_training_notes
 from service.workshop.facts.splits import is_held_out
-from service.workshop.lean.families import Family, families_of, packed
+from service.workshop.lean.packing import Family, families_of, packed
 from service.workshop.recipes.chats import UNCOUNTED, TokenRow
 from service.workshop.recipes.recipe import Run
-from service.workshop.recipes.running import run_recipe
+from service.workshop.recipes.run import run_recipe
 from tests.unit.workshop.recipes.test_sft import rows, write
 
 pytestmark = pytest.mark.usefixtures("train_extra")
@@ -172,8 +172,8 @@ def test_lora_begins_as_the_model_and_exports_what_it_computes(model: Any) -> No
     need("peft")
     from peft import LoraConfig, get_peft_model
 
+    from service.workshop.lean.loop import lean_lora
     from service.workshop.lean.network import LeanLlama
-    from service.workshop.recipes.lean import lean_lora
 
     batch = packed([alone(torch.randint(0, model.config.vocab_size, (20,)), 7, 12, 18)])
     model.float()
@@ -263,7 +263,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(
 
 
 def test_batches_hold_every_row_once_within_their_tokens() -> None:
-    from service.workshop.lean.batches import batches_of
+    from service.workshop.lean.packing import batches_of
 
     lengths = [5 + (n * 37) % 120 for n in range(400)] + [900]
     batches = batches_of(lengths, 512, "0:0")
@@ -280,7 +280,7 @@ def test_batches_hold_every_row_once_within_their_tokens() -> None:
 def test_the_command_begins_again_with_an_allocator_that_keeps_its_memory(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.workshop.recipes import starting
+    from service.workshop.recipes import run
 
     begun: list[dict[str, str]] = []
 
@@ -289,20 +289,20 @@ def test_the_command_begins_again_with_an_allocator_that_keeps_its_memory(
         raise SystemExit
 
     monkeypatch.setattr("os.execve", execve)
-    for name in starting.ALLOCATOR:
+    for name in run.ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     given = {"data": list(settings.data), "lean": True, "model": "nowhere", "lora_rank": 0}
 
     def start() -> None:
-        starting.train_recipe(
+        run.train_recipe(
             "sft", out=tmp_path / "run", resume=False, preset=None, file=None, flags=given,
             assignments=[],
         )  # fmt: skip
 
     with pytest.raises(SystemExit):
         start()
-    assert begun[0].items() >= starting.ALLOCATOR.items()
-    for name, value in starting.ALLOCATOR.items():
+    assert begun[0].items() >= run.ALLOCATOR.items()
+    for name, value in run.ALLOCATOR.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match="nowhere cannot be loaded"):
         start()

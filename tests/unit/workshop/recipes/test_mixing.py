@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from service.workshop.recipes.mixing import mix
+from service.workshop.recipes.chats import mix
 
 TASKS = ["route"] * 900 + ["refine"] * 100
 

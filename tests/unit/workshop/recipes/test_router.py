@@ -18,8 +18,15 @@ need("onnxruntime")
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.encoders.router.head import CARD_FILE, WEIGHTS_FILE, load_head
 from service.workshop.recipes.recipe import Run
-from service.workshop.recipes.router import RECIPE, Network, RouterTraining, card_of, read, smoke
-from service.workshop.recipes.running import judge, run_recipe
+from service.workshop.recipes.router import (
+    RECIPE,
+    RouterNetwork,
+    RouterTraining,
+    card_of,
+    read,
+    smoke,
+)
+from service.workshop.recipes.run import judge, run_recipe
 
 pytestmark = pytest.mark.usefixtures("train_extra")
 
@@ -61,7 +68,7 @@ def test_interrupted_and_resumed_gives_the_same_head(settings: Any, tmp_path: Pa
 def test_the_head_gives_what_the_network_gave(settings: Any) -> None:
     torch.manual_seed(1)
     vectors = torch.nn.functional.normalize(torch.randn(20, 384))
-    network = Network(settings, vectors)
+    network = RouterNetwork(settings, vectors)
     logits = torch.tensor(network.logits(vectors))
     chances = network.head(card_of(settings)).probabilities(vectors.numpy())
     assert torch.allclose(torch.tensor(chances), logits.softmax(1), atol=1e-5)

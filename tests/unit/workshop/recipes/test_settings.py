@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from service.core.errors import ConfigurationError
-from service.workshop.recipes.checkpoint import finished_record
-from service.workshop.recipes.curves import loss_plot, loss_table
-from service.workshop.recipes.recipe import LossPoint, Outcome, Score
-from service.workshop.recipes.registry import load_recipe
-from service.workshop.recipes.running import judge, shown_scores
+from service.workshop.recipes.checkpoint import finished_record, loss_plot, loss_table
+from service.workshop.recipes.recipe import LossPoint, Outcome, Score, load_recipe
+from service.workshop.recipes.run import judge, shown_scores
 from service.workshop.recipes.settings import TrainerSettings, parse_assignments, read_settings
 
 PRESETS = {"paper": {"epochs": 5, "learning_rate": 1e-5, "warm_up": 0.03}}

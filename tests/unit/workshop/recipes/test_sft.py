@@ -16,7 +16,7 @@ torch = need("torch", "transformers")
 
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.workshop.recipes.recipe import Run
-from service.workshop.recipes.running import run_recipe
+from service.workshop.recipes.run import run_recipe
 from tests.stubs.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.usefixtures("train_extra")

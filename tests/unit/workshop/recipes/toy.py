@@ -9,10 +9,9 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from service.workshop.facts.rows import Sourced
-from service.workshop.recipes.data import read_data
-from service.workshop.recipes.fitting import fit, trainer_arguments
-from service.workshop.recipes.recipe import Outcome, Recipe, Run, Score, TrainingData
+from service.workshop.recipes.recipe import Outcome, Recipe, Run, Score, TrainingData, read_data
 from service.workshop.recipes.settings import TrainerSettings
+from service.workshop.recipes.trainer import fit, trainer_arguments
 
 
 class Point(Sourced):

@@ -11,7 +11,7 @@ import pytest
 
 from service.core.domain import Passage
 from service.encoders.words import words
-from service.workshop.facts.labels import FilterRow, LabelerRow, sentence_words
+from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, Outcome, Reply
 from service.workshop.synthesis.pipelines.efficientrag import PIPELINE
 from service.workshop.synthesis.pipelines.efficientrag.decomposing import (

@@ -13,8 +13,7 @@ from rich.console import Console
 from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 from service.evaluation.datasets import load_dataset
-from service.workshop.facts.labels import FilterRow, LabelerRow
-from service.workshop.facts.rows import read_rows, read_rows_of
+from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows, read_rows_of
 from service.workshop.facts.splits import Side, is_held_out
 from service.workshop.synthesis.command import Options, synthesize_file
 from service.workshop.synthesis.pipelines import PipelineName

@@ -1,7 +1,7 @@
 """EfficientRAG's synthesis (METHODS.md §4.5): rows for the labeler and for the filter.
 
 Input: multi-hop questions with their gold passages (`questions`). Output: `OUTPUT.labeler.jsonl`
-and `OUTPUT.filter.jsonl` beside the output's name, as `service.workshop.facts.labels` has them.
+and `OUTPUT.filter.jsonl` beside the output's name, as `service.workshop.facts.rows` has them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from service.core.domain import Passage
-from service.workshop.encoders import items
-from service.workshop.encoders.alignment import Mark
+from service.workshop.encoders import lessons
+from service.workshop.encoders.marks import Mark
 from service.workshop.facts import corpora
-from service.workshop.facts.labels import FilterRow, LabelerRow
+from service.workshop.facts.rows import FilterRow, LabelerRow
 from service.workshop.synthesis.contract import (
     Item,
     Outcome,
@@ -46,9 +46,9 @@ def steps(item: Item[MultiHop], rng: random.Random) -> Steps[Outcome]:
     for part in parts:
         marks[part.id] = yield from mark(part, question.style, lost)
     hops = {part.id: _hop("", part, marks[part.id]) for part in parts}
-    infos = {name: items.info_of(hop) for name, hop in hops.items()}
+    infos = {name: lessons.info_of(hop) for name, hop in hops.items()}
     queries = yield from next_queries(question, parts, infos, lost)
-    negatives: list[items.Negative] = []
+    negatives: list[lessons.Negative] = []
     for part in parts:
         if part.id in queries.of:
             negatives += yield from _negative(queries.of[part.id], item.source.ids, lost)
@@ -56,21 +56,21 @@ def steps(item: Item[MultiHop], rng: random.Random) -> Steps[Outcome]:
     return Outcome(tuple(_rows(item, made, negatives)), +lost)
 
 
-def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> items.Part:
-    return items.Part(query, _passage(part.passage), marks, part.id == last)
+def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> lessons.Part:
+    return lessons.Part(query, _passage(part.passage), marks, part.id == last)
 
 
 def _passage(passage: Passage) -> corpora.Passage:
     return corpora.Passage(passage.passage_id, passage.title, passage.text, "")
 
 
-def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list[items.Negative]]:
+def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list[lessons.Negative]]:
     """Step 5: the first passage found that is no gold passage of the item."""
     found = yield from search(Search(query, DEPTH))
     others = [passage for passage in found if passage.passage_id not in gold]
     if not others:
         lost["search: no negative"] += 1
-    return [items.Negative(query, _passage(passage)) for passage in others[:1]]
+    return [lessons.Negative(query, _passage(passage)) for passage in others[:1]]
 
 
 def _training_item(
@@ -78,14 +78,14 @@ def _training_item(
     parts: Sequence[SubQuestion],
     marks: Mapping[str, Sequence[Mark]],
     queries: Queries,
-) -> items.Item:
+) -> lessons.Lesson:
     last = max(part.id for part in parts)  # the last in string order ends the search
     hops = [
         _hop(queries.of[part.id], part, marks[part.id], last)
         for part in parts
         if part.id in queries.of
     ]
-    return items.Item(
+    return lessons.Lesson(
         item.id,
         item.content.form,
         item.content.question,
@@ -97,9 +97,11 @@ def _training_item(
     )
 
 
-def _rows(item: Item[MultiHop], made: items.Item, negatives: Sequence[items.Negative]) -> list[Row]:
-    labeler = [_row(row, item, "labeler") for row in items.labeler_rows(made, negatives)]
-    return labeler + [_row(row, item, "filter") for row in items.filter_rows(made)]
+def _rows(
+    item: Item[MultiHop], made: lessons.Lesson, negatives: Sequence[lessons.Negative]
+) -> list[Row]:
+    labeler = [_row(row, item, "labeler") for row in lessons.labeler_rows(made, negatives)]
+    return labeler + [_row(row, item, "filter") for row in lessons.filter_rows(made)]
 
 
 def _row(row: LabelerRow | FilterRow, item: Item[MultiHop], kind: str) -> Row:

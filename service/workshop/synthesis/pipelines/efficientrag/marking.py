@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Final
 
 from service.encoders.words import words
-from service.workshop.encoders.alignment import Mark, align
+from service.workshop.encoders.marks import Mark, align
 from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Steps, ask
 from service.workshop.synthesis.pipelines.efficientrag.decomposing import (
     PROMPTS,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from service.workshop.encoders.alignment import Mark, align
-from service.workshop.encoders.items import Rewrite
-from service.workshop.facts.labels import sentence_words
+from service.workshop.encoders.lessons import Rewrite
+from service.workshop.encoders.marks import Mark, align
+from service.workshop.facts.rows import sentence_words
 from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Steps, ask
 from service.workshop.synthesis.pipelines.efficientrag.decomposing import PROMPTS, SubQuestion
 from service.workshop.synthesis.pipelines.efficientrag.marking import words_of

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from service.workshop.facts.facts import extract_facts
 from service.workshop.facts.made_up import made_up_passages
-from service.workshop.facts.synthesis import hop_of
+from service.workshop.facts.patterns import extract_facts
+from service.workshop.facts.questions import hop_of
 
 WORLD = 240  # passages
 

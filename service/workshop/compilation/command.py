@@ -1,0 +1,59 @@
+"""The command `revelator compile`; what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from service.core.errors import RevelatorError
+
+
+def compile_model(
+    source: Annotated[Path, typer.Argument(help="Folder of a Llama model with float weights.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    version: Annotated[str, typer.Option(help="What the new folder's card calls it.")] = "1",
+    base_model: Annotated[str, typer.Option(help="What it was trained from.")] = "",
+    bits: Annotated[Literal["4", "8"], typer.Option(help="Of a weight in the layers.")] = "4",
+    word_bits: Annotated[
+        Literal["4", "8"], typer.Option(help="Of a weight in the embeddings.")
+    ] = "8",
+    products: Annotated[
+        Literal["integer", "float"],
+        typer.Option(help="How weights are multiplied; floats are closer to the float model."),
+    ] = "integer",
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(help="Rows of `synthesize` on which rounding to 4 bits is to cost least."),
+    ] = None,
+) -> None:
+    """Quantise a Llama model into a folder that engines of kind `embedded` serve, without torch."""
+    try:
+        from service.workshop.compilation.folder import compile_folder  # noqa: PLC0415
+        from service.workshop.compilation.llama import (  # noqa: PLC0415
+            FLOAT_PRODUCTS,
+            INT8_PRODUCTS,
+        )
+
+        compile_folder(
+            source,
+            out,
+            version=version,
+            base_model=base_model or source.name,
+            bits=4 if bits == "4" else 8,
+            word_bits=4 if word_bits == "4" else 8,
+            level=INT8_PRODUCTS if products == "integer" else FLOAT_PRODUCTS,
+            calibration=calibrate,
+        )
+    except ModuleNotFoundError as error:
+        _refuse(f"compile needs {error.name}: pip install 'revelator[train]'")
+    except RevelatorError as error:
+        _refuse(error.detail)
+    size = sum(path.stat().st_size for path in out.iterdir())
+    typer.echo(f'{out}: {size / 1e6:.1f} MB; serve it with kind = "embedded"')
+
+
+def _refuse(reason: str) -> None:
+    typer.secho(f"revelator: {reason}", err=True, fg="red")
+    raise typer.Exit(2)

@@ -1,0 +1,221 @@
+"""What one question teaches labeler and filter, and its rows (METHODS.md §4.5, steps 4 and 6).
+
+A teacher of any kind fills a `Lesson`. A query is a `Wording`: words, each with the hop that
+takes it out. It shrinks by deleting words and grows by the words of an answer, nothing else. In
+``When was the father of the director of Heat born?`` hop 1 takes out ``the director of Heat``,
+hop 2 what is left of ``the father of``; the words of hop 1's answer go with hop 2.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from service.encoders.inputs import passage_text
+from service.encoders.words import Word, words
+from service.text import STOP_WORDS
+from service.workshop.encoders.marks import Mark
+from service.workshop.facts.corpora import Passage
+from service.workshop.facts.rows import (
+    FilterRow,
+    LabelerRow,
+    RowProvenance,
+    TagName,
+    sentence_words,
+)
+
+STAYS = 99  # of a word that no hop takes out
+
+
+class Token(NamedTuple):
+    text: str
+    hop: int = STAYS
+
+
+class Wording(NamedTuple):
+    """A query: its text, and its words as FILTER reads them."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+class Told(NamedTuple):
+    """A word of an info, and whether it belongs to the answer."""
+
+    text: str
+    answer: bool
+
+
+def worded(text: str, phrases: Sequence[str]) -> Wording | None:
+    """`phrases[k]` is the stretch that hop k + 1 answers; each may contain the one before.
+
+    None where the words are cut otherwise than FILTER reads them.
+    """
+    spans = [(start := text.find(phrase), start + len(phrase)) for phrase in phrases]
+
+    def hop(word: Word) -> int:
+        around = (k for k, (a, b) in enumerate(spans, 1) if a <= word.start and word.end <= b)
+        return next(around, STAYS)
+
+    tokens = tuple(Token(word.text, hop(word)) for word in words(text))
+    agree = [token.text for token in tokens] == sentence_words(text, ())
+    return Wording(text, tokens) if agree and all(a >= 0 for a, _ in spans) else None
+
+
+def retyped(wording: Wording, rng: random.Random) -> Wording:
+    """As another person types it: case, the question mark and words like ``the`` come and go."""
+    tokens = list(wording.tokens)
+    if rng.random() < 0.25 and tokens[-1].text == "?":
+        del tokens[-1]
+    if rng.random() < 0.15:
+        thin = rng.uniform(0.1, 0.6)
+        tokens = [t for t in tokens if t.text.casefold() not in STOP_WORDS or rng.random() > thin]
+    if rng.random() < 0.3:
+        tokens = [Token(token.text.lower(), token.hop) for token in tokens]
+    if not tokens or tuple(tokens) == wording.tokens:
+        return wording
+    text = " ".join(token.text for token in tokens)
+    cut = sentence_words(text, ())
+    return Wording(text, tuple(tokens)) if cut == [t.text for t in tokens] else wording
+
+
+def rewritten(
+    wording: Wording, hop: int, told: Sequence[Sequence[Told]]
+) -> tuple[list[str], list[Mark], Wording] | None:
+    """The infos, a label per word of FILTER's sentence, and the next query.
+
+    Hops up to `hop` are known now: their words go, those of the answers stay, until the hop after
+    has used the first one, the next the second one. None where the infos are cut
+    otherwise than FILTER reads them.
+    """
+    infos = [" ".join(word.text for word in info) for info in told]
+    flat = [word for info in told for word in info]
+    cut = sentence_words(wording.text, infos)
+    if cut != [t.text for t in wording.tokens] + [w.text for w in flat]:
+        return None
+    marks: list[Mark] = [1 if token.hop > hop else 0 for token in wording.tokens]
+    marks += [1 if word.answer else 0 for word in flat]
+    left = [token for token in wording.tokens if token.hop > hop]
+    answers = [[word.text for word in info if word.answer] for info in told]
+    for after, answer in enumerate(filter(None, answers), 1):
+        left += [Token(word, hop + after) for word in answer]
+    return infos, marks, Wording(" ".join(token.text for token in left), tuple(left))
+
+
+class Part(NamedTuple):
+    """One hop: the query it is searched with, its passage and that passage's useful words.
+
+    `marks` has a label per word of the passage's text form. `last`: nothing is asked after it.
+    """
+
+    query: str
+    passage: Passage
+    marks: Sequence[Mark]
+    last: bool
+
+
+class Rewrite(NamedTuple):
+    """A filter's input, and a label per word of it (`sentence_words`)."""
+
+    query: str
+    infos: Sequence[str]
+    marks: Sequence[Mark]
+
+    @property
+    def result(self) -> str:
+        """The next query, spelt as the filter gives it when served."""
+        kept = zip(sentence_words(self.query, self.infos), self.marks, strict=True)
+        return " ".join(word for word, mark in kept if mark)
+
+
+class Lesson(NamedTuple):
+    """A question with its parts, in order, and the rewrites between them.
+
+    `written`: people wrote it. `titles`: of the real passages behind it, which decide the side of
+    the split even where a passage was given other names.
+    """
+
+    id: str
+    form: str
+    question: str
+    parts: Sequence[Part]
+    rewrites: Sequence[Rewrite]
+    titles: Sequence[str]
+    answer_title: str
+    written: bool = False
+
+
+class Negative(NamedTuple):
+    """A passage that a part's query finds and that does not serve it."""
+
+    query: str
+    passage: Passage
+
+
+def text_words(passage: Passage) -> list[str]:
+    """The words of a passage's text form."""
+    return [word.text for word in words(passage_text(passage.title, passage.text))]
+
+
+def info_of(part: Part) -> str:
+    """The marked words, as the labeler gives them when served."""
+    marked = zip(text_words(part.passage), part.marks, strict=True)
+    return " ".join(word for word, mark in marked if mark)
+
+
+def provenance_of(item: Lesson, teacher: str) -> RowProvenance:
+    return RowProvenance(
+        pipeline="efficientrag",
+        teacher=teacher,
+        item=item.id,
+        titles=list(dict.fromkeys(item.titles)),
+        answer_title=item.answer_title,
+        written=item.written,
+    )
+
+
+def labeler_rows(
+    item: Lesson, negatives: Sequence[Negative], teacher: str = "rules"
+) -> Iterator[LabelerRow]:
+    """A row per part, then one per negative, with nothing marked."""
+    made = 0
+    own = {part.passage.id for part in item.parts}  # may be under another name
+
+    def row(query: str, passage: Passage, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
+        nonlocal made
+        made += 1
+        source = provenance_of(item, teacher)
+        beside = [] if passage.id in own else [passage.title]
+        titles = list(dict.fromkeys([*source.titles, *beside]))
+        return LabelerRow(
+            id=f"{item.id}/{made}",
+            question=item.question,
+            query=query,
+            passage=passage_text(passage.title, passage.text),
+            words=text_words(passage),
+            labels=list(marks),
+            tag=tag,
+            provenance=source.model_copy(update={"titles": titles}),
+        )
+
+    for part in item.parts:
+        tag: TagName = "finish" if part.last else "continue"
+        yield row(part.query, part.passage, tag, part.marks)
+    for negative in negatives:
+        blank: list[Mark] = [0] * len(text_words(negative.passage))
+        yield row(negative.query, negative.passage, "terminate", blank)
+
+
+def filter_rows(item: Lesson, teacher: str = "rules") -> Iterator[FilterRow]:
+    """A row per rewrite."""
+    for number, rewrite in enumerate(item.rewrites, 1):
+        yield FilterRow(
+            id=f"{item.id}/{number}",
+            question=item.question,
+            query=rewrite.query,
+            infos=list(rewrite.infos),
+            words=sentence_words(rewrite.query, rewrite.infos),
+            labels=list(rewrite.marks),
+            provenance=provenance_of(item, teacher),
+        )

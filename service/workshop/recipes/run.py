@@ -1,0 +1,156 @@
+"""A recipe from settings to checkpoint, and the smoke run that judges itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from service.core.errors import ConfigurationError
+from service.workshop.recipes.checkpoint import (
+    FINISHED,
+    POINTS,
+    describe_run,
+    finished_record,
+    open_run,
+    read_checkpoint,
+    write_curves,
+    write_record,
+)
+from service.workshop.recipes.recipe import R, Recipe, Run, S, Score, load_recipe
+from service.workshop.recipes.settings import parse_assignments, read_settings
+
+# Training on a CPU allocates and frees the same large blocks at every update. By default each goes
+# back to the system, and a third of the time is spent on zeroing pages that come again.
+ALLOCATOR: Final = {
+    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_ARENA_MAX": "1",
+}  # fmt: skip
+
+
+def train_recipe(
+    name: str,
+    *,
+    out: Path | None,
+    resume: bool,
+    preset: str | None,
+    file: Path | None,
+    flags: Mapping[str, Any],
+    assignments: Sequence[str],
+) -> None:
+    """Train and show what came of it. Raises RevelatorError for what the caller can mend."""
+    recipe = load_recipe(name)
+    if out is None:
+        raise ConfigurationError("--out FOLDER: where the checkpoint goes")
+    given = {key: value for key, value in flags.items() if value not in (None, [])}
+    settings = read_settings(
+        recipe.settings, recipe.presets, preset=preset, file=file,
+        flags=given | parse_assignments(assignments),
+    )  # fmt: skip
+    if getattr(settings, "lean", False):
+        keep_memory()
+    run = Run(out, resume, main=is_main_process(), say=typer.echo)
+    record = run_recipe(recipe, settings, run)
+    if run.main:
+        typer.echo(f"{out}: {record['steps']} updates, loss {record['loss']['last']:.4f}")
+        for line in shown_scores(record):
+            typer.echo(line)
+
+
+def keep_memory() -> None:
+    """Begin this process again with glibc's allocator set to `ALLOCATOR`, unless it is set."""
+    if sys.platform == "linux" and not ALLOCATOR.keys() <= os.environ.keys():
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **ALLOCATOR})
+
+
+def processes() -> int:
+    """How many train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """False in all but one of the processes of `accelerate launch` or `torchrun`."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
+    """Run the recipe on its tiny data in `out`, or a folder that is removed; the exit code."""
+    if processes() > 1:
+        raise ConfigurationError("--smoke runs in one process: leave the launcher out")
+    if resume and out is None:
+        raise ConfigurationError("--resume needs --out FOLDER, where the run was begun")
+    recipe = load_recipe(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = out or Path(temporary) / "run"
+        problems = run_smoke(recipe, Run(folder, resume, say=typer.echo))
+    for problem in problems:
+        typer.secho(f"train {name} --smoke: {problem}", err=True, fg="red")
+    return 1 if problems else 0
+
+
+SMOKE_ROWS = 50
+
+
+def run_recipe(recipe: Recipe[S, R], settings: S, run: Run) -> dict[str, Any]:
+    """Read, check, train, score, and write the checkpoint's folder; its record (`checkpoint.py`).
+
+    A run that has ended is not trained again. Raises ConfigurationError, InvalidRequest or
+    StoreError before any training where it cannot be.
+    """
+    data = recipe.read(settings)
+    described = describe_run(recipe.name, settings, data)
+    if run.main:
+        open_run(run.folder, described, resume=run.resume)
+        run.say(f"{recipe.name}: {len(data.train)} rows, {len(data.held_out)} held out")
+    if run.resume and (run.folder / FINISHED).exists():
+        return read_checkpoint(run.folder, recipe.name)
+    outcome = recipe.fit(settings, data, run)
+    record = finished_record(described, outcome)
+    if run.main:
+        write_curves(run.folder, outcome.losses)
+        write_record(run.folder / FINISHED, record)
+        shutil.rmtree(run.folder / POINTS, ignore_errors=True)
+    return record
+
+
+def shown_scores(record: Mapping[str, Any]) -> list[str]:
+    """A line a score of a checkpoint's record."""
+    return [
+        f"{name}: {score['value']:.3f}  (chance {score['chance']:.3f}, {score['rows']} rows)"
+        for name, score in record["scores"].items()
+    ] or ["no scores: no held-out rows were given"]
+
+
+def run_smoke(recipe: Recipe[S, R], run: Run) -> list[str]:
+    """Run a recipe on its tiny data, show how it ended; what is wrong with that, or nothing."""
+    tiny = run.folder.with_name(f"{run.folder.name}-data")
+    tiny.mkdir(parents=True, exist_ok=True)
+    record = run_recipe(recipe, recipe.smoke(tiny), run)
+    run.say(
+        f"loss: {record['loss']['first']:.3f} at the start, {record['loss']['last']:.3f} at the end"
+    )
+    for line in shown_scores(record):
+        run.say(line)
+    return judge(record)
+
+
+def judge(record: Mapping[str, Any]) -> list[str]:
+    """What a smoke run's record lacks: the loss halved, the first score above chance on 50 rows."""
+    loss, scores = record["loss"], record["scores"]
+    problems = []
+    if not loss["last"] < loss["first"] / 2:
+        problems.append("the loss did not fall below half its start")
+    if not scores:
+        return [*problems, "nothing was scored"]
+    name = next(iter(scores))
+    score = Score(**scores[name])
+    if score.rows != SMOKE_ROWS:
+        problems.append(f"{name} was taken on {score.rows} rows, not {SMOKE_ROWS}")
+    if not score.above_chance:
+        problems.append(f"{name} is not above chance")
+    return problems

@@ -1,0 +1,132 @@
+"""Training by `transformers.Trainer`: its arguments, points to resume from, what it shows.
+
+Accelerate under it finds the devices: a CPU or GPU by itself, many by `accelerate launch` or
+`torchrun` around `revelator train` (`python -m service train`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from service.core.errors import ConfigurationError
+from service.workshop.recipes.checkpoint import POINTS, write_curves
+from service.workshop.recipes.recipe import LossPoint, Run
+from service.workshop.recipes.settings import TrainerSettings
+
+WHOLE = "whole"  # written last into a saved point
+SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
+
+
+def trainer_arguments(settings: TrainerSettings, run: Run) -> dict[str, Any]:
+    """Keywords for `TrainingArguments` or one of its children.
+
+    Raises ConfigurationError where `batch` cannot be split over the devices, or a device lacks the
+    precision.
+    """
+    if settings.precision == "fp16" and (settings.device == "cpu" or not torch.cuda.is_available()):
+        raise ConfigurationError("precision: fp16 needs a GPU; a CPU has bf16 and fp32")
+    return {
+        "output_dir": str(run.folder / POINTS),
+        "num_train_epochs": settings.epochs,
+        "max_steps": settings.steps or -1,
+        **_batches(settings, devices(settings)),
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": SCHEDULES[settings.schedule],
+        "warmup_steps": settings.warm_up,
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.clip,
+        "bf16": settings.precision == "bf16",
+        "fp16": settings.precision == "fp16",
+        "use_cpu": settings.device == "cpu",
+        "seed": settings.seed,
+        "save_strategy": "steps",
+        "save_steps": settings.save_every,
+        "save_total_limit": 2,
+        "logging_steps": settings.log_every,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "eval_strategy": "no",
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+
+
+def devices(settings: TrainerSettings) -> int:
+    """How many devices share an update: the launcher's processes, else what this process sees."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 or settings.device == "cpu":
+        return processes
+    return max(1, torch.cuda.device_count())
+
+
+def _batches(settings: TrainerSettings, count: int) -> dict[str, int]:
+    at_once = min(settings.rows_at_once, max(1, settings.batch // count))
+    if settings.batch % (at_once * count):
+        raise ConfigurationError(
+            f"batch: {settings.batch} rows cannot be split into {at_once} at once (rows_at_once) "
+            f"on {count} devices: choose a multiple of {at_once * count}"
+        )
+    accumulated = settings.batch // (at_once * count)
+    return {"per_device_train_batch_size": at_once, "gradient_accumulation_steps": accumulated}
+
+
+def fit(trainer: Trainer, run: Run) -> list[LossPoint]:
+    """Train to the end, from the last whole saved point where `run.resume`; all losses of the run.
+
+    The weights are the caller's to write."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_Progress(run))
+    point = last_point(run.folder / POINTS) if run.resume else None
+    if run.resume and run.main:
+        run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
+    trainer.train(resume_from_checkpoint=str(point) if point else None)
+    return losses_of(trainer.state)
+
+
+def last_point(folder: Path) -> Path | None:
+    """The newest point that was saved whole; one that a kill cut short is passed over."""
+    whole = [path.parent for path in folder.glob(f"checkpoint-*/{WHOLE}")]
+    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def losses_of(state: TrainerState) -> list[LossPoint]:
+    """The loss table so far, over all resumed parts of the run."""
+    return [
+        LossPoint(int(entry["step"]), float(entry["loss"]), entry.get("learning_rate"))
+        for entry in state.log_history
+        if "loss" in entry
+    ]
+
+
+class _Progress(TrainerCallback):
+    """Says each row of the loss table, marks saved points whole, and keeps table and plot."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.run.main and state.log_history and "loss" in state.log_history[-1]:
+            loss = state.log_history[-1]["loss"]
+            self.run.say(f"step {state.global_step} of {state.max_steps}  loss {loss:.4f}")
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.run.main:
+            write_curves(self.run.folder, losses_of(state))
+            point = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            (point / WHOLE).touch()
