@@ -23,9 +23,9 @@ from service.core.settings import Settings
 from service.engines.base import Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
+from service.strategies.drafting.chain import join
+from service.strategies.drafting.layout import opening_layout, shown
 from service.strategies.dragin import Dragin
-from service.strategies.dragin.prompts import opening_layout, shown
-from service.strategies.dragin.words import join
 from tests.support.asking import loop_events
 
 RECORD = Path(__file__).parent / "dragin_official.json"

@@ -1,43 +1,41 @@
-"""What a DRAGIN loop does in this deployment: a profile, and the flags that differ from it."""
+"""The options of DRAGIN: a profile, a preset of the paper, and the settings that override them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from service.core.settings.loops import DraginSettings, QueryFormulation, Weight
-from service.strategies.dragin.presets import PRESETS
+from service.core.settings.loops import (
+    DraginSettings,
+    PresetName,
+    PresetSource,
+    QueryFormulation,
+    Weight,
+)
+from service.strategies.drafting.run import DraftOptions
 from service.strategies.dragin.rind import Rule
-from service.text.tagging.factory import SplitterName, TaggerName
+from service.text.tagging.factory import TaggerName
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The resolved set (METHODS.md §3.4, §6 #1).
+class Options(DraftOptions):
+    """The resolved options (METHODS.md §3.4, §6 #1).
 
-    `limit` is L: the tokens of a draft, and of the whole text. `full_context`: attention is that
-    of the generation, prompt and all, instead of the draft read on its own. `exclude_self`: a
-    token's attention to itself does not count. `cut_drafts`: a draft ends at its first line break.
-    `may_decline`: a demonstration shows how to say that no answer was found.
+    `full_context`: attention is that of the generation, prompt and all, instead of the draft read
+    on its own. `exclude_self`: a token's attention to itself does not count.
     """
 
     rule: Rule = field(default_factory=Rule)
-    limit: int = 128
     query_words: int = 25
-    max_retrievals: int | None = None
     weight: Weight = "entropy"
     formulation: QueryFormulation = "real_words"
     full_context: bool = False
     exclude_self: bool = False
-    cut_drafts: bool = False
-    may_decline: bool = False
     truncate_at_token: bool = False
-    docs_persist: bool = False
     query_prefix_only: bool = False
     tagger: TaggerName = "stopwords"
-    splitter: SplitterName = "own"
 
 
 OFFICIAL: Final = Options()
@@ -47,13 +45,47 @@ SERVICE: Final = replace(
     rule=Rule(gate_on_filter=True, weigh_last=True),
     cut_drafts=True,
     may_decline=True,
+    keep_examples=False,
     max_retrievals=8,
 )
 PROFILES: Final = {"official": OFFICIAL, "in_context": IN_CONTEXT, "service": SERVICE}
 
 
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """L, n and θ of one of the paper's models and datasets (METHODS.md §3.2, §3.4 #10): θ of
+    Table 9, of today's configuration files, and of the first commit if it is known."""
+
+    limit: int
+    query_words: int
+    paper: float
+    config: float
+    first: float | None = None
+
+    def threshold(self, source: PresetSource) -> float:
+        if source == "first" and self.first is not None:
+            return self.first
+        return self.paper if source == "paper" else self.config
+
+
+PRESETS: Final[dict[PresetName, Preset]] = {
+    "llama-2-13b-chat/2wiki": Preset(64, 25, 0.6, 0.8, 0.9),
+    "llama-2-13b-chat/hotpotqa": Preset(100, 35, 1.2, 1.2, 1.4),
+    "llama-2-13b-chat/iirc": Preset(128, 25, 1.25, 1.0, 1.25),
+    "llama-2-13b-chat/strategyqa": Preset(100, 25, 1.0, 1.3, 1.0),
+    "llama-2-7b-chat/2wiki": Preset(64, 25, 1.0, 1.0),
+    "llama-2-7b-chat/hotpotqa": Preset(100, 35, 1.3, 0.8),
+    "llama-2-7b-chat/iirc": Preset(128, 35, 1.3, 0.6),
+    "llama-2-7b-chat/strategyqa": Preset(100, 35, 0.75, 0.75),
+    "vicuna-13b-v1.5/2wiki": Preset(64, 25, 1.2, 1.2),
+    "vicuna-13b-v1.5/hotpotqa": Preset(100, 35, 1.2, 1.2),
+    "vicuna-13b-v1.5/iirc": Preset(128, 35, 1.3, 1.3),
+    "vicuna-13b-v1.5/strategyqa": Preset(100, 25, 1.5, 1.5),
+}
+
+
 def resolve(settings: DraginSettings) -> Options:
-    """The profile, then the preset's L, n and θ, then each flag that is given."""
+    """Resolve the profile, then the preset's L, n and θ, then each setting that is given."""
     base = PROFILES[settings.profile]
     if settings.preset is not None:
         preset = PRESETS[settings.preset]

@@ -10,7 +10,7 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from service.strategies.dragin.prompts import Layout, opening_layout, shown
+from service.strategies.drafting.layout import Layout, opening_layout, shown
 from service.workshop.facts.corpora import Passage
 from service.workshop.facts.drafts import conclusion, statement
 from service.workshop.facts.questions import Maker, Synthesised

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.engines.signals import AttentionUpdate, DraftToken, Span
-from service.strategies.dragin.rind import Signal
-from service.strategies.dragin.words import Word, group_words
+from service.strategies.dragin.rind import Signal, Word, group_words
 from service.text.tagging.shipped import OwnSplitter
 from service.text.tagging.stopwords import StopwordTagger
 

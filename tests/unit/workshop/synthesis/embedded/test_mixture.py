@@ -15,7 +15,7 @@ from service.cli.main import app
 from service.core.errors import InvalidRequest
 from service.prompts.quoting import quote
 from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
-from service.strategies.dragin.prompts import opening_layout
+from service.strategies.drafting.layout import opening_layout
 from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts.corpora import read_lines
 from service.workshop.facts.rows import Row, read_rows

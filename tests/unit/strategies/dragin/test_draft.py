@@ -6,9 +6,9 @@ import pytest
 
 from service.core.errors import EngineFailure
 from service.engines.signals import AttentionUpdate, DraftToken, ScoredToken, Scoring
+from service.strategies.dragin.draft import DraftWatch
 from service.strategies.dragin.options import IN_CONTEXT, OFFICIAL, SERVICE, Options
 from service.strategies.dragin.rind import Hit, Rule
-from service.strategies.dragin.watching import DraftWatch
 from tests.unit.strategies.dragin.drafts import (
     SPLITTER,
     TAGGER,

@@ -3,16 +3,17 @@ from __future__ import annotations
 import pytest
 
 from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scoring
-from service.strategies.dragin.qfs import (
+from service.strategies.dragin.query import (
     QueryContext,
     attended,
     generation_context,
     keep_content_words,
+    last_tokens,
     query_text,
     text_context,
 )
-from service.strategies.dragin.rind import Hit, ScoredWord
-from service.strategies.dragin.words import Word
+from service.strategies.dragin.rind import Hit, ScoredWord, Word
+from tests.stubs.signal_engine import spans_in
 from tests.unit.strategies.dragin.drafts import TAGGER, pieces_of, spans_of, words_of
 
 
@@ -118,3 +119,10 @@ def test_inside_a_generation_only_the_words_of_c_count() -> None:
     assert weights is not None
     assert sum(weights) == pytest.approx(1.0)
     assert all(text[slice(*word.span)] == word.text for word in context.words)
+
+
+def test_the_last_tokens_of_a_text() -> None:
+    text = "a bb c ddd"
+    assert last_tokens(text, spans_in(text), 2) == "c ddd"
+    assert last_tokens(text, spans_in(text), 4) == text
+    assert last_tokens("", (), 4) == ""

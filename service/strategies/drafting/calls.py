@@ -1,11 +1,11 @@
-"""DRAGIN's engine calls in a step: with token signals, or ended as soon as enough text is there.
+"""Engine calls of a draft: with token signals, or ended as soon as enough text was written.
 
-They are limited by the question's time and counted to the step, however they end.
+They are limited by the question's time and counted to their step, however they end.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeGuard
 
@@ -84,20 +84,19 @@ async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
     return await step.timed(signals_of(role).token_spans(text, role.model))
 
 
-async def writing(
-    step: OpenStep, request: GenerationRequest, enough: Callable[[], bool]
-) -> AsyncIterator[str]:
-    """Generate plain text by the reader, and stop once `enough` returns true."""
+async def write_until(
+    step: OpenStep, request: GenerationRequest, take: Callable[[str], Awaitable[bool]]
+) -> None:
+    """Generate plain text by the reader. `take` receives its pieces, and returns True to end the
+    call."""
     role = step.inquiry.roles.reader
     counted = step.begin(role, request)
     try:
         async with closing(role.generator.stream(step.addressed(role, request))) as deltas:
-            while not enough():
-                delta = await step.timed(anext(deltas, None))
-                if delta is None:
-                    break
+            while delta := await step.timed(anext(deltas, None)):
                 counted.see(delta)
-                yield delta.text
+                if await take(delta.text):
+                    break
         if counted.usage is None:
             prompt, most = request.prompt or "", request.max_tokens
             await _cut(step, counted, prompt, most, counted.pieces)

@@ -1,0 +1,92 @@
+"""The text of a chain of thought: its parts, its first sentence, and the answer in it
+(METHODS.md §3.2, failures; METHODS.md §3.6). Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from service.prompts.templates import NO_ANSWER
+from service.text.tagging.base import Splitter
+
+PHRASE: Final = "the answer is"
+CONCLUSION: Final = "So the answer is"
+ANSWER_TOKENS: Final = 20
+_OVERRUN: Final = ("Question:", "#10000000", "Note:", "\n")
+_MARKUP = re.compile(r"(\*{1,3}|_{1,3}|`+)(?=\S)(.+?)(?<=\S)\1")
+
+
+def join(*parts: str) -> str:
+    """Join the parts that are not empty by single spaces (METHODS.md §3.2)."""
+    return " ".join(part for part in (part.strip() for part in parts) if part)
+
+
+def cut_overrun(text: str) -> str:
+    """Return the text up to where the model went on after its answer: another question, a note, or
+    a line."""
+    text = text.strip()
+    ends = [place for mark in _OVERRUN if (place := text.find(mark)) > 0]
+    return text[: min(ends, default=len(text))].rstrip()
+
+
+def is_answered(text: str) -> bool:
+    """Whether the text states an answer."""
+    return PHRASE in text
+
+
+def read_answer(text: str) -> str | None:
+    """Return what follows the first "the answer is", without a colon before it, a final full stop
+    and the Markdown around it. None if nothing follows."""
+    _, found, rest = text.partition(PHRASE)
+    rest = _bare(_bare(rest).lstrip(":"))
+    return (rest or None) if found else None
+
+
+def declines(text: str) -> bool:
+    """Whether the text concludes that no answer was found, in the words of the prompts."""
+    answer = read_answer(cut_overrun(text)) or ""
+    return answer.casefold().startswith(NO_ANSWER)
+
+
+def _bare(text: str) -> str:
+    """Remove the final full stop, inside or outside of mark-up around the whole text."""
+    text = text.strip().removesuffix(".").rstrip()
+    while (wrapped := _MARKUP.fullmatch(text)) and wrapped[1] not in wrapped[2]:
+        text = wrapped[2].removesuffix(".").rstrip()
+    return text
+
+
+class FirstSentence:
+    """Finds the end of the first sentence of a text that is being written.
+
+    Feed it pieces until it is `done`: a whole word of the next sentence has come, so the first
+    sentence can no longer change. A splitter that is not incremental needs the whole text. `text`
+    is everything that was fed.
+    """
+
+    def __init__(self, splitter: Splitter) -> None:
+        self.sentence = ""
+        self.done = False
+        self._splitter = splitter
+        self.text = ""
+        self._shown = 0
+
+    def feed(self, piece: str) -> str:
+        """Take a piece. Return what has become certain of the sentence."""
+        self.text = (self.text + piece).lstrip()
+        words, space, _ = self.text.rpartition(" ")
+        if not space or not self._splitter.incremental:
+            return ""
+        found = self._splitter.sentences(words)
+        self.done = len(found) > 1
+        return self._show(found)
+
+    def finish(self) -> str:
+        """The text has ended. Return the rest of the sentence."""
+        self.done = True
+        return self._show(self._splitter.sentences(self.text))
+
+    def _show(self, found: list[str]) -> str:
+        self.sentence = found[0] if found else ""
+        begin, self._shown = self._shown, max(self._shown, len(self.sentence))
+        return self.sentence[begin:]

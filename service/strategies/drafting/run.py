@@ -1,0 +1,162 @@
+"""The state of a question that is answered by drafts, and its rounds (METHODS.md §3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Final
+
+from service.answer.events import TokenRole
+from service.answer.inquiry import Inquiry, OpenStep, Scope
+from service.core.domain import StepKind, StoppedBy
+from service.core.errors import LimitReached
+from service.prompts.examples import is_example
+from service.strategies.drafting.calls import token_spans
+from service.strategies.drafting.chain import declines, is_answered, join
+from service.strategies.drafting.layout import Layout
+from service.text.tagging.base import Splitter
+from service.text.tagging.factory import SplitterName
+
+START: Final = 1  # token that an engine puts before a prompt
+SLACK: Final = 2  # tokens that a prompt's ends may cost beyond its own text's
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """What every method that drafts can be told (METHODS.md §3.4, §6 #1).
+
+    `limit` is L: the tokens of a draft, and of the whole text. `cut_drafts`: a draft ends at its
+    first line break. `may_decline`: a demonstration shows how to say that no answer was found.
+    `docs_persist`: the newest passages stay in the prompt of the next draft. `keep_examples`: an
+    answer that is an example of the prompt stands.
+    """
+
+    limit: int = 128
+    max_retrievals: int | None = None
+    cut_drafts: bool = False
+    may_decline: bool = False
+    docs_persist: bool = False
+    keep_examples: bool = True
+    splitter: SplitterName = "own"
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A question in progress.
+
+    `layout.written` is the text so far, `layout.passages` those of the newest retrieval. `step` is
+    the open step; `seen`: some passage was found.
+    """
+
+    scope: Scope
+    question: str
+    as_role: TokenRole
+    options: DraftOptions
+    splitter: Splitter
+    layout: Layout
+    step: OpenStep
+    retrievals: int = 0
+    seen: bool = False
+    ended: bool = False
+    stopped_by: StoppedBy = "answer"
+    _counted: dict[str, int] = field(default_factory=dict)  # demonstrations, in tokens
+
+    @property
+    def inquiry(self) -> Inquiry:
+        return self.scope.inquiry
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings of every call."""
+        return ("\n",) if self.options.cut_drafts else ()
+
+    @property
+    def may_retrieve(self) -> bool:
+        most = self.options.max_retrievals
+        return most is None or self.retrievals < most
+
+    def wants_search(self, draft: str) -> bool:
+        """Whether a draft declines before anything was searched. A model that is sure of not
+        knowing doubts no word of it, so nothing else would ask for a retrieval."""
+        undecided = self.options.may_decline and self.may_retrieve and not self.retrievals
+        return undecided and declines(join(self.layout.written, draft))
+
+    def borrows(self, text: str) -> bool:
+        """Whether the model copied `text`, or a name in it, from a demonstration, and neither the
+        question nor the passages have it. The model's own earlier words do not count."""
+        shown = "\n".join([self.question, *self.layout.passages])
+        return is_example(text, self.layout.shots(), shown)
+
+    @property
+    def unfounded(self) -> bool:
+        """Whether all retrievals found nothing and the settings require abstaining then."""
+        abstains = self.inquiry.settings.answers.no_evidence == "abstain"
+        return abstains and self.retrievals > 0 and not self.seen
+
+    async def rounds(self, round: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `round` until the text is complete or a limit of the question is reached."""
+        try:
+            while not self.ended:
+                if why := self.inquiry.budget.exhausted():
+                    self.stopped_by = "deadline" if why == "deadline" else "budget"
+                    break
+                before = len(self.layout.written)
+                await round()
+                await self._check_end(before)
+        except LimitReached as limit:
+            self.stopped_by = limit.stopped_by
+
+    async def _check_end(self, before: int) -> None:
+        """Line 12; `before` is the length of the text when the round began."""
+        text, limit = self.layout.written, self.options.limit
+        if self.ended or is_answered(text):
+            self.ended = True
+        elif len(text.encode()) + SLACK > limit and await self.count(text) > limit:
+            self.stopped_by, self.ended = "budget", True
+        elif len(text) <= before:
+            self.step.flag("no_progress")
+            self.ended = True
+
+    async def open(self, kind: StepKind) -> None:
+        """End the open step and start the next; a step without an id was never shown."""
+        if self.step.id:
+            await self.step.end()
+        self.step = self.scope.step(kind, self.question)
+        await self.step.start()
+
+    def write(self, *parts: str) -> None:
+        """Add to the text."""
+        self.layout = replace(self.layout, written=join(self.layout.written, *parts))
+
+    def count_sentences(self, generated: str) -> None:
+        self.step.generated(len(self.splitter.sentences(generated)))
+
+    async def count(self, text: str) -> int:
+        """Return the number of tokens of a text, with the one before it."""
+        return len(await token_spans(self.step, text)) + START if text else 0
+
+    async def fit(self, layout: Layout) -> Layout:
+        """Return the layout, shortened until prompt and output fit the model's context."""
+        context = self.inquiry.roles.reader.generator.capabilities.context_tokens
+        if context is None:
+            return layout
+        room = context - self.options.limit - SLACK
+        for candidate in chain([layout], layout.shorter()):
+            if await self._fits(candidate, room):
+                break
+        if candidate != layout:
+            self.step.flag("shortened")
+        return candidate
+
+    async def _fits(self, layout: Layout, room: int) -> bool:
+        """Ask the engine for a count only where the number of bytes does not tell: a token has at
+        least one. The demonstrations, most of a prompt and always the same, are counted once."""
+        shots = layout.shots()
+        rest = layout.prompt().text[len(shots) :]
+        if len(shots.encode()) + len(rest.encode()) <= room:
+            return True
+        if shots not in self._counted:
+            self._counted[shots] = await self.count(shots)
+        room -= self._counted[shots] + SLACK
+        return len(rest.encode()) <= room or await self.count(rest) <= room

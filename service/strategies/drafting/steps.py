@@ -1,0 +1,144 @@
+"""The steps beside a draft: a retrieval, the sentence written from it, and the conclusion
+(METHODS.md §3.2, lines 8 to 12, and failures)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from service.answer.calls import restarted
+from service.answer.events import Token, Withdraw
+from service.core.errors import LimitReached
+from service.engines.base import GenerationRequest
+from service.retrieval.base import SearchResult
+from service.strategies.base import Outcome
+from service.strategies.drafting.calls import write_until
+from service.strategies.drafting.chain import (
+    ANSWER_TOKENS,
+    CONCLUSION,
+    FirstSentence,
+    cut_overrun,
+    is_answered,
+    join,
+    read_answer,
+)
+from service.strategies.drafting.layout import Layout, shown
+from service.strategies.drafting.run import Run
+from service.strategies.revelator import parsing
+
+TOP_K: Final = 3
+
+
+async def search_and_rewrite(run: Run, query: str, drafted: str) -> None:
+    """Search in the open step, and let the model write the sentence that was `drafted` from the
+    passages. An empty query is not sent."""
+    run.retrievals += 1
+    run.step.hallucinated = 1
+    layout = replace(run.layout, passages=())
+    if query:
+        top_k = run.inquiry.request.top_k or TOP_K
+        result = await run.step.search(query, top_k, shape="best_fields")
+        texts = shown([scored.passage.text for scored in result.passages])
+        run.seen = run.seen or bool(texts)
+        layout = await run.fit(replace(layout, passages=texts))
+        await _show_passages(run, result, layout)
+    run.layout = layout
+    await _rewrite(run, drafted)
+
+
+async def _show_passages(run: Run, result: SearchResult, layout: Layout) -> None:
+    """Nobody judges, so what the prompt shows is kept."""
+    room, kept = len(layout.passages), []
+    for scored in result.passages:
+        has_line = bool(shown([scored.passage.text]))
+        kept.append(has_line and room > 0)
+        room -= has_line
+    reasons = [None if keep else "not shown" for keep in kept]
+    await run.step.show_passages(result, kept, reasons)
+
+
+async def _rewrite(run: Run, drafted: str) -> None:
+    """Lines 10 and 11. The call ends as soon as its first sentence is certain. Without passages
+    the sentence stands as `drafted`, because the same prompt would write it again. A sentence out
+    of the demonstrations is flagged; drafting goes on from it."""
+    if run.layout.passages:
+        sentence = await _first_sentence(run)
+    else:
+        run.step.flag("no_evidence")
+        sentence = drafted
+    if run.borrows(sentence):
+        run.step.flag("prompt_example")
+    run.write(sentence)
+    run.step.answer = sentence or None
+
+
+async def _first_sentence(run: Run) -> str:
+    step, first = run.step, FirstSentence(run.splitter)
+    prompt = run.layout.prompt().text
+    request = GenerationRequest(prompt=prompt, max_tokens=run.options.limit, stop=run.stops)
+
+    async def take(piece: str) -> bool:
+        if text := first.feed(piece):
+            await step.emit(Token(role="draft", text=text))
+        return first.done
+
+    async def write() -> None:
+        await write_until(step, request, take)
+        if not first.done and (text := first.finish()):
+            await step.emit(Token(role="draft", text=text))
+
+    async def void() -> None:
+        nonlocal first
+        shown, first = bool(first.sentence), FirstSentence(run.splitter)
+        if shown:
+            await step.emit(Withdraw(role="draft", reason="restart"))
+
+    await restarted(write, void)
+    run.count_sentences(first.text)
+    return first.sentence
+
+
+async def conclude(run: Run) -> Outcome:
+    """Take the answer out of the text, after a call for it if the text has none."""
+    if run.unfounded:
+        await run.step.end()
+        return Outcome(None, run.stopped_by)
+    if run.step.kind != "answer" or not run.step.id:
+        await run.open("answer")
+    text = await _concluded(run)
+    answer = read_answer(text)
+    if answer is None and run.stopped_by == "deadline":
+        answer = text or None
+    if answer and parsing.read_answer(answer, run.question).declined:
+        run.step.flag("declined")
+        answer = None
+    if answer and run.borrows(answer):
+        run.step.flag("prompt_example")
+        answer = answer if run.options.keep_examples else None
+    if not run.retrievals:
+        run.step.flag("closed_book")
+    if answer:
+        run.step.answer = answer
+        await run.step.emit(Token(role=run.as_role, text=answer))
+    await run.step.end()
+    return Outcome(answer or None, run.stopped_by)
+
+
+async def _concluded(run: Run) -> str:
+    """Return the text with its conclusion. Only the question's own answer may use the time reserve;
+    a part of a compound question leaves it to the merge."""
+    text = cut_overrun(run.layout.written)
+    if is_answered(text):
+        return text
+    layout = await run.fit(replace(run.layout, passages=(), written=join(text, CONCLUSION)))
+    request = GenerationRequest(prompt=layout.prompt().text, max_tokens=ANSWER_TOKENS)
+    try:
+        final = run.as_role == "answer"
+        completion = await run.step.ask("reader", request, final=final)
+    except LimitReached as limit:
+        run.stopped_by = limit.stopped_by
+        return text
+    concluded = cut_overrun(join(text, CONCLUSION, completion.text))
+    if completion.finish == "length" and parsing.ends_with(concluded, completion.text.strip()):
+        run.step.flag("shortened")
+    return concluded

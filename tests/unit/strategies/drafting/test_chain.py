@@ -1,0 +1,106 @@
+"""The answer in a chain of thought, and its first sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.prompts.templates import TemplateSet
+from service.strategies.drafting.chain import (
+    FirstSentence,
+    cut_overrun,
+    is_answered,
+    join,
+    read_answer,
+)
+from service.text.tagging.shipped import OwnSplitter
+
+COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("He sang. So the answer is Catania.", "Catania"),
+        ("the answer is 1801", "1801"),
+        ("So the answer is yes. So the answer is no.", "yes. So the answer is no"),
+        ("So the answer is", None),
+        ("So the answer is .", None),
+        ("So the answer is: **Catania**.", "Catania"),
+        ("So the answer is **Catania.**", "Catania"),
+        ("So the answer is: *`Catania`*", "Catania"),
+        ("So the answer is **: Catania**", "Catania"),
+        ("So the answer is _Norma_ and _Tosca_.", "_Norma_ and _Tosca_"),
+        ("So the answer is 2 * 3 * 4.", "2 * 3 * 4"),
+        ("So the answer is M*A*S*H.", "M*A*S*H"),
+        ("So the answer is: **", "**"),
+        ("No phrase here.", None),
+        ("", None),
+    ],
+)
+def test_the_answer_stands_behind_the_first_phrase(text: str, answer: str | None) -> None:
+    assert read_answer(text) == answer
+    assert is_answered(text) == ("the answer is" in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("the answer is x.\nQuestion: y", "the answer is x."),
+        ("the answer is x. Question: y", "the answer is x."),
+        ("a #10000000 b", "a"),
+        ("a Note: b", "a"),
+        ("\n a\nb", "a"),
+        ("Question: a", "Question: a"),
+        ("", ""),
+    ],
+)
+def test_what_runs_on_after_the_answer_is_cut(text: str, kept: str) -> None:
+    assert cut_overrun(text) == kept
+
+
+def read(text: str, size: int) -> tuple[FirstSentence, str, int]:
+    first, shown_text, fed = FirstSentence(OwnSplitter()), "", 0
+    while fed < len(text) and not first.done:
+        shown_text += first.feed(text[fed : fed + size])
+        fed += size
+    if not first.done:
+        shown_text += first.finish()
+    return first, shown_text, fed
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (" Bellini was born in Catania. So the answer is Catania.", "Bellini was born in Catania."),
+        (" He met Mr. Rossi. They sang.", "He met Mr. Rossi."),
+        ("  One word", "One word"),
+        ("", ""),
+        ("   ", ""),
+    ],
+)
+def test_the_first_sentence_is_shown_and_no_more(text: str, sentence: str, size: int) -> None:
+    first, shown_text, _ = read(text, size)
+    assert (first.sentence, shown_text) == (sentence, sentence)
+
+
+def test_it_is_certain_once_a_whole_word_follows() -> None:
+    text = " It is so. So the answer is Catania, as everybody knows by now."
+    _, _, fed = read(text, 1)
+    assert text[:fed] == " It is so. So "
+
+
+class Whole(OwnSplitter):
+    incremental = False
+
+
+def test_a_parser_s_sentences_need_the_whole_text() -> None:
+    first = FirstSentence(Whole())
+    assert first.feed("It is so. So it is. ") == ""
+    assert not first.done
+    assert first.finish() == "It is so."
+
+
+def test_join_leaves_out_what_is_empty() -> None:
+    assert join(" a ", "", "  ", "b c") == "a b c"
+    assert join("", "") == ""
