@@ -19,7 +19,10 @@ from service.prompts.quoting import quote
 
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
-ANSWERING = ("answer", "final", "merge", "autorag_few_shot", "efficientrag_read")
+DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
+ANSWERING = (
+    "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
+)  # fmt: skip
 FIELDS = ("question", "history", "passage", "passages", "pairs", "query", "memory")
 MEMORY = "\nRather than decline, answer from what you know."
 _FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
@@ -117,12 +120,15 @@ class TemplateSet:
         if self.folder.parent == SHIPPED:
             return []
         silent = [
-            role
-            for role in ANSWERING
-            if self.has(role)
-            and NO_ANSWER not in load_template(self.folder, role).examples.casefold()
+            role for role in ANSWERING if self.has(role) and NO_ANSWER not in self._says(role)
         ]
         return [self.folder / f"{role}.txt" for role in silent]
+
+    def _says(self, role: str) -> str:
+        """What a role's template says itself; DRAGIN's way to decline is in a file of its own."""
+        roles = [role] if role != "dragin_demonstrations" else [role, DRAGIN_DECLINING]
+        own = [load_template(self.folder, each).examples for each in roles if self.has(each)]
+        return "\n".join(own).casefold()
 
     def route(self, question: str) -> Prompt:
         return self.render("route", question=quote(question))

@@ -15,11 +15,10 @@ from typing import Final
 
 from service.engines.signals import Span
 from service.prompts.quoting import quote
-from service.prompts.templates import TemplateSet
+from service.prompts.templates import DRAGIN_DECLINING, TemplateSet
 from service.text import sentences
 
 ROLES: Final = ("dragin_demonstrations", "dragin_case", "dragin_context")
-DECLINING: Final = "dragin_declining"
 _MARK: Final = "\ue0d7"  # private use: where the question stands in its template
 _DEMONSTRATION = re.compile(r"\n(?=Question:)")
 _NUMBERED = re.compile(r"\[(\s*\d+\s*)\]")
@@ -91,8 +90,8 @@ def opening_layout(templates: TemplateSet, question: str, *, may_decline: bool =
 def demonstrations_text(templates: TemplateSet, *, may_decline: bool) -> str:
     """The demonstrations, one a question; the one that declines only where the set has it."""
     text = templates.render("dragin_demonstrations")
-    if may_decline and templates.has(DECLINING):
-        return f"{templates.render(DECLINING)}\n{text}"
+    if may_decline and templates.has(DRAGIN_DECLINING):
+        return f"{templates.render(DRAGIN_DECLINING)}\n{text}"
     return text
 
 

@@ -45,6 +45,15 @@ def test_a_users_files_that_offer_no_way_to_decline_are_named(tmp_path: Path) ->
     assert TemplateSet(str(tmp_path)).without_declining() == [tmp_path / "answer.txt"]
 
 
+def test_dragin_declines_in_its_demonstrations_or_in_a_file_of_its_own(tmp_path: Path) -> None:
+    shots = tmp_path / "dragin_demonstrations.txt"
+    shots.write_text("Question: Who?\nAnswer: So the answer is Ada.", encoding="utf-8")
+    assert TemplateSet(str(tmp_path)).without_declining() == [shots]
+    own = "Question: Who?\nAnswer: So the answer is no answer found."
+    (tmp_path / "dragin_declining.txt").write_text(own, encoding="utf-8")
+    assert TemplateSet(str(tmp_path)).without_declining() == []
+
+
 @pytest.mark.parametrize("name", ["full", "compact", "tiny"])
 def test_shipped_sets_are_never_named(name: str) -> None:
     assert TemplateSet(name).without_declining() == []

@@ -28,6 +28,12 @@ _ECHO = re.compile(
     r"|explanation|sub-question \d+|sub-answer \d+|task)\s*[:：]",
     re.IGNORECASE,
 )
+_SURE_LABEL = re.compile(r"(?:.*[:：=]|\s*answer\s+[-–—])\s*", re.IGNORECASE | re.DOTALL)
+# A label that is a line of its own, as Markdown's headings are.
+_HEADING = re.compile(
+    r"\A\s*(?:\#{1,6}[ \t]+)?(?:(?:final|short) )?answer[ \t]*[:：]?[ \t]*\n\s*(?=\S)",
+    re.IGNORECASE,
+)
 # Our own markers, which a model repeats: alone they answer nothing.
 _MARKERS = re.compile(
     r"(?:(?:\#{2,}+|(?:final |initial |refined |intermediate |short )?(?:answer|query|question)"
@@ -36,15 +42,17 @@ _MARKERS = re.compile(
     re.IGNORECASE,
 )
 _NEXT_FIELD = re.compile(
-    r"\n\s*(?:\#{2,}|(?:question|query|q|doc ?\d*|document|passage|thought|context|task|answer"
-    r"|output|explanation|reason|reasoning|analysis|note|source|sources|evidence|sub-question"
-    r"|sub-answer|user|human|assistant)\s*\d*\s*[:：])"
+    r"\n\s*(?:\#{2,}|(?:question|(?:initial |refined )?query|q|doc ?\d*|document|passage|thought"
+    r"|context|task|(?:final |short |long |full |detailed )?answer|output|explanation|reason"
+    r"|reasoning|analysis|note|sources?|evidence|confidence|score|citations?|references?|quotes?"
+    r"|sub-question|sub-answer|user|human|assistant)\s*\d*\s*[:：])"
     r"|\s(?-i:Question|Query|Doc ?\d+|Sub-question \d+|Sub-answer \d+)\s*:"
     r"|[\s(（]{1,3}(?:Explanation|Reasoning|Justification|Note|Sources?|Erklärung|解释)\s*[:：]",
     re.IGNORECASE,
 )
 _ANSWER_LINE = re.compile(
     r"\n\W*(?=(?:(?:the )?(?:final |short )?answer|a)\s*[:：])"
+    r"|(?<=[.!?])\s+(?=(?:the )?final answer\s*[:：])"
     r"|\n\s*\#{4}\s+(?=\S[^\n:：]{0,80}\s*\Z)",
     re.IGNORECASE,
 )
@@ -55,7 +63,7 @@ _CONCLUDED = re.compile(
 )
 _ALOUD = re.compile(
     r"\s*(?:let(?:'s|’s| me| us) (?:think|see|start|begin|break|look|find|analy|go|first|consider)"
-    r"|first, (?:i|we|let)\b|step 1\b|we need to (?:find|know|determine|identify|look)"
+    r"|first, (?:i|we|let)\b|step 1\s*[:.)–-]|we need to (?:find|know|determine|identify|look)"
     r"|i need to (?:find|determine|identify|look|figure|know (?:who|what|where|when|which|how))"
     r"|to answer (?:the|this) question\b|okay, so)",
     re.IGNORECASE,
@@ -138,11 +146,11 @@ def _plain(body: str) -> str:
 
 
 def _unlabelled(text: str) -> str:
-    """Labels and prefaces off; of a title ("The Answer Is Never") only those with a colon."""
-    text = _SPEAKER.sub("", text.strip(), count=1)
+    """Labels and prefaces off; of a title ("The Answer Is Never") only those with a sign."""
+    text = _HEADING.sub("", _SPEAKER.sub("", text.strip(), count=1), count=1)
     if is_title(text.partition("\n")[0]):
         label = _LABEL.match(text)
-        if label is None or not label[0].rstrip().endswith((":", "：")):
+        if label is None or not _SURE_LABEL.fullmatch(label[0]):
             return text
     return without_lead(text, _LABEL)
 

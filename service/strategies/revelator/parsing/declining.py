@@ -36,7 +36,7 @@ _WH = r"(?:who|whom|whose|what|which|when|where|why|how|if|whether)"
 _END = r"(?:[\s.!)\]}\"'”’*_]*$)"
 _THING = (
     r"(?:information|mention|evidence|answers?|data|details?|indication|references?|records?"
-    r"|documents?|passages?|context|clues?|statement|way|knowledge|results?|matches|match|relevant"
+    r"|documents?|passages?|context|clues?|statement|way|knowledge|results?|matches|match|relevant|info"
     r"|specifics?|facts?)"
 )
 _LEAD = re.compile(
@@ -61,8 +61,9 @@ _BARE = re.compile(
     r"|indeterminate|inconclusive|undefined|irrelevant|n/?\.?a\.?|(?:null|nan)(?! \w)"
     r"|idk|dunno|tbd"
     r"|no[-_ ]?(?:answer|res|result|results|response|match|data|info|information|evidence|idea"
-    r"|mention|clue|record|comment)s?(?: (?:was |were |is |are |has been )?(?:found|available|given"
-    r"|provided|possible|mentioned|exists?|here))?"
+    r"|mention|clue|record|comment)s?"
+    r"(?:[-_ ]?(?:was |were |is |are |has been )?(?:found|available|given|provided|possible"
+    r"|mentioned|exists?|here))?"
     r"|cannot[-_ ]?answer|not[-_ ]?(?:found|mentioned|specified|stated|provided|given|available"
     r"|applicable|known|indicated|disclosed|listed|answerable|sure|certain|clear|enough|sufficient"
     r"|determined|determinable|included|discussed|addressed|possible|recorded|documented|described"
@@ -102,6 +103,11 @@ _SILENT = [
         rf"(?: \w+){{0,3}} {_SOURCE}",
         rf"(?:no|neither)(?: \w+){{0,2}} {_SOURCE} (?:\w+ly )?(?:mention|state|say|specif|provid"
         r"|contain|give|tell|name|cover|address|answer|is about|are about|was|were)",
+        rf"(?:[a-z'-]+ ){{0,6}}?{_SOURCE} (?:(?:is|are|was|were|talks?|deals?)(?: only)?"
+        r"|(?:only )?(?:is|are|talks?)) (?:about|with) (?:something|some(?:one|body)|an?other|other"
+        r"|different)\b",
+        rf"(?:[a-z'-]+ ){{0,6}}?{_SOURCE}\b[^.;:!?]{{0,80}}? but (?:not|nothing|never)"
+        rf" (?:about|on|of|{_WH})\b",
         r"(?:they|it|this) (?:do(?:es)?|did)(?:n't| not)(?: \w+ly| even)* (?:mention|state|say"
         r"|specify|provide|contain|tell|indicate|reveal|address|answer|name|give|include)\b",
     )
@@ -154,6 +160,7 @@ _FORMS = [
         r"(?: still| currently| also| \w+ly)? (?:unknown|unclear|uncertain|unspecified|undetermined"
         r"|unavailable|undisclosed|unanswerable|ambiguous|inconclusive|impossible to \w+)"
         rf"(?:{_END}|,|\s+(?:based|from|in|to|at|due|because|as|{_WH})\b)",
+        rf"not (?:in|within|part of) (?:the|these|this|any)(?: \w+){{0,2}} {_SOURCE}{_END}",
         # a prompt's own words on what a reply may be
         rf"[^.;:!?]{{1,110}}\bor no answer found{_END}",
         rf"(?:nobody|no one|none of (?:us|them)) knows?(?:$|[\s,.]+(?:$|the answer|{_WH}\b))",
@@ -242,7 +249,7 @@ def answer_left(text: str, question: str = "", *, parts: bool = False) -> str | 
 
 def refuses(sentence: str) -> bool:
     """Whether one sentence says that there is no answer."""
-    said = sentence.strip(" \t\n\"'“”‘’„«»*_`()[]{}<>#").replace("’", "'")
+    said = sentence.strip(" \t\n\"'“”‘’„«»*_`()[]{}<>#❌⛔🚫⚠\ufe0f✗✘").replace("’", "'").lstrip()
     if _whole(said):
         return True
     for _ in range(4):

@@ -43,7 +43,8 @@ _SENTENCE_GAP = re.compile(r"(?<=[?？])[ \t]*(?=[^\s\"'”’)?？])")
 
 class Decomposed(NamedTuple):
     """A decomposition: the questions in order, without repeats, and the reasoning where given.
-    `repaired`: its JSON was broken, or had parts in it that are no questions; some may be lost."""
+    `repaired`: its JSON was broken, it had parts that are no questions, or questions stood beside
+    its list; some may be lost."""
 
     thought: str | None
     questions: tuple[str, ...]
@@ -72,8 +73,9 @@ def parse_decomposition(text: str) -> Decomposed | None:
             return Decomposed(None, questions, not holds_json(text, value) or _loses(value))
     if any(isinstance(value, dict) for value in values) or text.startswith(("{", "[")):
         return None
-    questions = _questions(_listed(unfence(text)))
-    return Decomposed(None, questions) if questions else None
+    items = _listed(plain := unfence(text))
+    questions = _questions(items)
+    return Decomposed(None, questions, _asks_beside(plain, items)) if questions else None
 
 
 def _holder(value: object, depth: int = 0) -> dict[str, object] | None:
@@ -109,6 +111,16 @@ def _loses(parts: object) -> bool:
     """Whether there is something among the parts that gives no question."""
     items = list(parts.values()) if isinstance(parts, dict) else parts
     return isinstance(items, list) and any(not _questions([item]) for item in items)
+
+
+def _asks_beside(text: str, items: list[str]) -> bool:
+    """Whether a question stands between or after the items of a list, which is none of them."""
+    lines = [line.strip("*_ ") for line in text.splitlines() if has_word(line)]
+    begin = next((n for n, line in enumerate(lines) if _ITEM.match(line)), len(lines))
+    return any(
+        line.endswith(("?", "？")) and not _ITEM.match(line) and line not in items
+        for line in lines[begin:]
+    )
 
 
 def _unnumbered(lines: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ _BLOCK_TAG = re.compile(
     r"</?(?:p|br|hr|li|ul|ol|pre|div|html|body|h[1-6])(?:\s[^<>]*)?/?>", re.IGNORECASE
 )
 _TAG = re.compile(
-    r"</?(?:b|i|u|s|em|span|code|strong|mark|answer|final|output|response|result|question|query"
+    r"</?(?:b|i|u|s|em|span|code|strong|mark|(?:final[_-])?answer|final|output|response|result|question|query"
     r"|label|verdict|json)(?:\s[^<>]*)?>|<[|｜][^<>]{0,40}[|｜]>",
     re.IGNORECASE,
 )

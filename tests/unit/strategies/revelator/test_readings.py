@@ -1,9 +1,9 @@
 """How models answer: readings.jsonl holds replies of the kinds that models write, and how a person
 reads them.
 
-`part` 1 was there when the reader was written, `part` 2 was gathered after it, and `part` 3 after
-what part 2 taught was in it; `seen` says where the form was found (the texts are our own). Rows
-with `cased` are told from a refusal by their capitals alone.
+`part` 1 was there when the reader was written, `part` 2 was gathered after it, and each later part
+after what the part before had taught was in it; `seen` says where the form was found (the texts are
+our own). Rows with `cased` are told from a refusal by their capitals alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read(row: dict[str, Any], text: str | None = None) -> AnswerReading:
     return read_answer(row["text"] if text is None else text, row["question"], parts=parts)
 
 
-@pytest.mark.parametrize("part", [1, 2, 3])
+@pytest.mark.parametrize("part", [1, 2, 3, 4])
 def test_no_answer_is_lost_and_few_refusals_are_missed(part: int) -> None:
     wrong = [row for row in ROWS if row["part"] == part and read(row) != wanted(row)]
     by_kind = Counter(row["reading"] for row in wrong)
@@ -47,7 +47,7 @@ def test_no_answer_is_lost_and_few_refusals_are_missed(part: int) -> None:
 def test_the_table_is_as_large_as_it_says() -> None:
     kinds, parts = Counter(r["reading"] for r in ROWS), Counter(r["part"] for r in ROWS)
     assert len({(row["text"], row["question"]) for row in ROWS}) == len(ROWS) >= 150
-    assert (parts[2] + parts[3]) * 3 >= len(ROWS)
+    assert (len(ROWS) - parts[1]) * 3 >= len(ROWS)
     assert min(kinds["answer"], kinds["declined"]) >= 50
 
 
