@@ -3,10 +3,13 @@ that has a server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from service.core.errors import InvalidRequest, RevelatorError
@@ -14,6 +17,8 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.collections import rebuild
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
+from service.retrieval.collections.check import Report
+from service.retrieval.embedding import Vector
 from service.retrieval.ingest.documents import Record, parse_document
 from service.retrieval.ingest.run import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
@@ -179,6 +184,58 @@ def _broken_after(count: int) -> Callable[[Any, int], Record]:
         return record_of(payload, parts)
 
     return broken
+
+
+class Halt:
+    """Where a repair stands until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.over = threading.Event(), threading.Event()
+
+    def stand(self) -> None:
+        self.reached.set()
+        self.over.wait(60)
+
+
+class HaltingEmbedder(CountingEmbedder):
+    def __init__(self, halt: Halt) -> None:
+        super().__init__()
+        self._halt = halt
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Vector]:
+        await anyio.to_thread.run_sync(self._halt.stand)
+        return await super().embed_passages(texts)
+
+
+async def test_questions_are_answered_while_it_is_repaired(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the side that is left, and the answers say that something is missing."""
+    async with opened(world.data, world.backends) as collections:
+        await filled(collections)
+        await world.lose(collections)
+    halt, reports = Halt(), list[Report]()
+
+    def halting(payload: Any, parts: int) -> Record:
+        halt.stand()
+        return record_of(payload, parts)
+
+    monkeypatch.setattr(rebuild, "record_of", halting)
+    async with opened(world.data, world.backends, HaltingEmbedder(halt)) as collections:
+
+        async def repair() -> None:
+            reports.append(await collections.check(NAME, repair=True))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(repair)
+            assert await anyio.to_thread.run_sync(halt.reached.wait, 60)
+            try:
+                told = await missing(collections)
+            finally:
+                halt.over.set()
+        assert told == (("index-incomplete",) if world.side == "dense" else ("bm25",))
+        assert reports[0].left == []
+        assert await missing(collections) == ()
 
 
 async def test_it_is_deleted(world: World) -> None:
