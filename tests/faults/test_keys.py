@@ -18,6 +18,7 @@ import pytest
 import structlog
 from aiohttp import web
 
+from service.cli.check import check_in_terminal
 from service.core.errors import RevelatorError
 from service.core.settings import RetrievalSettings
 from service.engines.factory import open_generator
@@ -108,8 +109,10 @@ async def echo() -> AsyncIterator[Echo]:
     await runner.cleanup()
 
 
-def settings_of(folder: Path, url: str, *, in_url: bool) -> dict[str, Any]:
-    """Every backend at one place, with the key in its URL or in a setting of its own."""
+def settings_of(folder: Path, url: str, place: str) -> dict[str, Any]:
+    """Every backend at one place, with the key in its `URL` or in a setting of its own; that of
+    Elasticsearch is a `password` or an `API key`."""
+    in_url = place == "URL"
     host = url.removeprefix("http://")
     with_key = f"http://:{KEY}@{host}" if in_url else url
     with_login = f"http://user:{KEY}@{host}" if in_url else url
@@ -121,15 +124,18 @@ def settings_of(folder: Path, url: str, *, in_url: bool) -> dict[str, Any]:
     }  # fmt: skip
     engine: dict[str, Any] = {"kind": "openai", "urls": [f"{with_login}/v1"], "model": "m"}
     if not in_url:
-        retrieval |= {
-            "qdrant_key": KEY, "elasticsearch_user": "user", "elasticsearch_password": KEY,
-        }  # fmt: skip
+        retrieval["qdrant_key"] = KEY
+        if place == "API key":
+            retrieval["elasticsearch_api_key"] = KEY
+        else:
+            retrieval |= {"elasticsearch_user": "user", "elasticsearch_password": KEY}
         retrieval["embedding"]["key"] = retrieval["reranker"]["key"] = engine["key"] = KEY
     return {"data_dir": str(folder), "retrieval": retrieval, "engines": {"default": engine}}
 
 
 async def everything_said(folder: Path, settings: dict[str, Any]) -> str:
-    """Bodies of every path that meets a backend, and what embedder and engine raise."""
+    """Bodies of every path that meets a backend, what embedder and engine raise, and what
+    `revelator check` prints."""
     told: list[str] = []
     made = config(**settings)
     engine = open_generator("default", made.engines["default"])
@@ -152,10 +158,11 @@ async def everything_said(folder: Path, settings: dict[str, Any]) -> str:
             told.append(f"{error!r} {error.detail}")
     await engine.aclose()
     await embedder.aclose()
+    await check_in_terminal(made)
     return "\n".join(told)
 
 
-@pytest.mark.parametrize("in_url", [True, False], ids=["in the URL", "in a setting"])
+@pytest.mark.parametrize("place", ["URL", "password", "API key"])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 429, 500, 503, 507, None])
 async def test_no_message_of_any_fault_holds_the_key(
     tmp_path: Path,
@@ -163,14 +170,14 @@ async def test_no_message_of_any_fault_holds_the_key(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
     status: int | None,
-    in_url: bool,
+    place: str,
 ) -> None:
     """None: nobody listens."""
     echo.status = status or 500
     url = echo.url if status else "http://127.0.0.1:9"
     caplog.set_level(logging.DEBUG)
     with structlog.testing.capture_logs() as logs:
-        told = await everything_said(tmp_path, settings_of(tmp_path, url, in_url=in_url))
+        told = await everything_said(tmp_path, settings_of(tmp_path, url, place))
     printed = capfd.readouterr()
     told = "\n".join((told, str(logs), caplog.text, printed.out, printed.err))
     assert urlsplit(url).netloc in told

@@ -55,15 +55,21 @@ async def test_what_answers_is_no_qdrant(tmp_path: Path, qdrant_script: Path, st
         check(await outage(service, breaks, heals, BRIEFLY_S), SIDE)
 
 
-async def test_one_question_with_several_searches_loses_the_time_once(
+async def test_several_searches_lose_the_time_once_and_collections_are_listed(
     tmp_path: Path, qdrant_script: Path
 ) -> None:
     async with qdrant_world(qdrant_script, tmp_path) as (faults, service):
         assert (await service.ask()).lacking == ()
         await faults.freeze()
         asked = await several(service)
+        started = time.monotonic()
+        async with service.live.http.get("/collections") as response:
+            listed = [each["name"] for each in (await response.json())["collections"]]
+        listing = time.monotonic() - started
         await faults.thaw()
     assert asked < SEARCH_S + 2 * SLACK_S
+    assert NAME in listed
+    assert listing < SLACK_S
 
 
 async def several(service: Service) -> float:

@@ -49,7 +49,8 @@ async def test_compared_and_repaired_within_its_limits(
     tmp_path: Path, strict: QdrantNode, protocol: str
 ) -> None:
     port = strict.grpc_port if protocol == "gRPC" else 0
-    backends = Backends(None, QdrantServer(strict.url, 5.0, port))
+    server = QdrantServer(strict.url, 5.0, port)
+    backends = Backends(None, server)
     embedder = HashingEmbedder()
     collections = Collections(tmp_path, embedder, Sample(tmp_path / "none"), backends)
     try:
@@ -57,6 +58,8 @@ async def test_compared_and_repaired_within_its_limits(
         await collections.create(NAME)
         documents = [{"id": f"d{n}", "text": f"Volcano {n}", "kind": n % 2} for n in range(COUNT)]
         await ingest_documents(documents, NAME, collections)
+        info = await server.call(lambda client: client.get_collection(f"revelator-{NAME}.1"))
+        assert list(info.payload_schema) == ["filter"]  # the one that searches use
         dense = (await collections.get(NAME)).dense
         await anyio.to_thread.run_sync(dense.delete, ["d7", "d8"])
         assert [each.count for each in (await collections.check(NAME)).findings] == [2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,7 +33,6 @@ from service.retrieval.stores.qdrant_store import QdrantStore
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection:UserWarning"),
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning"),
 ]
 
@@ -123,7 +123,8 @@ async def test_nobody_there() -> None:
 
 
 class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A gRPC server that tells its peer id and ends every other call with one status."""
+    """A gRPC server that tells its peer id and ends every other call with one status, and a
+    message that repeats what it was sent."""
 
     def __init__(
         self, code: grpc.StatusCode, details: str = "for a reason", peer: int = PEER
@@ -140,7 +141,8 @@ class Refusing(grpc.GenericRpcHandler):  # type: ignore[misc]
             if details.method.endswith("/CollectionClusterInfo"):
                 told: bytes = CollectionClusterInfoResponse(peer_id=self._peer).SerializeToString()
                 return told
-            await context.abort(self._code, self._details)
+            sent = " ".join(f"{name}: {value}" for name, value in context.invocation_metadata())
+            await context.abort(self._code, f"{self._details}; {sent}")
             return b""
 
         return grpc.unary_unary_rpc_method_handler(answer)
@@ -266,3 +268,24 @@ async def test_a_caller_who_leaves_loses_no_client(
     left.set()
     await server.aclose()
     assert [rest._client._closed for rest, _ in made] == [True]
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://:secret@qdrant.example:6333", True),
+        ("https://:secret@qdrant.example:6333", False),
+        ("http://:secret@127.0.0.1:6333", False),
+        ("http://qdrant.example:6333", False),
+    ],
+)
+async def test_a_key_that_others_can_read_on_the_way_is_warned_of(url: str, warned: bool) -> None:
+    """In a line of ours; the client's own warning is not shown."""
+    server = QdrantServer(url, 1.0)
+    with warnings.catch_warnings(), structlog.testing.capture_logs() as logs:
+        warnings.simplefilter("error")
+        for client in server._open():
+            assert client is not None
+            await client.close()
+    assert [each["event"] for each in logs] == ["key_unencrypted"] * warned
+    assert "secret" not in str(logs)
