@@ -46,8 +46,8 @@ from service.core.domain import (
 )
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
+from service.engines.reasoning import ThinkFilter, strip_thinking
 from service.engines.signals import ScoreRequest, SignalRequest
-from service.engines.thinking import ThinkFilter, strip_thinking
 from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""From messages to ids and back, such that no content of a message becomes a special token."""
+"""From messages to ids, such that no content of a message becomes a special token."""
 
 from __future__ import annotations
 
@@ -8,10 +8,36 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.engines.base import GenerationRequest, Message
-from service.engines.turns import fold_system, merge_turns, simplest
 
-LONGEST_CHARACTER = 4  # bytes in UTF-8, and so byte tokens
-CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
+
+def fold_system(messages: Sequence[Message]) -> list[Message]:
+    """Put the system messages before the first user message; without one they stay."""
+    system = "".join(f"{m.content}\n" for m in messages if m.role == "system")
+    rest = [m for m in messages if m.role != "system"]
+    for number, message in enumerate(rest):
+        if message.role == "user":
+            rest[number] = Message("user", system + message.content)
+            return rest
+    return list(messages)
+
+
+def merge_turns(messages: Sequence[Message]) -> list[Message]:
+    """Make one turn of those of one role that follow each other, with a blank line between."""
+    merged: list[Message] = []
+    for message in messages:
+        if merged and merged[-1].role == message.role:
+            both = f"{merged[-1].content}\n\n{message.content}"
+            merged[-1] = Message(message.role, both)
+        else:
+            merged.append(message)
+    return merged
+
+
+def simplest(messages: Sequence[Message]) -> list[Message]:
+    """What every chat template takes: user and assistant in turns."""
+    return merge_turns(fold_system(messages))
+
+
 Span = tuple[int, int]  # code points, first and one past the last
 _MARK = "\ue0d7{}\ue0d8"  # private use: stands for a content while the template is rendered
 _MARKS = re.compile("\ue0d7([0-9]+)\ue0d8")
@@ -186,44 +212,3 @@ def _edit_metaspace(part: Any) -> None:
             part["prepend_scheme"] = "never"
         for inner in part.get("pretokenizers") or ():
             _edit_metaspace(inner)
-
-
-class Detokenizer:
-    """Turns the ids of one output into text, piece by piece.
-
-    Bytes of an unfinished character are held back; a decoder that drops a first space does so only
-    at the start of the output (`context`, the end of a raw prompt, keeps that one too).
-    """
-
-    def __init__(self, backend: Any, context: Sequence[int] = ()) -> None:
-        self._backend = backend
-        self._ids = list(context)
-        self._begin = 0
-        self._read = len(self._ids)
-        self._unfinished = 0
-
-    def feed(self, token: int) -> str:
-        """Take the next id, return the text that is now certain."""
-        self._ids.append(token)
-        new = self._new_text()
-        if new.endswith("\ufffd"):
-            self._unfinished += 1
-            if self._unfinished < LONGEST_CHARACTER:
-                return ""
-        self._unfinished = 0
-        if new:
-            self._begin, self._read = self._read, len(self._ids)
-        return new
-
-    def flush(self) -> str:
-        """Return what was held back, without a character that never became whole."""
-        new = self._new_text()
-        self._begin = self._read = len(self._ids)
-        return new.rstrip("\ufffd")
-
-    def _new_text(self) -> str:
-        known = self._decode(self._ids[self._begin : self._read])
-        return self._decode(self._ids[self._begin :])[len(known) :]
-
-    def _decode(self, ids: list[int]) -> str:
-        return str(self._backend.decode(ids, skip_special_tokens=True))

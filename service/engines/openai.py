@@ -26,10 +26,13 @@ from service.core.settings import EngineSettings
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.core.settings.urls import secrets_of, shown, without
 from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.encoding import simplest
 from service.engines.openai_wire import (
     BadReply,
+    EventLines,
     Mode,
     ReplyReader,
+    WholeBody,
     body_error,
     encode_body,
     is_constrained,
@@ -37,8 +40,6 @@ from service.engines.openai_wire import (
     retry_after,
 )
 from service.engines.reasoning import Reasoning
-from service.engines.text_stream import EventLines, WholeBody
-from service.engines.turns import simplest
 
 # Any server of the kind would refuse the call; and: not now.
 _REFUSALS: dict[int, type[EngineFailure]] = {

@@ -269,3 +269,42 @@ def retry_after(header: str) -> int | None:
     except ValueError:
         return None
     return max(0, math.ceil(then.timestamp() - time.time()))
+
+
+class EventLines:
+    """Reads the data of server-sent events from chunks of bytes that are cut anywhere.
+
+    Chunks are split at line ends before they are decoded, so a character cut in two is whole again
+    by the time anybody reads it. Each `data:` line counts as one event, as every OpenAI-compatible
+    server sends them; comments and other fields are skipped.
+    """
+
+    def __init__(self, limit: int = 4_000_000) -> None:
+        self._limit = limit
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the data of the lines that are complete. ValueError: a line without end."""
+        lines = (self._rest + chunk).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > self._limit:
+            raise ValueError(f"a line exceeds {self._limit:,} bytes")
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+    def flush(self) -> list[bytes]:
+        """Return the data of a last line that was not ended."""
+        return self.feed(b"\n") if self._rest else []
+
+
+class WholeBody:
+    """The `EventLines` of a server that answers a streamed call by one JSON body after all."""
+
+    def __init__(self) -> None:
+        self._body = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        self._body += chunk
+        return []
+
+    def flush(self) -> list[bytes]:
+        return [self._body, b"[DONE]"]

@@ -13,7 +13,7 @@ from service.core.concurrency import closing, interruptible
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities
 from service.engines.openai import OpenAIGenerator
-from service.engines.openai_wire import BadReply
+from service.engines.openai_wire import BadReply, EventLines
 from service.engines.signals import (
     ContextRows,
     ScoreRequest,
@@ -22,7 +22,6 @@ from service.engines.signals import (
     SignalRequest,
     Span,
 )
-from service.engines.text_stream import EventLines
 from service.engines.vllm_wire import (
     PluginInfo,
     draft_body,

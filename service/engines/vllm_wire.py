@@ -1,4 +1,7 @@
-"""What goes to our plugin in a vLLM worker and comes back, without I/O (its side: `bodies.py`)."""
+"""What goes to our plugin in a vLLM worker and comes back, without I/O.
+
+The plugin's side is in `service/vllm_plugin/routes.py`.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from service.engines.signals import (
     SignalRequest,
     Span,
 )
+from service.vllm_plugin import PROTOCOL
 
 T = TypeVar("T")
-PROTOCOL = 1
 
 
 @dataclass(frozen=True, slots=True)

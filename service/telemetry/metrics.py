@@ -18,7 +18,7 @@ from service.answer.events import AnswerReady, BaseEvent, Failed, PassagesFound,
 from service.answer.fold import Fold
 from service.core.domain import LoopName, RoleName, RouteName, Usage
 from service.engines.base import TokenUsage
-from service.engines.pool.health import Phase
+from service.engines.pool.member import Phase
 from service.retrieval.search.breaker import BreakerState
 from service.retrieval.search.observer import CacheName
 

@@ -1,22 +1,24 @@
 """Token signals out of a stock vLLM, for requests that ask for them (METHODS.md §3.2, §6 #19).
 
 Runs inside the environment of vLLM, through its documented extension points, and imports nothing
-that such an environment lacks. Three parts, in three places:
+that such an environment lacks. With the rest it shares only the wire: this file, and what
+`tests/unit/test_architecture.py` lists. Three parts, in three places:
 
 - the worker processes: `worker.py` (the `worker_extension_cls`) hooks the model runner and keeps
   what each tracked request asked for (`hooks.py`, `tracking.py`);
 - the API server: `plugin.py` (the entry points) adds the routes of `routes.py` under
   `/v1/revelator`; `calls.py` runs them, fetching from all workers by one `collective_rpc` a step;
-- both sides: `wire.py`, how a worker's packet looks and how those of several ranks become one.
+- both sides: `packets.py`, how a worker's packet looks and how those of several ranks become one.
 
 A request says what it wants in its sampling parameters (`extra_args[NAME]`); requests without
 that cost a look into the scheduler's list of new requests, and nothing where none is tracked.
 
-Bounds, per API server (shown by `/v1/revelator/info`): `ledger.MAX_CALLS` calls and
-`ledger.MAX_BYTES` bytes of rows and maxima on a worker; a call reserves its worst case when it
-begins, see `ledger.bytes_of`. Only vLLM's CPU backend was run; the layouts of its GPU backends
+Bounds, per API server (shown by `/v1/revelator/info`): `calls.MAX_CALLS` calls and
+`calls.MAX_BYTES` bytes of rows and maxima on a worker; a call reserves its worst case when it
+begins, see `calls.bytes_of`. Only vLLM's CPU backend was run; the layouts of its GPU backends
 are recognised by comparing the cache with the keys just written, and refused where none fits.
 """
 
 NAME = "revelator"  # of the entry points, and the key of a wish in `SamplingParams.extra_args`
+PROTOCOL = 1  # of the routes under `/v1/revelator`
 EXTENSION = "service.vllm_plugin.worker.SignalsExtension"

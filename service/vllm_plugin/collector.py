@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from service.engines.signals import AttentionUpdate
-from service.vllm_plugin.wire import (
+from service.vllm_plugin.packets import (
     NOTHING,
     Floats,
     Packet,

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from service.engines.attention_torch import attention_rows, decode_rows, entropies, rows_per_block
 from service.vllm_plugin import NAME
-from service.vllm_plugin.attention import attention_rows, decode_rows, rows_per_block
-from service.vllm_plugin.entropy import entropies
-from service.vllm_plugin.layouts import Layout, find_layout
 from service.vllm_plugin.tracking import (
     OfStep,
     Part,
@@ -28,6 +27,84 @@ from service.vllm_plugin.tracking import (
     parts_of,
     targets_of,
 )
+
+CHECKED = 8  # keys of the batch that are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    name: str
+    pick: Callable[[Tensor, Tensor, int], Tensor]
+
+    def block_size(self, cache: Tensor, size: int) -> int:
+        none = torch.zeros(0, dtype=torch.long, device=cache.device)
+        return self.pick(cache, none, size).shape[-1]
+
+
+def _cpu_transposed(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
+    """(blocks, kv_heads, block, 2 * size): the first half keys as (size, block), `vec` kernels."""
+    count, heads, block, _ = cache.shape
+    halves = cache.view(count, heads, 2, size, block)
+    return halves[:, :, 0].index_select(0, blocks)
+
+
+def _cpu_plain(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
+    """(blocks, kv_heads, block, 2 * size): the first half keys as (block, size)."""
+    count, heads, block, _ = cache.shape
+    halves = cache.view(count, heads, 2, block, size)
+    return halves[:, :, 0].index_select(0, blocks).transpose(2, 3)
+
+
+def _packed(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
+    """(blocks, kv_heads, block, 2 * size): a key, then its value; FlashAttention of vLLM 0.32."""
+    return cache[..., :size].index_select(0, blocks).transpose(2, 3)
+
+
+def _stacked(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
+    """(2, blocks, block, kv_heads, size): FlashAttention of earlier versions."""
+    return cache[0].index_select(0, blocks).permute(0, 2, 3, 1)
+
+
+def _interleaved(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
+    """(blocks, 2, block, kv_heads, size): FlashInfer and Triton."""
+    return cache[:, 0].index_select(0, blocks).permute(0, 2, 3, 1)
+
+
+LAYOUTS = (
+    Layout("cpu, transposed", _cpu_transposed),
+    Layout("cpu, plain", _cpu_plain),
+    Layout("packed", _packed),
+    Layout("stacked", _stacked),
+    Layout("interleaved", _interleaved),
+)
+
+
+def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> Layout | None:
+    """The one layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), else None.
+
+    A slot is block * block size + place in the block; negative ones are padding. Layouts differ
+    in where the second key of a block lies, so first keys alone may fit several of them.
+    """
+    real = (slots >= 0).nonzero().flatten()[:CHECKED]
+    key, slots = key[real], slots[real]
+    if not len(slots):
+        return None
+    fitting = [layout for layout in LAYOUTS if _fits(layout, cache, key, slots)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _fits(layout: Layout, cache: Tensor, key: Tensor, slots: Tensor) -> bool:
+    size, heads = key.shape[-1], key.shape[-2]
+    try:
+        block = layout.block_size(cache, size)
+        picked = layout.pick(cache, slots // block, size)
+    except (RuntimeError, IndexError, ValueError):  # the cache has another shape
+        return False
+    if picked.shape[1:] != (heads, size, block):
+        return False
+    rows = torch.arange(len(slots), device=slots.device)
+    return torch.equal(picked[rows, :, :, slots % block], key.to(picked.dtype))
+
 
 log = logging.getLogger(f"vllm.{NAME}")
 UNKNOWN_LAYOUT = (

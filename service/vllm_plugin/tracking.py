@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from service.engines.attention_torch import Maxima
 from service.vllm_plugin import NAME
-from service.vllm_plugin.attention import Maxima
 
 FORGOTTEN_S = 300.0  # an ended call that its API server never released is dropped after this
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.vllm_plugin.hooks import Hooks
+from service.vllm_plugin.packets import Packer, Packet, rows_of
 from service.vllm_plugin.support import obstacle, unsupported_version
-from service.vllm_plugin.wire import Packer, Packet, rows_of
 
 
 class SignalsExtension:

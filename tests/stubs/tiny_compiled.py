@@ -61,7 +61,7 @@ def _weights(compiled: Path) -> dict[str, Any]:
     import onnx
     from onnx import numpy_helper
 
-    from service.engines.compiled.card import EmbeddedCard
+    from service.engines.compiled import EmbeddedCard
     from service.workshop.compilation.quantisation import Quantised, dequantise
 
     card = EmbeddedCard.model_validate_json((compiled / "embedded.json").read_bytes())

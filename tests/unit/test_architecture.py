@@ -38,6 +38,16 @@ CONCRETE = (
     "service.retrieval.stores.qdrant_store",
 )
 
+# What the plugin, which runs in vLLM's environment, may use of the rest.
+SHARED_WITH_VLLM = {
+    "service.core.concurrency",
+    "service.engines.attention_torch",
+    "service.engines.base",
+    "service.engines.encoding",
+    "service.engines.output",
+    "service.engines.signals",
+}
+
 
 def parts() -> dict[Path, str]:
     """Every module with the part that it belongs to, but for the package's own `__init__.py`."""
@@ -74,6 +84,32 @@ def test_only_openers_name_implementations() -> None:
         if name.startswith(CONCRETE)
     ]
     assert not concrete
+
+
+def test_the_vllm_plugin_shares_only_the_wire() -> None:
+    used: set[str] = set()
+    users: set[str] = set()
+    for path, own in parts().items():
+        for name in imports_of(path):
+            inside = name.startswith("service.vllm_plugin")
+            if own == "vllm_plugin" and not inside:
+                used.add(name)
+            elif own != "vllm_plugin" and inside:
+                users.add(f"{path} imports {name}")
+    assert used == SHARED_WITH_VLLM
+    assert users == {
+        "engines/vllm_command.py imports service.vllm_plugin",
+        "engines/vllm_wire.py imports service.vllm_plugin",
+    }
+
+
+def test_what_the_vllm_plugin_shares_brings_little_with_it() -> None:
+    brought, new = set(SHARED_WITH_VLLM), set(SHARED_WITH_VLLM)
+    while new:
+        files = [Path(*name.split(".")[1:]).with_suffix(".py") for name in new]
+        new = {name for file in files for name in imports_of(file)} - brought
+        brought |= new
+    assert brought - SHARED_WITH_VLLM == {"service.core.domain", "service.core.errors"}
 
 
 def test_http_sessions_are_opened_in_one_place() -> None:

@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engines.batching.admission import Admission, advance
-from service.engines.batching.attention import attention_rows, entropies, rows_per_block
-from service.engines.batching.constraints import SchemaCompiler
-from service.engines.batching.jobs import AnyJob, Call, deliver
-from service.engines.batching.reading import Reading
-from service.engines.batching.rows import Row
-from service.engines.batching.signal_rows import SignalRow
-from service.engines.embedded.network import Network
-from service.engines.embedded.slots import Slots
+from service.engines.attention_numpy import attention_rows, entropies, rows_per_block
+from service.engines.batch.admission import Admission, advance
+from service.engines.batch.constraints import SchemaCompiler
+from service.engines.batch.rows import Reading, Row, SignalRow
+from service.engines.batch.worker import AnyJob, Call, deliver
+from service.engines.embedded.network import Network, Slots
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
-from service.engines.batching.generator import BatchedGenerator
-from service.engines.batching.jobs import BatchEngine
+from service.core.errors import EngineFailure
+from service.engines.batch.generator import BatchedGenerator
+from service.engines.batch.worker import BatchEngine
+from service.engines.compiled import (
+    MODEL_FILE,
+    TOKENIZER_FILE,
+    check_files,
+    read_card,
+)
 
 READER: Final = Path(__file__).parents[2] / "models" / "reader"
 
@@ -19,12 +27,28 @@ class EmbeddedGenerator(BatchedGenerator):
         return self._settings.model or str(READER)
 
     def _load(self) -> BatchEngine:
-        from service.engines.embedded.loading import load_engine  # noqa: PLC0415
+        """Check the files' digests, then load them. Raises EngineFailure saying what is wrong."""
+        folder = Path(self._model)
+        card = read_card(self._name, folder)
+        check_files(self._name, folder, card)
+        try:
+            import jinja2  # noqa: F401, PLC0415
+            import numpy  # noqa: F401, PLC0415
+            import onnxruntime  # noqa: F401, PLC0415
+            from tokenizers import Tokenizer  # noqa: PLC0415
+        except ImportError as error:
+            raise EngineFailure(
+                f"engine {self._name!r} is of kind embedded and needs {error.name}: pip install "
+                f"'revelator[local]', or set engines.{self._name}.kind"
+            ) from None
+        from service.engines.embedded.engine import Engine  # noqa: PLC0415
+        from service.engines.embedded.network import Network  # noqa: PLC0415
+        from service.engines.embedded.tokenizer import CompiledTokenizer  # noqa: PLC0415
+        from service.engines.encoding import PromptEncoder  # noqa: PLC0415
 
-        return load_engine(
-            self._name,
-            Path(self._model),
-            threads=self._threads,
-            constrained=self._constrained,
-            variables=self._settings.template_variables,
-        )
+        threads = max(1, min(os.cpu_count() or 1, self._threads))
+        network = Network(folder / MODEL_FILE, card.shape, threads=threads)
+        backend = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        encoder = PromptEncoder(CompiledTokenizer(backend, card), self._settings.template_variables)
+        ends = frozenset(card.ends)
+        return Engine(self._name, network, encoder, ends, constrained=self._constrained)

@@ -12,7 +12,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from service.engines.compiled.card import EmbeddedCard
+from service.engines.compiled import EmbeddedCard
 
 
 class CompiledTokenizer:

@@ -11,9 +11,8 @@ from functools import partial
 from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.pool.choice import Candidate, choose
-from service.engines.pool.health import share
-from service.engines.pool.member import Member
-from service.engines.pool.waiting import Waiter, WaitingCalls
+from service.engines.pool.member import Member, share
+from service.engines.pool.queue import Waiter, WaitingCalls
 
 
 class Admission:

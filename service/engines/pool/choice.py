@@ -7,6 +7,7 @@ Rendezvous hashing: Thaler and Ravishankar, 1998; bounded load: Mirrokni, Thorup
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,3 +48,25 @@ def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str
 def affinity(key: str, name: str) -> int:
     """The worker's score for a key, which is the same in every gateway and process."""
     return int.from_bytes(hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest())
+
+
+QUESTIONS = 1024  # the latest; a question that was forgotten may meet the worker again
+
+
+class Losses:
+    """Remembers workers by question; a call without a question is not remembered."""
+
+    def __init__(self, most: int = QUESTIONS) -> None:
+        self._most = most
+        self._workers: OrderedDict[str, frozenset[str]] = OrderedDict()
+
+    def add(self, question: str, worker: str) -> None:
+        if not question:
+            return
+        self._workers[question] = self.of(question) | {worker}
+        self._workers.move_to_end(question)
+        if len(self._workers) > self._most:
+            self._workers.popitem(last=False)
+
+    def of(self, question: str) -> frozenset[str]:
+        return self._workers.get(question, frozenset())

@@ -1,15 +1,92 @@
-"""One worker of a pool: its client, its models, and its calls."""
+"""One worker of a pool: its health, its client, its models, and its calls.
+
+Health is a value that results and probes change; times are monotonic seconds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from yarl import URL
 
+from service.core.settings import PoolSettings
 from service.engines.base import Generator
-from service.engines.pool.health import Health
-from service.engines.pool.waiting import Waiter
+from service.engines.pool.queue import Waiter
+
+Phase = Literal["joining", "up", "ejected", "draining"]
+
+LONGEST_EJECTION_S: Final = 60.0
+FEWEST_SHARE: Final = 0.1  # of its work that a worker gets when it has just come
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`joining`: what it serves is not known yet. `ejected`: it failed, until a probe after `until`
+    succeeds. `draining`: it was removed from the list for good. `since` is when the phase began.
+
+    `failures` counts consecutive failed calls and probes, `ejections` how often it was ejected
+    without `settings.forgive_s` of health in between.
+    """
+
+    phase: Phase = "joining"
+    since: float = 0.0
+    failures: int = 0
+    ejections: int = 0
+    until: float = 0.0
+
+    @property
+    def usable(self) -> bool:
+        return self.phase == "up"
+
+
+def succeeded(health: Health) -> Health:
+    """A call or a probe of a worker that is up succeeded."""
+    return replace(health, failures=0) if health.failures else health
+
+
+def joined(health: Health, now: float) -> Health:
+    """It reported what it serves: it is up, starting with the small share of a new worker."""
+    if health.phase in ("up", "draining"):
+        return succeeded(health)
+    return replace(health, phase="up", since=now, failures=0)
+
+
+def failed(
+    health: Health, now: float, settings: PoolSettings, jitter: float, *, dead: bool = False
+) -> Health:
+    """A call or probe failed. `dead`: the connection was not accepted, which ejects it at once.
+
+    `jitter` in [0, 1) spreads the times at which gateways retry it.
+    """
+    failures = health.failures + 1
+    tolerated = health.phase == "up" and not dead and failures < settings.eject_after
+    if tolerated or health.phase == "draining":
+        return replace(health, failures=failures)
+    calm = health.phase == "up" and now - health.since >= settings.forgive_s
+    ejections = 1 if calm else health.ejections + 1
+    pause = min(LONGEST_EJECTION_S, settings.eject_s * 2.0 ** (ejections - 1)) * (1 + jitter) / 2
+    return Health("ejected", now, failures, ejections, now + pause)
+
+
+def leaving(health: Health, now: float) -> Health:
+    """It is no longer in the list: it finishes its calls and gets no new ones."""
+    return health if health.phase == "draining" else Health("draining", now)
+
+
+def returned(health: Health, now: float) -> Health:
+    """It is in the list again."""
+    return Health("joining", now) if health.phase == "draining" else health
+
+
+def share(health: Health, now: float, settings: PoolSettings) -> float:
+    """The part of its normal share of work that it gets, from 0.1 to 1 over `slow_start_s`."""
+    if settings.slow_start_s <= 0:
+        return 1.0
+    grown = (now - health.since) / settings.slow_start_s
+    return min(1.0, FEWEST_SHARE + (1 - FEWEST_SHARE) * grown)
+
 
 Connect = Callable[[str], Generator]
 

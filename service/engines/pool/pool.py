@@ -12,11 +12,11 @@ from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities, Delta, GenerationRequest
 from service.engines.pool.admission import Admission, outage
-from service.engines.pool.losses import Losses
+from service.engines.pool.choice import Losses
 from service.engines.pool.member import Connect, Member
+from service.engines.pool.queue import Waiter
 from service.engines.pool.report import PoolObserver, WorkerState
 from service.engines.pool.upkeep import Upkeep
-from service.engines.pool.waiting import Waiter
 from service.engines.signals import (
     ScoreRequest,
     Scoring,

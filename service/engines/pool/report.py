@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from service.engines.pool.health import Phase
+from service.engines.pool.member import Phase
 
 
 class PoolObserver(Protocol):

@@ -13,17 +13,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from service.engines.batching.admission import Admission, advance
-from service.engines.batching.constraints import SchemaCompiler
-from service.engines.batching.jobs import AnyJob, Call, deliver
-from service.engines.batching.reading import Reading
-from service.engines.batching.rows import Row
-from service.engines.batching.signal_rows import SignalRow
+from service.engines.batch.admission import Admission, advance
+from service.engines.batch.constraints import SchemaCompiler
+from service.engines.batch.rows import Reading, Row, SignalRow
+from service.engines.batch.worker import AnyJob, Call, deliver
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
 from service.engines.transformers.cache import CachedRow, merge, new_cache, padding_mask
-from service.engines.transformers.scoring import score
-from service.engines.transformers.taps import RowTap, last_layer, make_tappable
+from service.engines.transformers.taps import RowTap, last_layer, make_tappable, score
 
 PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
 WASTE = 1.25  # longest over shortest prompt of one prefill pass

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from service.core.errors import ConfigurationError
-from service.engines.batching.generator import BatchedGenerator
-from service.engines.batching.jobs import BatchEngine
+from pathlib import Path
+
+from service.core.errors import ConfigurationError, EngineFailure
+from service.core.offline import import_transformers
+from service.engines.batch.generator import BatchedGenerator
+from service.engines.batch.worker import BatchEngine
 
 
 class LocalGenerator(BatchedGenerator):
@@ -26,12 +29,42 @@ class LocalGenerator(BatchedGenerator):
         return self._settings.model
 
     def _load(self) -> BatchEngine:
-        from service.engines.transformers.loading import load_engine  # noqa: PLC0415
+        """Load model and tokenizer, without a network. Raises EngineFailure saying what is missing.
 
-        return load_engine(
-            self._name,
-            self._model,
-            threads=self._threads,
-            constrained=self._constrained,
-            variables=self._settings.template_variables,
+        On CUDA the weights keep their type.
+        """
+        name, model = self._name, self._model
+        _check_folder(name, Path(model))
+        try:
+            torch, transformers = import_transformers()
+        except ImportError as error:
+            raise EngineFailure(
+                f"engine {name!r} is of kind local and needs {error.name}: pip install "
+                f"'revelator[transformers]', or set engines.{name}.kind"
+            ) from None
+        from service.engines.encoding import PromptEncoder  # noqa: PLC0415
+        from service.engines.transformers.engine import Engine  # noqa: PLC0415
+
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), self._threads)))
+        on_gpu = torch.cuda.is_available()
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
+            network = transformers.AutoModelForCausalLM.from_pretrained(
+                model, local_files_only=True, dtype="auto" if on_gpu else torch.float32
+            )
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise EngineFailure(
+                f"engine {name!r} cannot load the model at {model}: {reason}"
+            ) from None
+        network = network.to("cuda" if on_gpu else "cpu").eval()
+        encoder = PromptEncoder(tokenizer, self._settings.template_variables)
+        return Engine(name, network, encoder, constrained=self._constrained)
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise EngineFailure(
+            f"engine {name!r}: there is no model at {folder} (config.json is missing); set "
+            f"engines.{name}.model to a model folder, or engines.{name}.urls to a server"
         )

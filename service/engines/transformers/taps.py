@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from service.engines.batching.signal_rows import SignalRow
-from service.vllm_plugin.attention import attention_rows
+from service.engines.attention_torch import attention_rows, entropies, rows_per_block
+from service.engines.batch.rows import Reading, SignalRow
+from service.engines.signals import Scoring
 
 IMPLEMENTATION = "revelator_tapped_sdpa"
 
@@ -76,3 +78,50 @@ def _attend(
     if tap is not None and module.layer_idx == tap.layer:
         tap.see(query, key, options.get("scaling") or query.shape[-1] ** -0.5)
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+
+class ReadingTap:
+    """The tap of a pass over several texts, padded on the right."""
+
+    def __init__(self, layer: int, readings: Sequence[Reading]) -> None:
+        self.layer = layer
+        self._readings = readings
+
+    def see(self, query: Tensor, key: Tensor, scale: float) -> None:
+        for number, reading in enumerate(self._readings):
+            length = len(reading.ids)
+            size = rows_per_block(query.shape[1], length)
+            for first in range(0, length, size):
+                end = min(first + size, length)
+                block = query[number, :, first:end].transpose(0, 1)
+                keys = key[number, :, :end].transpose(1, 2)
+                reading.see(attention_rows(block, keys, first, scale).cpu().numpy())
+
+
+def score(network: Any, readings: Sequence[Reading]) -> list[Scoring]:
+    """Results in the order of `readings`."""
+    longest = max(len(reading.ids) for reading in readings)
+    ids = torch.zeros(len(readings), longest, dtype=torch.long)
+    for number, reading in enumerate(readings):
+        ids[number, : len(reading.ids)] = torch.tensor(reading.ids)
+    with_numbers = any(reading.job.request.entropies for reading in readings)
+    output = network(
+        input_ids=ids.to(network.device),
+        use_cache=False,
+        logits_to_keep=0 if with_numbers else 1,
+        tap=ReadingTap(last_layer(network), readings),
+    )
+    return [
+        reading.result(_numbers(output.logits[n], reading) if with_numbers else None)
+        for n, reading in enumerate(readings)
+    ]
+
+
+def _numbers(logits: Tensor, reading: Reading) -> list[list[float]] | None:
+    if not reading.job.request.entropies:
+        return None
+    targets = torch.tensor(reading.ids[1:], device=logits.device)
+    if not len(targets):
+        return [[], []]
+    found: list[list[float]] = entropies(logits[: len(targets)], targets).tolist()
+    return found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.core.files import write_whole
-from service.engines.compiled.card import (
+from service.engines.compiled import (
     CARD_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,

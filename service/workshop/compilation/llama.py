@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-from service.engines.compiled.card import MODEL_FILE, ModelShape
-from service.engines.compiled.names import (
+from service.engines.compiled import (
     ENDS,
     IDS,
     LOGITS,
+    MODEL_FILE,
     POSITIONS,
     QUERIES,
     TOTAL,
     WANTED,
+    ModelShape,
     past,
     present,
 )

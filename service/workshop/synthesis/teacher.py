@@ -18,7 +18,7 @@ from service.core.errors import (
     Overloaded,
 )
 from service.engines.base import GenerationRequest, Generator, complete
-from service.engines.thinking import strip_thinking
+from service.engines.reasoning import strip_thinking
 from service.workshop.synthesis.contract import Ask, Dropped, Reply
 
 FAILURES: Final = 5  # of one call that may be followed by another try

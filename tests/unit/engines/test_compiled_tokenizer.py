@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.engines.base import Message
-from service.engines.compiled.card import EmbeddedCard
+from service.engines.compiled import EmbeddedCard
 from service.engines.embedded.tokenizer import CompiledTokenizer
 from service.engines.encoding import PromptEncoder
 from tests.conftest import need

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engines.base import GenerationRequest, Message
-from service.engines.encoding import Detokenizer, PromptEncoder
+from service.engines.encoding import PromptEncoder
+from service.engines.output import Detokenizer
 from tests.conftest import need
 from tests.stubs.tiny_model import CHATML_TEMPLATE, save_tokenizer
 

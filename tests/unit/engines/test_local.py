@@ -16,7 +16,7 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineTimeout, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.base import Delta, GenerationRequest, Message, complete
-from service.engines.encoding import Detokenizer
+from service.engines.output import Detokenizer
 from service.engines.transformers import LocalGenerator
 from tests.unit.engines.conftest import OpenLocal
 

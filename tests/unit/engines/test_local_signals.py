@@ -12,7 +12,7 @@ import pytest
 
 from service.core.errors import EngineFailure
 from service.engines.base import GenerationRequest, complete
-from service.engines.draft_text import DraftText
+from service.engines.output import DraftText
 from service.engines.signals import DraftToken, ScoreRequest, SignalGenerator, SignalRequest
 from service.engines.transformers import LocalGenerator
 from tests.stubs.tiny_model import save_tiny_model

@@ -18,8 +18,7 @@ from service.engines.base import (
     complete,
 )
 from service.engines.openai import OpenAIGenerator
-from service.engines.reasoning import Reasoning, ReasoningMode
-from service.engines.thinking import strip_thinking
+from service.engines.reasoning import Reasoning, ReasoningMode, strip_thinking
 from tests.stubs.openai_server import StubServer
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engines.text_stream import EventLines, StopCutter
+from service.engines.openai_wire import EventLines
+from service.engines.output import StopCutter
 
 TEXTS = st.text(alphabet="ab\n# ", max_size=30)
 STOPS = st.lists(st.text(alphabet="ab\n#", min_size=1, max_size=4), max_size=3)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engines.thinking import ThinkFilter, strip_thinking
+from service.engines.reasoning import ThinkFilter, strip_thinking
 
 CASES = [
     ("Paris", "Paris"),

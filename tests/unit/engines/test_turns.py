@@ -9,8 +9,8 @@ import pytest
 from service.core.errors import EngineFailure
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Message, complete
+from service.engines.encoding import fold_system, merge_turns, simplest
 from service.engines.openai import OpenAIGenerator
-from service.engines.turns import fold_system, merge_turns, simplest
 from tests.stubs.openai_server import StubServer
 
 CHAT = (

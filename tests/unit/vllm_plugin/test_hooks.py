@@ -8,8 +8,8 @@ from tests.conftest import need
 
 torch = need("torch")
 
+from service.vllm_plugin.packets import NOT_FINITE, Packer  # noqa: E402
 from service.vllm_plugin.tracking import Tracked, Wish  # noqa: E402
-from service.vllm_plugin.wire import NOT_FINITE, Packer  # noqa: E402
 from tests.unit.vllm_plugin.fake_runner import FakeRequest, FakeRunner  # noqa: E402
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2]

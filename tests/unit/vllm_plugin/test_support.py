@@ -16,7 +16,7 @@ need("torch")
 
 from service.engines.vllm_command import worker_command
 from service.vllm_plugin import EXTENSION
-from service.vllm_plugin.ledger import Full, Ledger, bytes_of
+from service.vllm_plugin.calls import Full, Ledger, bytes_of
 from service.vllm_plugin.plugin import SignalsPlugin
 from service.vllm_plugin.routes import PluginState
 from service.vllm_plugin.support import obstacle, unsupported_version

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from service.engines.thinking import strip_thinking
+from service.engines.reasoning import strip_thinking
 
 _END_OF_TURN = re.compile(
     r"</s>|<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|end|eot)\|>|<end_of_turn>"

@@ -13,9 +13,8 @@ from yarl import URL
 from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.pool.admission import Admission
-from service.engines.pool.health import Health
-from service.engines.pool.member import Member, Profile
-from service.engines.pool.waiting import Waiter
+from service.engines.pool.member import Health, Member, Profile
+from service.engines.pool.queue import Waiter
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 from yarl import URL
 
 from service.core.errors import EngineFailure
-from service.engines.pool.discovery import addresses
+from service.engines.pool.upkeep import addresses
 
 pytestmark = pytest.mark.anyio
 

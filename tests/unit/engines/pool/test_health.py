@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from service.core.settings import PoolSettings
-from service.engines.pool.health import (
+from service.engines.pool.member import (
     LONGEST_EJECTION_S,
     Health,
     failed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.engines.pool.losses import Losses
+from service.engines.pool.choice import Losses
 
 
 def test_workers_are_remembered_by_question() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from service.engines.output import Draft
 from service.engines.signals import AttentionUpdate
-from service.vllm_plugin.draft import Draft
 
 NUMBERS = [(float(n), -float(n)) for n in range(9)]
 UPDATES = [(AttentionUpdate(n, 0.5, 0.25),) for n in range(9)]

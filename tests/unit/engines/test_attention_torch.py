@@ -1,6 +1,10 @@
-"""Rows and running maxima against the whole attention matrix."""
+"""Attention, maxima and entropies against plain computations."""
 
 from __future__ import annotations
+
+import math
+
+import pytest
 
 from tests.conftest import need
 
@@ -9,11 +13,13 @@ torch = need("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from service.vllm_plugin.attention import (  # noqa: E402
+from service.engines import attention_torch  # noqa: E402
+from service.engines.attention_torch import (  # noqa: E402
     MOST_WEIGHTS,
     Maxima,
     attention_rows,
     decode_rows,
+    entropies,
     rows_per_block,
 )
 
@@ -89,3 +95,35 @@ def test_maxima_do_not_depend_on_the_chunks(length: int, cuts: set[int], single:
 def test_blocks_of_rows_are_bounded() -> None:
     assert rows_per_block(32, 2048) * 32 * 2048 <= MOST_WEIGHTS
     assert rows_per_block(10**6, 10**6) == 1
+
+
+torch = need("torch")
+
+
+def test_known_distributions() -> None:
+    certain, even, half = [100.0, 0, 0, 0], [3.0] * 4, [5.0, 5.0, -math.inf, -math.inf]
+
+    values = entropies(torch.tensor([certain, even, half]))
+
+    assert values[0].tolist() == pytest.approx([0, math.log(4), math.log(2)], abs=1e-6)
+    assert values[1].tolist() == pytest.approx([0, -math.log(4), -math.log(2)], abs=1e-6)
+
+
+def test_targets_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(7, 50, generator=torch.Generator().manual_seed(0)) * 4
+    targets = torch.arange(7) * 3
+    logs = logits.double().log_softmax(-1)
+    monkeypatch.setattr(attention_torch, "MOST_LOGITS", 120)  # two rows a block
+
+    values = entropies(logits.bfloat16().float(), targets)
+    exact = entropies(logits, targets)
+
+    expected = torch.stack([-(logs.exp() * logs).sum(-1), logs[torch.arange(7), targets]])
+    torch.testing.assert_close(exact, expected.float(), atol=1e-5, rtol=0)
+    assert values.shape == (2, 7)
+
+
+def test_a_logit_that_is_no_number_spoils_its_row_only() -> None:
+    values = entropies(torch.tensor([[1.0, math.nan], [1.0, 1.0]]))
+
+    assert values.isnan().tolist() == [[True, False], [True, False]]

@@ -9,8 +9,8 @@ from tests.conftest import need
 torch = need("torch")
 
 from service.vllm_plugin.collector import Inbox  # noqa: E402
+from service.vllm_plugin.packets import NOTHING, Packer, RankMerger  # noqa: E402
 from service.vllm_plugin.tracking import OfStep, Tracked, Wish  # noqa: E402
-from service.vllm_plugin.wire import NOTHING, Packer, RankMerger  # noqa: E402
 
 PROMPT, LENGTH = [5, 6, 7], 9
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.core.errors import EngineFailure
 from service.engines.base import Delta, GenerationRequest
-from service.engines.batching.constraints import (
+from service.engines.batch.constraints import (
     ChoiceConstraint,
     Constraint,
     Logits,
@@ -16,11 +16,10 @@ from service.engines.batching.constraints import (
     TrieNode,
     build_trie,
 )
-from service.engines.batching.jobs import AnyJob, Call, Item, Job, SignalJob, deliver
-from service.engines.batching.reading import Reading, open_reading
-from service.engines.batching.rows import Row
-from service.engines.batching.signal_rows import SignalRow
-from service.engines.encoding import CONTEXT_TAIL, Detokenizer, PromptEncoder
+from service.engines.batch.rows import Reading, Row, SignalRow, open_reading
+from service.engines.batch.worker import AnyJob, Call, Item, Job, SignalJob, deliver
+from service.engines.encoding import PromptEncoder
+from service.engines.output import CONTEXT_TAIL, Detokenizer
 from service.engines.signals import SignalDelta
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.engines.pool.waiting import Waiter, WaitingCalls
+from service.engines.pool.queue import Waiter, WaitingCalls
 
 
 def drain(calls: WaitingCalls) -> list[Waiter]:

@@ -1,4 +1,7 @@
-"""Attention of the last layer from queries and cached keys; maxima that run along with the rows."""
+"""Attention of the last layer, maxima over its rows, and entropies of logits; in torch.
+
+`service.engines.attention_numpy` has the same in numpy, for the embedded engine.
+"""
 
 from __future__ import annotations
 
@@ -84,3 +87,32 @@ class Maxima:
     def means(self) -> Tensor:
         """Means over heads: (2, size), the maxima over q >= k and over q > k."""
         return self._state[:, :, : self.size].mean(dim=1)
+
+
+MOST_LOGITS = 2**24  # of one block of rows: 64 MB in float32
+
+
+def entropies(logits: Tensor, targets: Tensor | None = None) -> Tensor:
+    """(2, rows) in float32: entropies, and log-probabilities of `targets` (rows,).
+
+    Without targets those of the most likely token, which a greedy request takes. A logit of minus
+    infinity counts nothing; a NaN makes its row's values NaN.
+    """
+    rows = max(1, MOST_LOGITS // logits.shape[-1])
+    values = [
+        _entropies(
+            logits[at : at + rows].float(), targets if targets is None else targets[at:][:rows]
+        )
+        for at in range(0, len(logits), rows)
+    ]
+    return torch.cat(values, dim=1)
+
+
+def _entropies(logits: Tensor, targets: Tensor | None) -> Tensor:
+    mass = logits.logsumexp(dim=-1)
+    if targets is None:
+        chosen = logits.amax(dim=-1)
+    else:
+        chosen = logits.gather(1, targets[:, None]).squeeze(1)
+    weights = (logits - mass[:, None]).exp_()
+    return torch.stack([torch.special.entr(weights).sum(dim=-1), chosen - mass])

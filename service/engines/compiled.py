@@ -1,4 +1,11 @@
-"""`embedded.json`: what the folder of an embedded model holds, and how it is read back."""
+"""What the folder of a compiled model holds (`embedded.json`), and what its graph takes and gives.
+
+The graph takes `ids` and `positions` (rows, tokens) in int64; `ends` (rows,) in int32, the last
+filled position of each row after the pass; `total`, the largest of them plus 1; `wanted` (n,) in
+int64, places in the flattened (rows * tokens) whose logits are computed; the cache, per layer
+(rows, kv_heads, room, size), written in place. It gives `logits` (n, vocabulary) and `queries`
+(rows, tokens, heads * size) of the last layer, rotated as the keys in its cache are.
+"""
 
 from __future__ import annotations
 
@@ -98,3 +105,20 @@ def check_files(name: str, folder: Path, card: EmbeddedCard) -> None:
 def digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+IDS = "ids"
+POSITIONS = "positions"
+ENDS = "ends"
+TOTAL = "total"
+WANTED = "wanted"
+LOGITS = "logits"
+QUERIES = "queries"
+
+
+def past(layer: int, kind: str) -> str:
+    return f"past.{layer}.{kind}"
+
+
+def present(layer: int, kind: str) -> str:
+    return f"present.{layer}.{kind}"

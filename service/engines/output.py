@@ -1,0 +1,285 @@
+"""From the ids that a model writes to text: characters, stop strings, and the tokens of a draft.
+
+Pure; everything is fed piece by piece, however it is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from service.engines.base import FinishReason
+from service.engines.encoding import PromptEncoder
+from service.engines.signals import AttentionUpdate, DraftToken, ScoreRequest, Span
+
+
+class Decoder(Protocol):
+    """`service.engines.encoding.Detokenizer`."""
+
+    def feed(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Placed:
+    """A token; `span` is None while the character it belongs to is not whole."""
+
+    id: int
+    text: str = ""
+    span: Span | None = None
+
+
+class DraftText:
+    """Feed it ids. A stop string ends the text and is cut off it, with the tokens inside it."""
+
+    def __init__(self, decoder: Decoder, stops: Sequence[str] = ()) -> None:
+        self.text = ""
+        self.tokens: list[Placed] = []
+        self.stopped = False
+        self._decoder = decoder
+        self._stops = [stop for stop in stops if stop]
+        self._longest = max(map(len, self._stops), default=0)
+
+    def feed(self, token: int) -> None:
+        self.tokens.append(Placed(token))
+        self._add(self._decoder.feed(token))
+
+    def end(self, token: int | None = None) -> None:
+        """The text is over; `token` is the special one that ended it."""
+        if not self.stopped:
+            self._place(self._decoder.flush())
+            for placed in self.tokens:
+                placed.span = placed.span or (len(self.text), len(self.text))
+            if token is not None:
+                self.tokens.append(Placed(token, "", (len(self.text), len(self.text))))
+
+    @property
+    def certain(self) -> int:
+        """How many tokens are settled: placed, and no part of what may become a stop string."""
+        end = len(self.text) - self._partial_stop()
+        count = 0
+        for placed in self.tokens:
+            if placed.span is None or (not self.stopped and placed.span[1] > end):
+                break
+            count += 1
+        return count
+
+    def _add(self, text: str) -> None:
+        if text:
+            self._place(text)
+            self._stop(len(self.text) - len(text))
+
+    def _place(self, text: str) -> None:
+        span = (len(self.text), len(self.text) + len(text))
+        waiting = [placed for placed in self.tokens if placed.span is None]
+        for placed in waiting:
+            placed.span = span
+        if waiting:
+            waiting[-1].text = text
+            self.text += text
+
+    def _stop(self, before: int) -> None:
+        """Cut at the stop string that is whole first, looking behind place `before`."""
+        begin = max(0, before - self._longest + 1)
+        found = [
+            (at + len(stop), at) for stop in self._stops if (at := self.text.find(stop, begin)) >= 0
+        ]
+        if not found:
+            return
+        cut = min(found)[1]
+        self.stopped, self.text = True, self.text[:cut]
+        self.tokens = [placed for placed in self.tokens if placed.span and placed.span[0] < cut]
+        for placed in self.tokens:
+            first, last = placed.span or (cut, cut)
+            placed.text = placed.text[: max(0, cut - first)]
+            placed.span = (first, min(last, cut))
+
+    def _partial_stop(self) -> int:
+        for length in range(min(self._longest - 1, len(self.text)), 0, -1):
+            if any(stop.startswith(self.text[-length:]) for stop in self._stops):
+                return length
+        return 0
+
+
+def place_tokens(encoder: PromptEncoder, request: ScoreRequest) -> tuple[list[int], list[Span]]:
+    """The ids that a request wants read, and where they lie in its text (see `ScoreRequest`)."""
+    if request.text is not None:
+        return encoder.encode_with_spans(request.text, bos=request.bos)
+    draft = DraftText(Detokenizer(encoder.backend))
+    for token in request.token_ids:
+        draft.feed(token)
+    draft.end()
+    start, before = encoder.encode_with_spans("", bos=request.bos)
+    return (
+        [*start, *request.token_ids],
+        [*before, *(placed.span or (0, 0) for placed in draft.tokens)],
+    )
+
+
+def wanted_tokens(spans: Sequence[Span], request: ScoreRequest) -> list[int]:
+    """The tokens whose rows a request wants: those it overlaps, but the first, which has none."""
+    return [
+        number
+        for number, (begin, end) in enumerate(spans)
+        if number and any(begin < last and end > first for first, last in request.row_spans)
+    ]
+
+
+LONGEST_CHARACTER = 4  # bytes in UTF-8, and so byte tokens
+CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
+
+
+class Detokenizer:
+    """Turns the ids of one output into text, piece by piece.
+
+    Bytes of an unfinished character are held back; a decoder that drops a first space does so only
+    at the start of the output (`context`, the end of a raw prompt, keeps that one too).
+    """
+
+    def __init__(self, backend: Any, context: Sequence[int] = ()) -> None:
+        self._backend = backend
+        self._ids = list(context)
+        self._begin = 0
+        self._read = len(self._ids)
+        self._unfinished = 0
+
+    def feed(self, token: int) -> str:
+        """Take the next id, return the text that is now certain."""
+        self._ids.append(token)
+        new = self._new_text()
+        if new.endswith("\ufffd"):
+            self._unfinished += 1
+            if self._unfinished < LONGEST_CHARACTER:
+                return ""
+        self._unfinished = 0
+        if new:
+            self._begin, self._read = self._read, len(self._ids)
+        return new
+
+    def flush(self) -> str:
+        """Return what was held back, without a character that never became whole."""
+        new = self._new_text()
+        self._begin = self._read = len(self._ids)
+        return new.rstrip("\ufffd")
+
+    def _new_text(self) -> str:
+        known = self._decode(self._ids[self._begin : self._read])
+        return self._decode(self._ids[self._begin :])[len(known) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._backend.decode(ids, skip_special_tokens=True))
+
+
+class StopCutter:
+    """Cuts text that arrives in pieces at the first stop string, which is not part of the output.
+
+    An end of the text that may still become a stop string is held back, so that no part of one is
+    ever shown. Of several, the one that is whole first counts, however the text is cut.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, text: str) -> str:
+        """Take the next piece, return what can be shown; "" for ever once `stopped`."""
+        if not self._stops:
+            return text
+        if self.stopped:
+            return ""
+        held = self._held + text
+        found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return held[: min(found)[1]]
+        keep = self._partial_stop(held)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def flush(self) -> str:
+        """Return what was held back, at the end of the text."""
+        rest, self._held = self._held, ""
+        return rest
+
+    def _partial_stop(self, text: str) -> int:
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            tail = text[len(text) - length :]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0
+
+
+class Draft:
+    """Joins ids, texts and signals, which arrive apart; `take` gives the tokens that are whole.
+
+    Tokens that may belong to a stop string, or to a character that is not whole, are held back.
+    With `attention` a token also waits for its own row, but for the last one of the call, which
+    has none: the engine computes a row only to write another token.
+    """
+
+    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str], *, attention: bool) -> None:
+        self.finish: FinishReason | None = None
+        self.generated = 0
+        self._text = DraftText(detokenizer, stop)
+        self._attention = attention
+        self._taken = 0
+        self._numbers: list[tuple[float, float]] = []
+        self._updates: list[Sequence[AttentionUpdate]] = []
+
+    @property
+    def complete(self) -> bool:
+        """Every token of the finished draft has been taken."""
+        return self.finish is not None and self._taken == len(self._text.tokens)
+
+    def add_tokens(self, ids: Sequence[int], ends: FinishReason | None = None) -> None:
+        """Take the next ids; with `ends` they are the last, and `stop` says: by an end token."""
+        for number, token in enumerate(ids):
+            if self.finish is not None:
+                return
+            self.generated += 1
+            if ends == "stop" and number == len(ids) - 1:
+                self._text.end(token)
+                self.finish = "stop"
+                return
+            self._text.feed(token)
+            if self._text.stopped:
+                self.finish = "stop"
+        if ends is not None and self.finish is None:
+            self._text.end()
+            self.finish = ends
+
+    def add_signals(
+        self,
+        numbers: Iterable[tuple[float, float]],
+        updates: Iterable[Sequence[AttentionUpdate]],
+    ) -> None:
+        """Take entropies with log-probabilities, and the updates of the next rows."""
+        self._numbers += numbers
+        self._updates += updates
+
+    def take(self) -> list[DraftToken]:
+        """The next tokens of which all is known."""
+        settled = len(self._text.tokens) if self.finish else self._text.certain
+        begin = self._taken
+        while self._taken < settled and self._has_signals(self._taken):
+            self._taken += 1
+        return [self._token(number) for number in range(begin, self._taken)]
+
+    def _token(self, number: int) -> DraftToken:
+        placed, (entropy, logprob) = self._text.tokens[number], self._numbers[number]
+        has_row = self._attention and not self._is_last(number)
+        updates = tuple(self._updates[number]) if has_row else ()
+        span = placed.span or (len(self._text.text), len(self._text.text))
+        return DraftToken(placed.id, placed.text, span, entropy, logprob, updates)
+
+    def _has_signals(self, number: int) -> bool:
+        has_row = number < len(self._updates) or not self._attention or self._is_last(number)
+        return has_row and number < len(self._numbers)
+
+    def _is_last(self, number: int) -> bool:
+        """Is it the last token that the engine generated for this draft?"""
+        return self.finish is not None and number == self.generated - 1
