@@ -238,9 +238,9 @@ async def test_weights_in_several_files_are_the_weights(
     open_embedded: OpenEmbedded, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("onnx")
-    from service.workshop.compilation import graph
+    from service.workshop.compilation import llama
 
-    monkeypatch.setattr(graph, "LARGEST_FILE", 60_000)
+    monkeypatch.setattr(llama, "LARGEST_FILE", 60_000)
     parts = save_tiny_compiled(tmp_path)
 
     assert len(list(parts.glob("weights.*.bin"))) > 2
