@@ -27,14 +27,14 @@ from service.engines.factory import open_generator
 from service.engines.pool.report import UNOBSERVED, Pool, PoolObserver
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
-from service.retrieval.search.held import HeldRetriever
+from service.retrieval.search.snapshot import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.registry import check_loop
 from service.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from service.retrieval.opened import EmbeddedStores
+    from service.retrieval.factory import EmbeddedStores
 
 MAX_STEPS: Final = 20
 MAX_TOP_K: Final = 100
@@ -141,7 +141,7 @@ class Runtime:
         if self.stores is None:
             yield self.retriever
         else:
-            async with HeldRetriever(self.retriever, self.stores.collections.hold) as held:
+            async with SnapshotRetriever(self.retriever, self.stores.collections.hold) as held:
                 yield held
 
     def _inquiry(self, request: QuestionRequest, answer_id: str, retriever: Retriever) -> Inquiry:
@@ -250,7 +250,7 @@ async def open_runtime(
         metrics = Metrics()
         stores = None
         if retriever is None:
-            from service.retrieval.opened import open_embedded  # noqa: PLC0415
+            from service.retrieval.factory import open_embedded  # noqa: PLC0415
 
             stores = await stack.enter_async_context(open_embedded(settings, metrics))
             retriever = stores.retriever

@@ -14,7 +14,7 @@ from service.encoders.checkpoint import CheckpointCard, Kind, is_saved, read_car
 from service.encoders.in_process import InProcess, missing_packages
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.encoders.session import Output, Session, load_session
-from service.retrieval.stores.batching import Batcher
+from service.retrieval.stores.batcher import Batcher
 
 QUESTIONS: Final = 8  # whose calls share forward passes
 Asked = tuple[str, Sequence[str]]

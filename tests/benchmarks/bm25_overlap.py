@@ -41,9 +41,8 @@ from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Record, parse_document
 from service.retrieval.stores import elastic_index
 from service.retrieval.stores.elastic_index import alias_of
-from service.retrieval.stores.elastic_query import search_body
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.elastic_store import ElasticStore
+from service.retrieval.stores.elastic_store import ElasticStore, search_body
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.elasticsearch_node import running_elasticsearch
 

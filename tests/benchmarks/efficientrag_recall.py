@@ -30,7 +30,7 @@ from service.core.settings import Settings
 from service.core.settings.loops import EfficientragSettings
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
-from service.retrieval.ingest.run import ingest
+from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.heldout import CORPUS, heldout_questions
 from service.workshop.facts.splits import is_held_out

@@ -40,12 +40,11 @@ from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.hashing import HashingEmbedder
 from service.retrieval.ingest.documents import Record
-from service.retrieval.ingest.run import ingest
+from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.stores import elastic_index
 from service.retrieval.stores.base import LexicalStore, VectorStore
-from service.retrieval.stores.elastic_query import SEARCH_TYPE, search_body
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.elastic_store import ElasticStore
+from service.retrieval.stores.elastic_store import SEARCH_TYPE, ElasticStore, search_body
 
 NAME, BARE = "paths", "paths-bare"
 TOGETHER, ROUNDS = 16, 40

@@ -35,9 +35,9 @@ from service.core.domain import Passage
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.documents import Record
-from service.retrieval.stores.points import PASSAGE_FIELDS
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.query_words import query_words
+from service.retrieval.stores.records import PASSAGE_FIELDS
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.benchmarks.bm25_overlap import passages, questions
 

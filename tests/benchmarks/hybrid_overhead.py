@@ -37,7 +37,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.run import ingest
+from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import LEAST_DEPTH, HybridRetriever
 from service.retrieval.stores.elastic_server import ElasticServer
 from tests.benchmarks.bm25_overlap import node

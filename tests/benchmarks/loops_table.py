@@ -26,7 +26,7 @@ from service.core.settings import load_settings
 from service.evaluation.datasets import GoldQuestion, load_dataset
 from service.evaluation.report import summary
 from service.evaluation.runner import Plan, Row, evaluate
-from service.retrieval.ingest.run import ingest
+from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.heldout import CORPUS, KINDS, heldout_questions
 

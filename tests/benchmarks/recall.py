@@ -27,8 +27,8 @@ import orjson
 from service.core.domain import ScoredPassage
 from service.core.settings import RetrievalSettings, Settings
 from service.retrieval.base import SearchRequest
-from service.retrieval.ingest.run import ingest
-from service.retrieval.opened import EmbeddedStores, open_embedded
+from service.retrieval.factory import EmbeddedStores, open_embedded
+from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.fusion import fuse
 from service.retrieval.search.hybrid import LEAST_DEPTH
 from service.workshop.facts.splits import is_held_out

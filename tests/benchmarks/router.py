@@ -29,7 +29,7 @@ from service.retrieval.embedding.minilm import (
     graph_name,
     load_encoder,
 )
-from service.retrieval.embedding.presets import MINILM
+from service.retrieval.embedding.contract import MINILM
 from service.workshop.facts.routes import ASKED, REAL, RoutedQuestion, routed_questions
 from service.workshop.recipes.calibration import (
     confusion_table,

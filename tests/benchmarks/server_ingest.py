@@ -45,12 +45,12 @@ from service.retrieval.embedding import BATCH, Embedder, Vector, open_embedder, 
 from service.retrieval.embedding.hashing import HashingEmbedder
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Record, parse_document
-from service.retrieval.ingest.run import ingest
+from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import qdrant_store
 from service.retrieval.stores.elastic_server import ElasticServer
-from service.retrieval.stores.points import payload_of, point_id
 from service.retrieval.stores.qdrant_server import QdrantServer
+from service.retrieval.stores.records import payload_of, point_id
 from tests.benchmarks.elastic_paths import bulked, ingested
 
 NAME, BARE = "server-ingest", "server-ingest-bare"

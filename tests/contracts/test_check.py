@@ -16,7 +16,7 @@ from service.retrieval.collections.check import Finding
 from service.retrieval.embedding import Vector
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document, Record
-from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import LONG, contents, opened

@@ -17,9 +17,9 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.documents import parse_document
-from service.retrieval.ingest.run import ingest_documents
-from service.retrieval.search.held import HeldRetriever
+from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.snapshot import SnapshotRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import contents
 from tests.unit.retrieval.worlds import SETTINGS, CountingEmbedder
@@ -93,7 +93,7 @@ async def test_questions_before_during_and_after(world: World) -> None:
     """A question of three searches never mixes; each search sees one generation whole."""
 
     async def question() -> tuple[str, ...]:
-        async with HeldRetriever(world.retriever, world.collections.hold) as held:
+        async with SnapshotRetriever(world.retriever, world.collections.hold) as held:
             seen = [await world.generation_seen(held) for _ in range(3)]
         assert len(set(seen)) == 1, seen
         return tuple(seen)
@@ -121,7 +121,7 @@ async def test_a_running_question_finishes_on_the_old_one(world: World) -> None:
     done = anyio.Event()
     async with (
         anyio.create_task_group() as group,
-        HeldRetriever(world.retriever, world.collections.hold) as held,
+        SnapshotRetriever(world.retriever, world.collections.hold) as held,
     ):
         assert await world.generation_seen(held) == "one"
 

@@ -16,9 +16,9 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.run import ingest_documents
-from service.retrieval.search.held import HeldRetriever
+from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.snapshot import SnapshotRetriever
 from tests.contracts.stores import QUIET, elastic_server, qdrant_server
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
@@ -104,7 +104,7 @@ async def test_the_others_follow_a_reindex(gateways: list[Collections]) -> None:
     await one.create(NAME)
     await ingest_documents(CORPUS, NAME, one)
     retriever = HybridRetriever(two, CountingEmbedder(), SETTINGS)
-    async with HeldRetriever(retriever, two.hold) as held:
+    async with SnapshotRetriever(retriever, two.hold) as held:
         request = SearchRequest("volcano", 9, NAME)
         assert "etna" in {hit.passage.passage_id for hit in (await held.search(request)).passages}
         async with one.replacing(NAME) as writer:

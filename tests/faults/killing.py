@@ -24,11 +24,11 @@ import anyio
 
 from service.retrieval.collections import generations, manifest
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import Report
+from service.retrieval.collections.check import CheckReport
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingest.run import IngestReport, ingest
+from service.retrieval.ingest.pipeline import IngestResult, ingest
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.unit.retrieval.worlds import dense_hashes
@@ -80,7 +80,7 @@ def documents(path: Path, count: int, *, words: int = 60) -> Path:
 
 async def run(
     data: Path, file: Path, embedder: HashingEmbedder, *, replace: bool = False
-) -> IngestReport:
+) -> IngestResult:
     """One whole ingest, or re-index, in this process."""
     collections = Collections(data, embedder, Sample(data / "no-sample"))
     try:
@@ -90,7 +90,7 @@ async def run(
         await collections.aclose()
 
 
-async def repair(data: Path, embedder: HashingEmbedder) -> Report:
+async def repair(data: Path, embedder: HashingEmbedder) -> CheckReport:
     """`revelator check --repair` in this process."""
     collections = Collections(data, embedder, Sample(data / "no-sample"))
     try:

@@ -20,7 +20,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, Vector
-from service.retrieval.ingest.on_ray import LOCAL, ingest_on_ray
+from service.retrieval.ingest.ray_pipeline import LOCAL, ingest_on_ray
 from tests.faults.killing import NAME
 
 SETTINGS = RetrievalSettings(embedding_model="hashing")

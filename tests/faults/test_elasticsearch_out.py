@@ -23,7 +23,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.run import ingest, ingest_documents
+from service.retrieval.ingest.pipeline import ingest, ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer

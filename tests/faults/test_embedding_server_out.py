@@ -16,7 +16,7 @@ from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import EmbeddingContract, HashingEmbedder
 from service.retrieval.embedding.http import HttpEmbedder
-from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 

@@ -17,7 +17,7 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.run import ingest
+from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.ingest.sources import expand, read_files
 from tests.conftest import unavailable
 from tests.faults.killing import NAME, state
@@ -89,7 +89,7 @@ async def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
 def test_workers_pass_over_what_is_stored(tmp_path: Path) -> None:
     import numpy as np
 
-    from service.retrieval.ingest.on_ray import _batches, _Embedding, _key, _Made, _read
+    from service.retrieval.ingest.ray_pipeline import _batches, _Embedding, _key, _Made, _read
     from tests.faults.ray_ingesting import SETTINGS
 
     files = corpus(tmp_path / "files", 2, 20)

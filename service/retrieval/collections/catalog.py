@@ -15,7 +15,7 @@ from service.core.errors import InvalidRequest, NotFound, StoreError
 from service.retrieval.base import OpenCollection
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
-from service.retrieval.collections.check import Report
+from service.retrieval.collections.check import CheckReport
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.generations import RETIRE_S, Generations
 from service.retrieval.collections.health import CollectionHealth
@@ -195,7 +195,7 @@ class Collections:
         ):
             yield writer
 
-    async def check(self, name: str, *, repair: bool = False) -> Report:
+    async def check(self, name: str, *, repair: bool = False) -> CheckReport:
         """Compare the collection's manifest and stores, or repair them, after its writer has ended.
         If it was embedded with other settings, repairing embeds it again."""
         collection = await self.get(name)
@@ -205,7 +205,7 @@ class Collections:
             work = check.repair if repair else check.check
             return await work(collection, self._backends, self._embedder)
 
-    async def _embed_again(self, name: str) -> Report:
+    async def _embed_again(self, name: str) -> CheckReport:
         _check_writable(name)
         before = await self.check(name)
         async with self._generations.successor_of(name, self._embedder.contract) as new:

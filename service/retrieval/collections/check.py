@@ -38,7 +38,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """What a check found and, after a repair, what was done and what is left (JSON over HTTP)."""
 
     collection: str
@@ -50,11 +50,11 @@ class Report:
     left: list[Finding] = field(default_factory=list)
 
 
-async def check(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
+async def check(collection: Collection, backends: Backends, embedder: Embedder) -> CheckReport:
     """Compare both stores completely, for the collection's only writer. Raises RevelatorError if
     one is unavailable. A store that is lost as a whole is reported and not examined."""
     manifest = collection.manifest
-    report, tally = Report(manifest.name), Tally()
+    report, tally = CheckReport(manifest.name), Tally()
     counts = await count_passages(collection)
     if lost := counts.lost(collection):
         report.documents, report.passages = manifest.documents, manifest.passages
@@ -82,7 +82,7 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
     return report
 
 
-async def repair(collection: Collection, backends: Backends, embedder: Embedder) -> Report:
+async def repair(collection: Collection, backends: Backends, embedder: Embedder) -> CheckReport:
     """Check, rebuild what is lost, repair differences, and check again. For collections embedded
     with the current settings. Raises StoreError if both stores are lost."""
     report = await check(collection, backends, embedder)

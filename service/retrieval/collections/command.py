@@ -13,18 +13,18 @@ from rich.table import Table
 
 from service.core.locks import find_owner
 from service.core.settings import Settings
+from service.retrieval.client import send, session_with
 from service.retrieval.collections.catalog import Collections, describe
-from service.retrieval.collections.check import Finding, Report
+from service.retrieval.collections.check import CheckReport, Finding
 from service.retrieval.collections.manifest import check_name
-from service.retrieval.opened import open_embedded
-from service.retrieval.remote import send, session_with
+from service.retrieval.factory import open_embedded
 
 if TYPE_CHECKING:
     import aiohttp
 
 TIMEOUT_S: Final = 330.0  # a deletion waits for the questions that run on the collection
 CHECK_TIMEOUT_S: Final = 3_600.0  # of one request; a repair that was cut off is run again
-REPORT: Final = TypeAdapter(Report)
+REPORT: Final = TypeAdapter(CheckReport)
 
 Description = Mapping[str, Any]  # of a collection, as HTTP shows it
 
@@ -36,7 +36,7 @@ class _Access(Protocol):
 
     async def delete(self, name: str) -> None: ...
 
-    async def check(self, name: str, *, repair: bool) -> Report: ...
+    async def check(self, name: str, *, repair: bool) -> CheckReport: ...
 
 
 class _Direct:
@@ -52,7 +52,7 @@ class _Direct:
     async def delete(self, name: str) -> None:
         await self._collections.delete(name)
 
-    async def check(self, name: str, *, repair: bool) -> Report:
+    async def check(self, name: str, *, repair: bool) -> CheckReport:
         return await self._collections.check(name, repair=repair)
 
 
@@ -72,7 +72,7 @@ class _ByServer:
     async def delete(self, name: str) -> None:
         await send(self._session, "DELETE", f"{self._base}/{name}")
 
-    async def check(self, name: str, *, repair: bool) -> Report:
+    async def check(self, name: str, *, repair: bool) -> CheckReport:
         method, work = ("POST", "repair") if repair else ("GET", "check")
         report = await send(self._session, method, f"{self._base}/{name}/{work}")
         return REPORT.validate_python(report)
@@ -128,7 +128,7 @@ async def check_collection(settings: Settings, name: str, *, repair: bool) -> in
     return 1 if (report.left if report.done else report.findings) else 0
 
 
-def lines_of(report: Report) -> list[str]:
+def lines_of(report: CheckReport) -> list[str]:
     """Return the lines of text for a report."""
     counts = (
         f"collection {report.collection}: {report.documents:,} documents, "

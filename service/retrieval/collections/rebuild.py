@@ -27,7 +27,7 @@ from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
 from service.retrieval.ingest.documents import Record
 from service.retrieval.stores.base import LexicalStore, VectorStore
-from service.retrieval.stores.points import record_of
+from service.retrieval.stores.records import record_of
 
 PAGE: Final = 1_000  # passages read and written at once
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from service.retrieval.embedding.base import BATCH, Embedder, Vector, passage_input
-from service.retrieval.embedding.contract import EmbeddingContract, differences
+from service.retrieval.embedding.contract import (
+    HASHING,
+    MINILM,
+    PRESETS,
+    EmbeddingContract,
+    differences,
+)
 from service.retrieval.embedding.factory import open_embedder
 from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.embedding.presets import HASHING, MINILM, PRESETS
 
 __all__ = [
     "BATCH",

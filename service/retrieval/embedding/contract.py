@@ -1,4 +1,10 @@
-"""What a collection's vectors and a query's vector must share to be comparable."""
+"""What a collection's vectors and a query's vector must share to be comparable, and presets of
+published models, according to their model cards.
+
+MiniLM was trained on texts of up to 256 word pieces. E5 needs the prefixes `query: ` and `passage:
+` and was trained with cosine. Contriever is compared by the dot product of means that are not
+normalised. BGE uses the first token's vector, and an instruction before queries only.
+"""
 
 from __future__ import annotations
 
@@ -36,3 +42,51 @@ def differences(built: EmbeddingContract, settings: EmbeddingContract) -> str:
         for field in EmbeddingContract.model_fields
         if (mine := getattr(built, field)) != (theirs := getattr(settings, field))
     )
+
+
+MINILM = EmbeddingContract(model="all-MiniLM-L6-v2", dimension=384, max_length=256, revision=2)
+HASHING = EmbeddingContract(model="hashing-384", dimension=384, max_length=None)
+
+
+def _e5(model: str, dimension: int) -> EmbeddingContract:
+    return EmbeddingContract(
+        model=f"intfloat/{model}",
+        dimension=dimension,
+        query_prefix="query: ",
+        passage_prefix="passage: ",
+    )
+
+
+def _contriever(model: str) -> EmbeddingContract:
+    return EmbeddingContract(
+        model=f"facebook/{model}", dimension=768, normalise=False, distance="dot"
+    )
+
+
+def _bge(model: str, dimension: int) -> EmbeddingContract:
+    return EmbeddingContract(
+        model=f"BAAI/{model}",
+        dimension=dimension,
+        query_prefix="Represent this sentence for searching relevant passages: ",
+        pooling="cls",
+    )
+
+
+PRESETS = {
+    "minilm": MINILM,
+    "e5-base-v2": _e5("e5-base-v2", 768),
+    "e5-large-v2": _e5("e5-large-v2", 1024),
+    "multilingual-e5-base": _e5("multilingual-e5-base", 768),
+    "multilingual-e5-large": _e5("multilingual-e5-large", 1024),
+    "contriever": _contriever("contriever"),
+    "contriever-msmarco": _contriever("contriever-msmarco"),
+    "bge-small-en-v1.5": _bge("bge-small-en-v1.5", 384),
+    "bge-base-en-v1.5": _bge("bge-base-en-v1.5", 768),
+    "bge-large-en-v1.5": _bge("bge-large-en-v1.5", 1024),
+}
+
+
+def preset_of(name: str) -> EmbeddingContract | None:
+    """Return a preset by its short name, or by the model's name on the hub."""
+    by_model = {contract.model: contract for contract in PRESETS.values()}
+    return PRESETS.get(name) or by_model.get(name.removeprefix("sentence-transformers/"))

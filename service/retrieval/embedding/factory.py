@@ -9,11 +9,10 @@ from pathlib import Path
 from service.core.errors import ConfigurationError
 from service.core.settings import RetrievalSettings
 from service.retrieval.embedding.base import Embedder
-from service.retrieval.embedding.contract import EmbeddingContract
+from service.retrieval.embedding.contract import MINILM, PRESETS, EmbeddingContract, preset_of
 from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.embedding.local import dimension_of, local_embedder
 from service.retrieval.embedding.minilm import minilm_embedder
-from service.retrieval.embedding.presets import MINILM, PRESETS, preset_of
+from service.retrieval.embedding.transformers import dimension_of, local_embedder
 
 MOST_THREADS = 4  # more of them help a batch of short texts little
 

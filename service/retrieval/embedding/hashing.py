@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 
 from service.retrieval.embedding.base import Vector
-from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.embedding.presets import HASHING
+from service.retrieval.embedding.contract import HASHING, EmbeddingContract
 from service.text import content_words
 
 

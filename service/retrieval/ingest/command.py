@@ -26,13 +26,12 @@ from service.core.locks import find_owner
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
-from service.retrieval.ingest.formats.registry import FORMATS
-from service.retrieval.ingest.formats.streams import STANDARD_INPUT
-from service.retrieval.ingest.remote import ingest_through
-from service.retrieval.ingest.replacing import AFRESH, replace_through
-from service.retrieval.ingest.run import IngestReport, Listener, Progress, ingest
-from service.retrieval.ingest.sources import Problem
-from service.retrieval.opened import open_embedded
+from service.retrieval.factory import open_embedded
+from service.retrieval.ingest.client import START_AGAIN, ingest_through, replace_through
+from service.retrieval.ingest.formats import FORMATS
+from service.retrieval.ingest.formats.base import STANDARD_INPUT
+from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
+from service.retrieval.ingest.sources import SourceProblem
 
 MOST_SHOWN = 100  # bad lines printed as they come; the totals count all
 LOGGED_S = 30.0  # between lines that tell progress where no terminal shows a bar
@@ -90,7 +89,7 @@ async def _here(
     format: str | None,
     *,
     replace: bool,
-) -> IngestReport:
+) -> IngestResult:
     async with open_embedded(settings) as stores:
         await stores.collections.create(collection)
         try:
@@ -99,7 +98,7 @@ async def _here(
             )
         except RevelatorError as error:
             if replace and not isinstance(error, InvalidRequest):
-                error.detail = f"{error.detail}; {AFRESH}"
+                error.detail = f"{error.detail}; {START_AGAIN}"
             raise
 
 
@@ -110,7 +109,7 @@ async def _on_ray(
     settings: Settings,
     listener: Listener,
     format: str | None,
-) -> IngestReport:
+) -> IngestResult:
     on_ray = _ray_ingest()
     async with open_embedded(settings) as stores:
         await stores.collections.create(collection)
@@ -119,10 +118,10 @@ async def _on_ray(
         )
 
 
-def _ray_ingest() -> Callable[..., Awaitable[IngestReport]]:
+def _ray_ingest() -> Callable[..., Awaitable[IngestResult]]:
     """Raises ConfigurationError where Ray is not installed."""
     try:
-        from service.retrieval.ingest.on_ray import ingest_on_ray  # noqa: PLC0415
+        from service.retrieval.ingest.ray_pipeline import ingest_on_ray  # noqa: PLC0415
     except ImportError as error:
         raise ConfigurationError(
             f"--ray needs {error.name}; run: pip install 'revelator[ray]'"
@@ -163,7 +162,7 @@ def _listening(console: Console) -> Iterator[Listener]:
                 logged_at = time.monotonic()
                 console.print(_told(now), highlight=False)
 
-        def problem(found: Problem) -> None:
+        def problem(found: SourceProblem) -> None:
             shown.count += 1
             if shown.count <= MOST_SHOWN:
                 line = f"[red]invalid[/] {escape(str(found))}"
@@ -185,7 +184,7 @@ class _Shown:
 
 
 def _print_totals(
-    console: Console, report: IngestReport, collection: str, *, embedded: bool
+    console: Console, report: IngestResult, collection: str, *, embedded: bool
 ) -> None:
     """A server does not say how many passages it embedded."""
     console.print(

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats.registry import FORMATS, KNOWN, detect
-from service.retrieval.ingest.formats.rows import Row
-from service.retrieval.ingest.formats.streams import (
+from service.retrieval.ingest.formats import FORMATS, KNOWN, detect
+from service.retrieval.ingest.formats.base import (
     DAMAGED,
     STANDARD_INPUT,
     Input,
     NotCompressed,
+    SourceRow,
     open_input,
     plain_suffix,
 )
@@ -24,7 +24,7 @@ BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SourceProblem:
     """Why something did not go in: file, line or row (from 1; 0 is the whole file), what is
     wrong."""
 
@@ -47,14 +47,14 @@ class Entry:
     Of a compressed file these are bytes as they are stored.
     """
 
-    found: Document | Problem
+    found: Document | SourceProblem
     file: str
     line: int
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A file to read, or `-`. `label` is the id of the document that a text file is: its name, or
     its path below the folder that was given."""
 
@@ -74,7 +74,7 @@ def total_bytes(files: Sequence[Path]) -> int | None:
     """None where that cannot be known: standard input is among them."""
     if STANDARD_INPUT in files:
         return None
-    return sum(source.size for source in expand(files) if isinstance(source, Source))
+    return sum(source.size for source in expand(files) if isinstance(source, SourceFile))
 
 
 def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Entry]:
@@ -82,7 +82,7 @@ def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Ent
     its own."""
     before = 0
     for source in expand(files, format):
-        if isinstance(source, Problem):
+        if isinstance(source, SourceProblem):
             yield Entry(source, source.file, 0, before)
             continue
         for entry in read_source(source, format):
@@ -90,34 +90,38 @@ def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Ent
         before += source.size
 
 
-def expand(files: Sequence[Path], format: str | None = None) -> Iterator[Source | Problem]:
+def expand(
+    files: Sequence[Path], format: str | None = None
+) -> Iterator[SourceFile | SourceProblem]:
     """Folders into their files, in order of name; a BEIR folder into its corpus alone."""
     labels: set[str] = set()
     for path in files:
-        found = list(_below(path)) if path.is_dir() else [Source(path, path.name)]
+        found = list(_below(path)) if path.is_dir() else [SourceFile(path, path.name)]
         if not found:
-            yield Problem(str(path), 0, f"the folder contains no file; known formats: {KNOWN}")
+            yield SourceProblem(
+                str(path), 0, f"the folder contains no file; known formats: {KNOWN}"
+            )
         for source in found:
             text = format == "text" or plain_suffix(source.path) in TEXT | MARKDOWN
             if text and source.label in labels:  # it is the id: the second would replace the first
-                yield Problem(source.name, 0, "another file of this run has the same name")
+                yield SourceProblem(source.name, 0, "another file of this run has the same name")
                 continue
             labels.add(source.label)
             yield source
 
 
-def read_source(source: Source, format: str | None = None) -> Iterator[Entry]:
+def read_source(source: SourceFile, format: str | None = None) -> Iterator[Entry]:
     """Every document and every problem of one file; positions count from its beginning."""
     last = 0
 
     def problem(what: str, line: int = 0) -> Entry:
-        return Entry(Problem(source.name, line, what), source.name, line, source.size)
+        return Entry(SourceProblem(source.name, line, what), source.name, line, source.size)
 
     try:
         with open_input(source.path, source.label) as opened:
             for row in _rows(opened, format):
                 last, found = row.number, row.found
-                told = Problem(source.name, last, found) if isinstance(found, str) else found
+                told = SourceProblem(source.name, last, found) if isinstance(found, str) else found
                 yield Entry(told, source.name, last, opened.position())
     except NotCompressed:
         yield problem(
@@ -132,33 +136,33 @@ def read_source(source: Source, format: str | None = None) -> Iterator[Entry]:
         yield problem(f"cannot be read: {error.strerror or type(error).__name__}", last)
 
 
-def _rows(opened: Input, format: str | None) -> Iterator[Row]:
+def _rows(opened: Input, format: str | None) -> Iterator[SourceRow]:
     kind = format or detect(opened.path, opened.head)
     if not opened.head:
-        yield Row(0, "the file is empty")
+        yield SourceRow(0, "the file is empty")
     elif kind is None and opened.path == STANDARD_INPUT:
-        yield Row(0, "the format cannot be detected; set it with --format")
+        yield SourceRow(0, "the format cannot be detected; set it with --format")
     elif kind is None:
         suffix = plain_suffix(opened.path)
-        yield Row(0, f"unknown file type {suffix!r}; known: {KNOWN}; or set it with --format")
+        yield SourceRow(0, f"unknown file type {suffix!r}; known: {KNOWN}; or set it with --format")
     else:
         empty = True
         for row in FORMATS[kind](opened):
             empty = False
             yield row
         if empty:
-            yield Row(0, f"the file contains no rows, read as {kind}")
+            yield SourceRow(0, f"the file contains no rows, read as {kind}")
 
 
-def _below(folder: Path) -> Iterator[Source]:
+def _below(folder: Path) -> Iterator[SourceFile]:
     """Files below a folder without hidden ones; links to folders are not followed."""
     for name in BEIR_CORPUS:
         if (folder / name).is_file():
-            yield Source(folder / name, name)
+            yield SourceFile(folder / name, name)
             return
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if not name.startswith("."):
                 path = Path(root, name)
-                yield Source(path, path.relative_to(folder).as_posix())
+                yield SourceFile(path, path.relative_to(folder).as_posix())

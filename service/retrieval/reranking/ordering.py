@@ -11,7 +11,7 @@ from service.core.settings import RerankerSettings, RetrievalSettings
 from service.retrieval.embedding import passage_input
 from service.retrieval.reranking.base import Reranker
 from service.retrieval.search.guard import Guard
-from service.retrieval.search.observer import Observer
+from service.retrieval.search.observer import SearchObserver
 
 BACKEND = "reranker"  # its name in the metrics
 
@@ -26,7 +26,7 @@ class Reranking:
         reranker: Reranker,
         own: RerankerSettings,
         settings: RetrievalSettings,
-        observer: Observer,
+        observer: SearchObserver,
     ) -> None:
         self.top_n = own.top_n
         self._reranker = reranker

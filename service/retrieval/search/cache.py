@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from service.retrieval.search.observer import CacheName, Observer
+from service.retrieval.search.observer import CacheName, SearchObserver
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 class Cache(Generic[Key, Value]):
     """A cache of at most `entries`, which evicts the least recently used. 0 disables it."""
 
-    def __init__(self, name: CacheName, entries: int, observer: Observer) -> None:
+    def __init__(self, name: CacheName, entries: int, observer: SearchObserver) -> None:
         self._name: CacheName = name
         self._entries = entries
         self._observer = observer

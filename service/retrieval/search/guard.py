@@ -15,7 +15,7 @@ from service.core.concurrency import retrieve
 from service.core.errors import BackendUnavailable, RevelatorError
 from service.core.settings.retrieval import RetrievalSettings
 from service.retrieval.search.breaker import Breaker, BreakerState
-from service.retrieval.search.observer import Observer
+from service.retrieval.search.observer import SearchObserver
 from service.retrieval.search.retries import retrying
 
 GRACE_S: Final = 0.05  # that a question waits for a trial of a backend that was out
@@ -36,7 +36,7 @@ class Guard:
         self,
         backend: str,
         settings: RetrievalSettings,
-        observer: Observer,
+        observer: SearchObserver,
         timeout_s: float | None = None,
     ) -> None:
         own = settings.breaker

@@ -29,7 +29,7 @@ from service.retrieval.reranking.ordering import Reranking
 from service.retrieval.search.cache import Cache
 from service.retrieval.search.filters import unknown_fields
 from service.retrieval.search.fusion import Ranking, fuse
-from service.retrieval.search.observer import Observer, Silent
+from service.retrieval.search.observer import SearchObserver, Silent
 from service.retrieval.search.sides import Side, Sides
 
 # Each side is asked for more than top_k: a passage both sides know of may stand below the cut of
@@ -59,7 +59,7 @@ class HybridRetriever:
         catalog: Catalog,
         embedder: Embedder,
         settings: RetrievalSettings,
-        observer: Observer | None = None,
+        observer: SearchObserver | None = None,
         reranking: Reranking | None = None,
     ) -> None:
         observer = observer or Silent()

@@ -9,7 +9,7 @@ from service.retrieval.search.breaker import BreakerState
 CacheName = Literal["query_embeddings", "search_results"]
 
 
-class Observer(Protocol):
+class SearchObserver(Protocol):
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         """One call of a backend ended, its retries and its wait for a place included."""
 

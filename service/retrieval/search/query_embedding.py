@@ -10,8 +10,8 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import Embedder
 from service.retrieval.search.cache import Cache
 from service.retrieval.search.guard import Guard
-from service.retrieval.search.observer import Observer
-from service.retrieval.stores.batching import Batcher
+from service.retrieval.search.observer import SearchObserver
+from service.retrieval.stores.batcher import Batcher
 
 QueryVector = Sequence[float]  # kept as 32-bit floats, an eighth of a list's memory
 
@@ -24,7 +24,11 @@ class QueryEmbedding:
     """
 
     def __init__(
-        self, embedder: Embedder, guard: Guard, settings: RetrievalSettings, observer: Observer
+        self,
+        embedder: Embedder,
+        guard: Guard,
+        settings: RetrievalSettings,
+        observer: SearchObserver,
     ) -> None:
         self._embedder = embedder
         self._guard = guard

@@ -17,7 +17,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import OpenCollection, SearchStore, StoreQuery
 from service.retrieval.embedding import Embedder, differences
 from service.retrieval.search.guard import Guard
-from service.retrieval.search.observer import Observer
+from service.retrieval.search.observer import SearchObserver
 from service.retrieval.search.query_embedding import QueryEmbedding
 
 Hits = list[ScoredPassage]
@@ -40,7 +40,9 @@ class Sides:
     circuit breakers.
     """
 
-    def __init__(self, embedder: Embedder, settings: RetrievalSettings, observer: Observer) -> None:
+    def __init__(
+        self, embedder: Embedder, settings: RetrievalSettings, observer: SearchObserver
+    ) -> None:
         self._embedder = embedder
         self._settings = settings
         self._observer = observer

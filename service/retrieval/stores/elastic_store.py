@@ -1,6 +1,6 @@
 """BM25 in Elasticsearch: one index per collection behind an alias (METHODS.md §6 #30, §1.6).
 
-What an index is stands in elastic_index.py, what a search asks in elastic_query.py. Metadata is
+What an index is stands in elastic_index.py, what a search asks in elastic_store.py. Metadata is
 one keyword field `filter` of tokens, as in every store, so that no document can spoil the mapping
 for another.
 
@@ -26,17 +26,59 @@ from typing import Any, Self
 import orjson
 
 from service.core.domain import Passage, ScoredPassage
-from service.retrieval.base import StoreQuery
+from service.retrieval.base import TIE_BREAKER, StoreQuery
 from service.retrieval.collections.manifest import Analysis
 from service.retrieval.ingest.documents import Record
-from service.retrieval.search.filters import metadata_tokens
-from service.retrieval.stores.batching import Batcher
+from service.retrieval.search.filters import filter_tokens, metadata_tokens
+from service.retrieval.stores.batcher import Batcher
 from service.retrieval.stores.elastic_index import alias_of, create
-from service.retrieval.stores.elastic_query import SEARCH_TYPE, SOURCE, search_body
 from service.retrieval.stores.elastic_server import Action, ElasticServer, complaint
-from service.retrieval.stores.folding import fold
-from service.retrieval.stores.name_ids import name_id
+from service.retrieval.stores.query_words import fold, query_words
+from service.retrieval.stores.records import fields_of, name_id, passage_of, ranked
 from service.retrieval.stores.threads import on_loop
+
+SEARCH_TYPE = "dfs_query_then_fetch"
+# What a search reads of a passage.
+SOURCE = ["passage_id", "title", "text", "original", "metadata"]
+MOST_HITS = 10_000  # Elasticsearch's own limit for one page
+_FIELDS = ["title", "text"]
+
+
+def search_body(query: StoreQuery) -> dict[str, Any] | None:
+    """None where no word is left to ask for."""
+    words = " ".join(query_words(query.text))
+    if not words or query.top_k < 1:
+        return None
+    return {
+        "size": min(query.top_k, MOST_HITS),
+        "query": {"bool": _scored(query, words) | _unscored(query)},
+        "_source": SOURCE,
+        "track_total_hits": False,
+    }
+
+
+def _scored(query: StoreQuery, words: str) -> dict[str, Any]:
+    if query.shape == "best_fields":
+        best = {
+            "query": words,
+            "type": "best_fields",
+            "fields": _FIELDS,
+            "tie_breaker": TIE_BREAKER,
+        }
+        return {"must": [{"multi_match": best}]}
+    either = [{"match": {field: {"query": words}}} for field in _FIELDS]
+    return {"should": either, "minimum_should_match": 1}
+
+
+def _unscored(query: StoreQuery) -> dict[str, Any]:
+    clauses: dict[str, Any] = {}
+    if query.filter:
+        wanted = filter_tokens(query.filter)
+        clauses["filter"] = [{"terms": {"filter": tokens}} for tokens in wanted]
+    if query.exclude:
+        clauses["must_not"] = [{"terms": {"passage_id": sorted(query.exclude)}}]
+    return clauses
+
 
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
 _RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]
@@ -186,11 +228,8 @@ class ElasticStore:
     def _answer(self, response: dict[str, Any]) -> list[ScoredPassage] | Exception:
         if "error" in response:
             return self._server.failure(complaint(response.get("status", 500), response))
-        hits = [(hit["_score"], _passage(hit["_source"])) for hit in response["hits"]["hits"]]
-        hits.sort(key=lambda hit: (-hit[0], hit[1].passage_id))
-        return [
-            ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
-        ]
+        hits = response["hits"]["hits"]
+        return ranked((hit["_score"], _passage(hit["_source"])) for hit in hits)
 
     def _show(self, document_ids: Sequence[str] | None = None) -> None:
         """Refresh where one of these documents, or any, was written since the last time."""
@@ -262,13 +301,10 @@ def _index(record: Record) -> Action:
     passage = record.passage
     title, text = fold(passage.title), fold(passage.text)
     source: dict[str, Any] = {
-        "passage_id": passage.passage_id,
+        **fields_of(record),
         "title": title,
         "text": text,
-        "metadata": dict(passage.metadata),
         "filter": metadata_tokens(passage.metadata),
-        "document_id": record.document_id,
-        "content_hash": record.content_hash,
         "part": record.part,
         "parts": record.parts,
     }
@@ -279,13 +315,7 @@ def _index(record: Record) -> Action:
 
 
 def _passage(source: dict[str, Any]) -> Passage:
-    original = source.get("original", source)
-    return Passage(
-        passage_id=source["passage_id"],
-        title=original["title"],
-        text=original["text"],
-        metadata=source["metadata"],
-    )
+    return passage_of({**source, **source.get("original", {})})
 
 
 def _record(source: dict[str, Any]) -> Record:

@@ -25,21 +25,21 @@ from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.documents import Record
 from service.retrieval.search.filters import filter_tokens
-from service.retrieval.stores.batching import Batcher
-from service.retrieval.stores.points import (
-    HASH_FIELDS,
-    PASSAGE_FIELDS,
-    hashes_of,
-    payload_of,
-    point_id,
-    ranked,
-)
+from service.retrieval.stores.batcher import Batcher
 from service.retrieval.stores.qdrant_edge_graph import (
     build,
     edge_config,
     is_due,
     put_in_place,
     recover,
+)
+from service.retrieval.stores.records import (
+    HASH_FIELDS,
+    PASSAGE_FIELDS,
+    hashes_of,
+    payload_of,
+    point_id,
+    ranked_points,
 )
 
 SCROLL = 2_000  # points read at once when everything is listed
@@ -108,7 +108,7 @@ class QdrantEdgeStore:
         except Exception as error:
             raise _failure(error) from error
         for number, points in zip(asked, found, strict=True):
-            answers[number] = ranked(points)
+            answers[number] = ranked_points(points)
         return answers
 
     def _request(self, query: StoreQuery) -> Any:

@@ -1,4 +1,11 @@
-"""One Qdrant cluster: its client, gRPC where it is offered, and our errors for its own."""
+"""One Qdrant cluster: its client, and gRPC if the server offers it.
+
+REST is the named server. gRPC is used once its port has proved to be the same instance, so that
+nothing is ever written to another server that happens to listen there. The proof is the peer id,
+which an instance draws at its first start and keeps in its storage; both protocols report it for
+any collection. In a cluster the two ports may reach two peers; each names the others that hold
+shards. A server without collections proves nothing yet, and is written to by REST.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -18,12 +25,74 @@ import structlog
 from service.core.concurrency import retrieve
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings.urls import shown
-from service.retrieval.stores import qdrant_errors, qdrant_handshake
-from service.retrieval.stores.qdrant_access import Access
-from service.retrieval.stores.qdrant_handshake import Grpc
+from service.retrieval.stores.qdrant_connection import Access, failure
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
+
+
+LEAST_VERSION: Final = (1, 16)  # the first whose collections have metadata
+CHANNEL: Final = {
+    # gRPC's own pauses between attempts to connect grow to two minutes.
+    "grpc.initial_reconnect_backoff_ms": 500,
+    "grpc.max_reconnect_backoff_ms": 1000,
+    "grpc.min_reconnect_backoff_ms": 2000,  # that one attempt may take
+}
+
+# absent: nobody there speaks gRPC; unproven: there is nothing to compare yet, or this key may not.
+Grpc = Literal["same", "other", "absent", "unproven"]
+
+
+async def check_version(rest: AsyncQdrantClient, place: str) -> None:
+    """Raises ConfigurationError where the server is too old."""
+    version = (await rest.info()).version
+    if not is_supported(version):
+        least = ".".join(map(str, LEAST_VERSION))
+        raise ConfigurationError(
+            f"Qdrant at {place} is version {version}; {least} or newer is needed. Upgrade the "
+            "server, or unset retrieval.qdrant_url to keep the vectors in this process"
+        )
+
+
+def is_supported(version: str) -> bool:
+    """Whether a version as `1.19.0` or `1.20.0-dev` is new enough; True for what has no numbers."""
+    numbers = version.split("-", maxsplit=1)[0].split(".")[:2]
+    if not all(number.isdecimal() for number in numbers):
+        return True
+    return tuple(map(int, numbers)) >= LEAST_VERSION
+
+
+async def compare(rest: AsyncQdrantClient, grpc: AsyncQdrantClient) -> Grpc:
+    """Whether both are one instance or cluster. Raises what `rest` raises."""
+    held = (await rest.get_collections()).collections
+    if not held:
+        return "unproven"
+    own = await _unless_refused(rest, held[0].name)
+    if own is None:
+        return "unproven"
+    try:
+        other = await grpc.collection_cluster_info(held[0].name)
+    except Exception as error:
+        code = getattr(error, "code", None)
+        name = getattr(code(), "name", "") if callable(code) else ""
+        return "absent" if name in {"UNAVAILABLE", "DEADLINE_EXCEEDED"} else "other"
+    return "same" if peers(own) & peers(other) else "other"
+
+
+def peers(told: Any) -> set[int]:
+    """Ids of the peer that answers and of those it knows to hold shards of the collection."""
+    return {told.peer_id, *(shard.peer_id for shard in told.remote_shards)}
+
+
+async def _unless_refused(client: AsyncQdrantClient, name: str) -> Any:
+    """None where the key does not allow the question, or the collection has just gone."""
+    try:
+        return await client.collection_cluster_info(name)
+    except Exception as error:
+        if getattr(error, "status_code", None) in {401, 403, 404}:
+            return None
+        raise
+
 
 Answer = TypeVar("Answer")
 
@@ -51,7 +120,7 @@ class QdrantServer:
     """The client connects at its first use; each call gets `timeout_s`, in whole seconds.
 
     gRPC is spoken once `grpc_port` has proved to be the same server as `url`
-    (qdrant_handshake.py), REST until then. None: REST's port plus one; 0: REST only.
+    , REST until then. None: REST's port plus one; 0: REST only.
     `url` may hold an API key in the place of a password, where no `key` is given; no message
     repeats it. The URL `:memory:` is qdrant-client's engine in this process, for tests.
     """
@@ -160,7 +229,7 @@ class QdrantServer:
         if self._rest is None:
             return
         try:
-            await qdrant_handshake.check_version(self._rest, self.place)
+            await check_version(self._rest, self.place)
         except ConfigurationError as error:
             self._refusal = error
             return
@@ -168,7 +237,7 @@ class QdrantServer:
         if self._grpc is None:
             self._settled = True
             return
-        told = await qdrant_handshake.compare(self._rest, self._grpc)
+        told = await compare(self._rest, self._grpc)
         if told == "same":
             self._client, self._settled = self._grpc, True
         elif told == "other" and told != self._told:
@@ -217,9 +286,9 @@ class QdrantServer:
             **options,
             grpc_port=grpc_port,
             prefer_grpc=True,
-            grpc_options=dict(qdrant_handshake.CHANNEL),
+            grpc_options=dict(CHANNEL),
         )
 
     def _failure(self, error: Exception) -> RevelatorError:
-        made = qdrant_errors.failure(error, f"Qdrant at {self.place}", self._timeout_s)
+        made = failure(error, f"Qdrant at {self.place}", self._timeout_s)
         return type(made)(self._access.hide(made.detail))

@@ -15,16 +15,16 @@ from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.documents import Record
 from service.retrieval.search.filters import filter_tokens
-from service.retrieval.stores.batching import Batcher
-from service.retrieval.stores.points import (
+from service.retrieval.stores.batcher import Batcher
+from service.retrieval.stores.qdrant_server import QdrantServer
+from service.retrieval.stores.records import (
     HASH_FIELDS,
     PASSAGE_FIELDS,
     hashes_of,
     payload_of,
     point_id,
-    ranked,
+    ranked_points,
 )
-from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.threads import on_loop
 
 VECTOR = "dense"
@@ -148,7 +148,7 @@ class QdrantStore:
         if requests:
             responses = await self._query(requests)
             for number, response in zip(asked, responses, strict=True):
-                answers[number] = ranked(response.points)
+                answers[number] = ranked_points(response.points)
         return answers
 
     async def _query(self, requests: list[Any]) -> list[Any]:

@@ -1,8 +1,11 @@
-"""The words of a query, the same for every BM25 store.
+"""The words of a query, the same for every BM25 store, and the folding of letters with marks.
 
-Each word counts once, so that a repeated one cannot drown the others; words that one stem unites
-(`church`, `churches`) count twice, as in Lucene. Which tokens they become, the store's analysis
-says: here only what can be in none is left out, and with it every query language's syntax.
+Each word counts once, so that a repeated one cannot outweigh the others; words with one stem
+(`church`, `churches`) count twice, as in Lucene. The store's analysis decides which tokens they
+become. Here only what can be in no token is removed, and with it every query language's syntax.
+
+tantivy folds in its analysis. Elasticsearch's `english` analyzer does not, and its `asciifolding`
+filter is not available everywhere. So what is indexed there and what is searched are folded here.
 """
 
 from __future__ import annotations
@@ -10,7 +13,40 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from service.retrieval.stores.folding import fold
+_LETTERS = {
+    "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O",
+    "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ł": "l", "Ł": "L", "þ": "th", "Þ": "TH",
+    "ı": "i", "ħ": "h", "Ħ": "H",
+}  # fmt: skip
+
+
+class _Folded(dict[int, str]):
+    """For str.translate: each character's fold, worked out at its first use."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        plain = "".join(c for c in unicodedata.normalize("NFKD", letter) if c.isascii())
+        marks = [c for c in unicodedata.normalize("NFKD", letter) if not c.isascii()]
+        whole = plain.isalnum() and all(unicodedata.category(c)[0] == "M" for c in marks)
+        self[code] = plain if whole else letter
+        return self[code]
+
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_FOLDED = _Folded({ord(letter): plain for letter, plain in _LETTERS.items()})
+
+
+def fold(text: str) -> str:
+    """`Bellíni` to `Bellini`; what has no plain letters (`北京`) stays."""
+    if text.isascii():
+        return text
+    # Most letters are plain: to look each of the others up costs less than to translate all.
+    return _NOT_ASCII.sub(_plain, unicodedata.normalize("NFC", text))
+
+
+def _plain(letter: re.Match[str]) -> str:
+    return _FOLDED[ord(letter[0])]
+
 
 MOST_TOKENS = 500  # of a query; each is a clause on two fields, and 1,024 clauses always work
 LONGEST_TOKEN = 255  # Elasticsearch's standard tokenizer cuts longer ones

@@ -15,13 +15,14 @@ import orjson
 import tantivy
 from tantivy import Occur, Query
 
-from service.core.domain import Passage, ScoredPassage
+from service.core.domain import ScoredPassage
 from service.core.errors import StoreError
 from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
 from service.retrieval.collections.manifest import Analysis
 from service.retrieval.ingest.documents import Record
 from service.retrieval.search.filters import filter_tokens, metadata_tokens
 from service.retrieval.stores.query_words import query_words
+from service.retrieval.stores.records import fields_of, passage_of, ranked
 from service.retrieval.stores.threads import Threads
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
@@ -71,11 +72,7 @@ class TantivyStore:
             return []
         searcher = self._index.searcher()
         found = searcher.search(self._query(words, query), query.top_k, count=False).hits
-        hits = [(score, _record(searcher.doc(address)).passage) for score, address in found]
-        hits.sort(key=lambda hit: (-hit[0], hit[1].passage_id))
-        return [
-            ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(hits, 1)
-        ]
+        return ranked((score, _record(searcher.doc(address)).passage) for score, address in found)
 
     def _query(self, words: list[str], query: StoreQuery) -> Any:
         scored = self._scored(words, query.shape)
@@ -213,29 +210,15 @@ def _document(record: Record) -> Any:
 
 
 def encode_record(record: Record) -> bytes:
-    passage = record.passage
-    return orjson.dumps(
-        {
-            "passage_id": passage.passage_id,
-            "title": passage.title,
-            "text": passage.text,
-            "metadata": dict(passage.metadata),
-            "document_id": record.document_id,
-            "content_hash": record.content_hash,
-            "part": record.part,
-            "parts": record.parts,
-        }
-    )
+    return orjson.dumps({**fields_of(record), "part": record.part, "parts": record.parts})
 
 
 def _record(document: Any) -> Record:
     stored = orjson.loads(bytes(document.get_first("record")))
-    passage = Passage(
-        passage_id=stored["passage_id"],
-        title=stored["title"],
-        text=stored["text"],
-        metadata=stored["metadata"],
-    )
     return Record(
-        passage, stored["document_id"], stored["content_hash"], stored["part"], stored["parts"]
+        passage_of(stored),
+        stored["document_id"],
+        stored["content_hash"],
+        stored["part"],
+        stored["parts"],
     )

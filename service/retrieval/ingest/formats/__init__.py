@@ -1,1 +1,49 @@
-"""One file per format of a corpus; `registry` tells which one a file has."""
+"""The formats of a corpus, one module for each. A format is detected by the name of a file if that
+tells it, else by its first bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from service.retrieval.ingest.formats.base import BOM, Reader, plain_suffix
+from service.retrieval.ingest.formats.dpr import looks_like_dpr, read_dpr
+from service.retrieval.ingest.formats.hipporag import read_hipporag
+from service.retrieval.ingest.formats.jsonl import looks_like_beir, read_beir, read_jsonl
+from service.retrieval.ingest.formats.parquet import MAGIC, read_parquet
+from service.retrieval.ingest.formats.text import MARKDOWN, TEXT, read_text
+
+FORMATS: Final[Mapping[str, Reader]] = {
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "dpr": read_dpr,
+    "beir": read_beir,
+    "hipporag": read_hipporag,
+    "text": read_text,
+}
+KNOWN: Final = ".jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or .zst of them"
+_LINES = frozenset({".jsonl", ".ndjson"})
+_NAMED = {".parquet": "parquet", ".tsv": "dpr", **dict.fromkeys(TEXT | MARKDOWN, "text")}
+_UNSAID = frozenset({"", ".json"})  # names that leave it to the content
+
+
+def detect(path: Path, head: bytes) -> str | None:
+    """The name of a format, or None for a file of an unknown kind."""
+    suffix = plain_suffix(path)
+    if head.startswith(MAGIC):
+        return "parquet"
+    if suffix in _LINES:
+        return "beir" if looks_like_beir(head) else "jsonl"
+    if suffix in _UNSAID:
+        return _by_content(head) or ("jsonl" if suffix else None)
+    return _NAMED.get(suffix)
+
+
+def _by_content(head: bytes) -> str | None:
+    start = head.removeprefix(BOM).lstrip()
+    if start.startswith(b"["):
+        return "hipporag"
+    if start.startswith(b"{"):
+        return "beir" if looks_like_beir(head) else "jsonl"
+    return "dpr" if looks_like_dpr(head) else None

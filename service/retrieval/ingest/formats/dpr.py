@@ -10,9 +10,16 @@ import csv
 from collections.abc import Iterator
 
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats.lines import not_utf8, read_lines
-from service.retrieval.ingest.formats.rows import LONGEST_ROW, TOO_LONG, Row, made
-from service.retrieval.ingest.formats.streams import Input
+from service.retrieval.ingest.formats.base import (
+    BOM,
+    LONGEST_ROW,
+    TOO_LONG,
+    Input,
+    SourceRow,
+    made,
+    not_utf8,
+    read_lines,
+)
 
 COLUMNS = ("id", "text", "title")
 MOST_LINES = 100  # of one row; a quote that opens and never closes would take all that follow
@@ -21,22 +28,22 @@ _OPEN = "unexpected end of data"  # what `csv` says of a quote that is still ope
 Numbered = tuple[int, bytes | None]
 
 
-def read_dpr(source: Input) -> Iterator[Row]:
+def read_dpr(source: Input) -> Iterator[SourceRow]:
     lines = _Lines(read_lines(source.stream))
     header = _header(next(lines, (1, b""))[1])
     if isinstance(header, str):
-        yield Row(1, header)
+        yield SourceRow(1, header)
         return
     for number, line in lines:
         if line is None:
-            yield Row(number, f"the line is {TOO_LONG}")
+            yield SourceRow(number, f"the line is {TOO_LONG}")
         elif line.strip():
-            yield Row(number, _record(line, lines, header))
+            yield SourceRow(number, _record(line, lines, header))
 
 
 def looks_like_dpr(head: bytes) -> bool:
     """By the first line: it is the header."""
-    return not isinstance(_header(head.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0]), str)
+    return not isinstance(_header(head.removeprefix(BOM).split(b"\n", 1)[0]), str)
 
 
 class _Lines:

@@ -8,33 +8,31 @@ from collections.abc import Iterator
 import orjson
 
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats.lines import BOM
-from service.retrieval.ingest.formats.rows import Row, made, plain
-from service.retrieval.ingest.formats.streams import Input
+from service.retrieval.ingest.formats.base import BOM, Input, SourceRow, made, plain
 
 LARGEST = 200_000_000  # bytes of JSON, which is read whole
 
 
-def read_hipporag(source: Input) -> Iterator[Row]:
+def read_hipporag(source: Input) -> Iterator[SourceRow]:
     """Rows are counted from 1 in the list."""
     content = source.stream.read(LARGEST + 1)
     if len(content) > LARGEST:
         what = f"a JSON list is loaded into memory and must not exceed {LARGEST:,} bytes"
-        yield Row(0, f"{what}; convert it to JSONL, one object per line")
+        yield SourceRow(0, f"{what}; convert it to JSONL, one object per line")
         return
     try:
         values = orjson.loads(content.removeprefix(BOM))
     except orjson.JSONDecodeError as error:
-        yield Row(error.lineno, f"not JSON: {error.msg} at character {error.colno}")
+        yield SourceRow(error.lineno, f"not JSON: {error.msg} at character {error.colno}")
         return
     if not isinstance(values, list):
-        yield Row(
+        yield SourceRow(
             0, "a JSON list of {title, text} objects is expected; JSONL has one object per line"
         )
         return
     del content
     for number, value in enumerate(values, 1):
-        yield Row(number, _document(value))
+        yield SourceRow(number, _document(value))
 
 
 def _document(value: object) -> Document | str:

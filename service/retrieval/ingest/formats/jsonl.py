@@ -1,28 +1,37 @@
-"""JSON Lines: one object a line, `text` and where there are `id`, `title` and metadata."""
+"""JSON Lines: one object per line, with `text` and optionally `id`, `title` and metadata. BEIR's
+`corpus.jsonl` has `_id`, `title`, `text` and, in some sets, an object `metadata`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 
-from service.retrieval.ingest.documents import Document, parse_document
-from service.retrieval.ingest.formats.lines import not_utf8, read_lines
-from service.retrieval.ingest.formats.rows import TOO_LONG, Maker, Row, made
-from service.retrieval.ingest.formats.streams import Input
+from service.retrieval.ingest.documents import BadDocument, Document, parse_document
+from service.retrieval.ingest.formats.base import (
+    TOO_LONG,
+    Input,
+    Maker,
+    SourceRow,
+    made,
+    not_utf8,
+    read_lines,
+)
 
 
-def read_jsonl(source: Input) -> Iterator[Row]:
+def read_jsonl(source: Input) -> Iterator[SourceRow]:
     return read_objects(source, parse_document)
 
 
-def read_objects(source: Input, make: Maker) -> Iterator[Row]:
+def read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:
     """A row per line that is not blank."""
     for number, line in read_lines(source.stream):
         if line is None:
-            yield Row(number, f"the line is {TOO_LONG}")
+            yield SourceRow(number, f"the line is {TOO_LONG}")
         elif line.strip():
-            yield Row(number, _parse(line, make))
+            yield SourceRow(number, _parse(line, make))
 
 
 def _parse(line: bytes, make: Maker) -> Document | str:
@@ -32,3 +41,42 @@ def _parse(line: bytes, make: Maker) -> Document | str:
         return not_utf8(error)
     except orjson.JSONDecodeError as error:
         return f"not JSON: {error.msg} at character {error.colno}"
+
+
+OWN = frozenset({"id", "title", "text"})
+_ID = re.compile(rb'(?<!\\)"_id"\s*:')
+_PLAIN_ID = re.compile(rb'(?<!\\)"id"\s*:')
+
+
+def read_beir(source: Input) -> Iterator[SourceRow]:
+    return read_objects(source, beir_document)
+
+
+def looks_like_beir(head: bytes) -> bool:
+    """By the first line: it has `_id` and no `id`."""
+    line = head.split(b"\n", 1)[0]
+    return bool(_ID.search(line)) and not _PLAIN_ID.search(line)
+
+
+def beir_document(value: object) -> Document:
+    """The fields of `metadata` become the document's own. Raises BadDocument.
+
+    Some sets have titles without text; BEIR's own retrievers then search the title, and so do we.
+    """
+    if not isinstance(value, dict):
+        return parse_document(value)
+    if "_id" not in value:
+        raise BadDocument("_id is missing; BEIR's corpus.jsonl has the fields _id, title and text")
+    return parse_document(_flattened(value))
+
+
+def _flattened(value: dict[str, Any]) -> dict[str, Any]:
+    own = {key: item for key, item in value.items() if key not in {"_id", "metadata"}}
+    metadata = value.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise BadDocument("metadata must be an object")
+    if twice := sorted(metadata.keys() & (own.keys() | OWN)):
+        raise BadDocument(f"metadata must not contain {twice[0]}, which is a field of the document")
+    if own.get("text") == "" and own.get("title"):
+        own["text"] = own["title"]
+    return {"id": value["_id"], **own, **metadata}

@@ -7,22 +7,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats.beir import beir_document
-from service.retrieval.ingest.formats.rows import Row, made, plain
-from service.retrieval.ingest.formats.streams import STANDARD_INPUT, Input
+from service.retrieval.ingest.formats.base import STANDARD_INPUT, Input, SourceRow, made, plain
+from service.retrieval.ingest.formats.jsonl import beir_document
 
 MAGIC = b"PAR1"
 ROWS = 256  # decoded at once
 BUFFER = 1_000_000  # bytes of a column read at once
 
 
-def read_parquet(source: Input) -> Iterator[Row]:
+def read_parquet(source: Input) -> Iterator[SourceRow]:
     """Lists of floats (vectors that came with the text) are left out."""
     if importlib.util.find_spec("pyarrow") is None:
-        yield Row(0, "Parquet needs pyarrow; run: pip install 'revelator[parquet]'")
+        yield SourceRow(0, "Parquet needs pyarrow; run: pip install 'revelator[parquet]'")
         return
     if source.path == STANDARD_INPUT or source.compressed:
-        yield Row(
+        yield SourceRow(
             0, "Parquet can be read only from a plain file, not from a stream; save it to a file"
         )
         return
@@ -32,12 +31,12 @@ def read_parquet(source: Input) -> Iterator[Row]:
     try:
         for value in _rows(source):
             row += 1
-            yield Row(row, value)
+            yield SourceRow(row, value)
     except _Refused as refused:
-        yield Row(0, str(refused))
+        yield SourceRow(0, str(refused))
     except (pyarrow.ArrowException, OSError) as error:
         what = f"after row {row:,}: " if row else ""
-        yield Row(0, f"not a complete Parquet file: {what}{error}; download it again")
+        yield SourceRow(0, f"not a complete Parquet file: {what}{error}; download it again")
 
 
 class _Refused(Exception):

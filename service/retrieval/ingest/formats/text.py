@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.retrieval.ingest.documents import LONGEST_TITLE
-from service.retrieval.ingest.formats.lines import BOM, not_utf8
-from service.retrieval.ingest.formats.rows import Row, made
-from service.retrieval.ingest.formats.streams import STANDARD_INPUT, Input, plain_suffix
+from service.retrieval.ingest.formats.base import (
+    BOM,
+    STANDARD_INPUT,
+    Input,
+    SourceRow,
+    made,
+    not_utf8,
+    plain_suffix,
+)
 
 LARGEST = 50_000_000  # bytes of a file
 
@@ -18,24 +24,24 @@ MARKDOWN = frozenset({".md", ".markdown"})
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 
 
-def read_text(source: Input) -> Iterator[Row]:
+def read_text(source: Input) -> Iterator[SourceRow]:
     """The id is the file's name, the title Markdown's first heading or the name's stem."""
     content = source.stream.read(LARGEST + 1)
     if len(content) > LARGEST:
-        yield Row(0, f"the file is larger than {LARGEST:,} bytes; split it")
+        yield SourceRow(0, f"the file is larger than {LARGEST:,} bytes; split it")
         return
     try:
         text = content.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
-        yield Row(0, not_utf8(error, ""))
+        yield SourceRow(0, not_utf8(error, ""))
         return
     if "\0" in text:
-        yield Row(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
+        yield SourceRow(0, f"not a text file: NUL at character {text.index(chr(0)) + 1}")
         return
     value: dict[str, Any] = {"title": _title(source, text), "text": text}
     if source.path != STANDARD_INPUT:
         value["id"] = source.label
-    yield Row(0, made(value))
+    yield SourceRow(0, made(value))
 
 
 def _title(source: Input, text: str) -> str:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from service.core.domain import Passage
-from service.retrieval.collections.check import Finding, Report
+from service.retrieval.collections.check import CheckReport, Finding
 from service.retrieval.collections.command import lines_of
 from service.retrieval.collections.consistency import Tally, sort_page
 from service.retrieval.collections.health import quick_problem
 from service.retrieval.collections.manifest import EMPTY_HASH, Manifest, add_to_hash
-from service.retrieval.embedding.presets import HASHING
+from service.retrieval.embedding.contract import HASHING
 from service.retrieval.ingest.documents import Record
 
 
@@ -44,7 +44,7 @@ def test_counts_alone_tell_what_is_wrong() -> None:
 
 
 def test_what_a_person_reads() -> None:
-    report = Report("c", 1, 2, 3)
+    report = CheckReport("c", 1, 2, 3)
     assert lines_of(report) == [
         "collection c: 1 documents, 2 passages, 3 vectors", "manifest and stores agree",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from service.retrieval.collections import health
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.ingest.pipeline import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, opened
 
 pytestmark = pytest.mark.anyio

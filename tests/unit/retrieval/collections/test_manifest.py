@@ -14,7 +14,7 @@ from service.retrieval.collections.manifest import (
     add_to_hash,
     parse_manifest,
 )
-from service.retrieval.embedding.presets import HASHING
+from service.retrieval.embedding.contract import HASHING
 
 MANIFEST = Manifest(name="c", embedding=HASHING)
 

@@ -20,8 +20,7 @@ from service.core.errors import (
 )
 from service.core.settings import EmbeddingSettings
 from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector
-from service.retrieval.embedding.http import HttpEmbedder
-from service.retrieval.embedding.http_wire import shortened
+from service.retrieval.embedding.http import HttpEmbedder, shortened
 from tests.stubs.closing_server import ClosingServer
 
 pytestmark = pytest.mark.anyio

@@ -79,7 +79,7 @@ async def test_what_is_shipped_is_close_to_float(float_vectors: list[list[float]
 def test_the_graph_in_float_is_the_model(
     float_weights: Path, float_vectors: list[list[float]]
 ) -> None:
-    from service.retrieval.embedding.local import load_encoder as load_local
+    from service.retrieval.embedding.transformers import load_encoder as load_local
 
     theirs = load_local(MINILM, str(float_weights.parent), 1)(TEXTS)
     for one, two in zip(float_vectors, theirs, strict=True):

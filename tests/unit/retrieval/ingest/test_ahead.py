@@ -8,15 +8,15 @@ import anyio
 import pytest
 
 from service.core.errors import RevelatorError
-from service.retrieval.ingest.ahead import (
+from service.retrieval.ingest.documents import parse_document
+from service.retrieval.ingest.pipeline import (
     BATCH_CHARACTERS,
     BATCH_DOCUMENTS,
     ahead,
     size_of,
     take,
 )
-from service.retrieval.ingest.documents import parse_document
-from service.retrieval.ingest.sources import Entry, Problem
+from service.retrieval.ingest.sources import Entry, SourceProblem
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ async def doubled(number: int) -> int:
 
 
 def test_a_batch_is_bounded_in_number_and_size() -> None:
-    problem = Entry(Problem("f", 1, "bad"), "f", 1, 0)
+    problem = Entry(SourceProblem("f", 1, "bad"), "f", 1, 0)
     large = Entry(parse_document({"text": "x" * (BATCH_CHARACTERS // 2)}), "f", 1, 0)
     assert len(take(iter([problem] * 1_000), size_of)) == BATCH_DOCUMENTS
     entries = iter([problem, large, large, large, problem])

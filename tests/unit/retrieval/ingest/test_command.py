@@ -18,9 +18,9 @@ from service.core.errors import ConfigurationError, InvalidRequest, RetrievalFai
 from service.core.locks import DirectoryOwned, acquire
 from service.core.settings import RetrievalSettings, ServerSettings, Settings
 from service.retrieval.embedding import HashingEmbedder, Vector
+from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.command import run_ingest
-from service.retrieval.ingest.run import ingest_documents
-from service.retrieval.opened import EmbeddedStores, open_embedded
+from service.retrieval.ingest.pipeline import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = pytest.mark.anyio
@@ -131,7 +131,7 @@ async def test_ray_is_refused_beside_a_server_and_without_its_extra(
     with pytest.raises(ConfigurationError, match="--ray writes to the data directory directly"):
         await run_ingest([file], "c", own, url="http://127.0.0.1:9", ray="local")
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "service.retrieval.ingest.on_ray", raising=False)
+    monkeypatch.delitem(sys.modules, "service.retrieval.ingest.ray_pipeline", raising=False)
     with pytest.raises(ConfigurationError, match=r"pip install 'revelator\[ray\]'"):
         await run_ingest([file], "c", own, ray="local")
 

@@ -16,9 +16,9 @@ import pytest
 
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats.registry import detect
-from service.retrieval.ingest.formats.streams import STANDARD_INPUT, zstd
-from service.retrieval.ingest.sources import Problem, read_files
+from service.retrieval.ingest.formats import detect
+from service.retrieval.ingest.formats.base import STANDARD_INPUT, zstd
+from service.retrieval.ingest.sources import SourceProblem, read_files
 from tests.conftest import unavailable
 
 QUOTED = 'Aaron Aaron ( or ; ""Ahärôn"") is a "prophet"'
@@ -26,7 +26,7 @@ QUOTED = 'Aaron Aaron ( or ; ""Ahärôn"") is a "prophet"'
 
 def documents(*files: Path, format: str | None = None) -> list[Document]:
     found = [entry.found for entry in read_files(files, format)]
-    assert not [each for each in found if isinstance(each, Problem)]
+    assert not [each for each in found if isinstance(each, SourceProblem)]
     return [each for each in found if isinstance(each, Document)]
 
 

@@ -13,8 +13,8 @@ import pytest
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.formats import dpr as dpr_module
 from service.retrieval.ingest.formats import hipporag
-from service.retrieval.ingest.formats.streams import zstd
-from service.retrieval.ingest.sources import Problem, read_files
+from service.retrieval.ingest.formats.base import zstd
+from service.retrieval.ingest.sources import SourceProblem, read_files
 from tests.unit.retrieval.ingest.test_formats import parquet
 
 HEADER = b"id\ttext\ttitle\n"
@@ -24,7 +24,7 @@ def read(path: Path, format: str | None = None) -> tuple[list[str], list[str]]:
     """Ids, and problems without the folder."""
     found = [entry.found for entry in read_files([path], format)]
     good = [each.id for each in found if isinstance(each, Document)]
-    bad = [str(each) for each in found if isinstance(each, Problem)]
+    bad = [str(each) for each in found if isinstance(each, SourceProblem)]
     assert all(each.startswith(str(path)) for each in bad)
     return good, [each.removeprefix(str(path)) for each in bad]
 
@@ -233,7 +233,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     try:
         for entry in read_files([path]):
             count += isinstance(entry.found, Document)
-            bad += isinstance(entry.found, Problem)
+            bad += isinstance(entry.found, SourceProblem)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -5,15 +5,14 @@ import tracemalloc
 from pathlib import Path
 
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats.rows import LONGEST_ROW
-from service.retrieval.ingest.formats.streams import STANDARD_INPUT
-from service.retrieval.ingest.sources import Problem, read_files, total_bytes
+from service.retrieval.ingest.formats.base import LONGEST_ROW, STANDARD_INPUT
+from service.retrieval.ingest.sources import SourceProblem, read_files, total_bytes
 
 
 def read(*files: Path) -> tuple[list[str], list[tuple[int, str]]]:
     entries = list(read_files(files))
     good = [entry.found.id for entry in entries if isinstance(entry.found, Document)]
-    bad = [(e.found.line, e.found.problem) for e in entries if isinstance(e.found, Problem)]
+    bad = [(e.found.line, e.found.problem) for e in entries if isinstance(e.found, SourceProblem)]
     positions = [entry.position for entry in entries]
     assert positions == sorted(positions)
     assert positions[-1] == total_bytes(files)
@@ -41,7 +40,7 @@ def test_every_bad_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert [line for line, _ in bad] == [3, 4, 5, 6, 7, 8, 9, 10]
     assert bad[0][1] == "not UTF-8: byte 25 of the line"
     assert bad[1][1].startswith("not JSON: ")
-    assert str(next(e.found for e in read_files([path]) if isinstance(e.found, Problem))) == (
+    assert str(next(e.found for e in read_files([path]) if isinstance(e.found, SourceProblem))) == (
         f"{path}:3: not UTF-8: byte 25 of the line"
     )
 

@@ -9,7 +9,7 @@ import pytest
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.run import ingest_documents
+from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 

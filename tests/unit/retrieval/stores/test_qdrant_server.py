@@ -27,8 +27,7 @@ from service.core.errors import (
 )
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.stores.qdrant_handshake import is_supported
-from service.retrieval.stores.qdrant_server import QdrantServer
+from service.retrieval.stores.qdrant_server import QdrantServer, is_supported
 from service.retrieval.stores.qdrant_store import QdrantStore
 
 pytestmark = [

@@ -1,22 +1,88 @@
-"""Write documents to a collection: in batches, idempotent, and resumable after kill -9.
+"""The ingest of files into a collection: idempotent, and resumable after kill -9.
 
-`writer.py` explains which order of writes makes it resumable.
+One batch is read and cut into passages while the batch before it is embedded and written.
+`collections/writer.py` explains which order of writes makes it resumable.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 
+from service.core.concurrency import first_of
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
-from service.retrieval.ingest.ahead import BATCH_DOCUMENTS, Batch, ahead, size_of, take
+from service.retrieval.ingest.chunks import Chunked
 from service.retrieval.ingest.documents import BadDocument, Document, parse_document
-from service.retrieval.ingest.sources import Entry, Problem, read_files, total_bytes
+from service.retrieval.ingest.sources import Entry, SourceProblem, read_files, total_bytes
+
+BATCH_DOCUMENTS = 256  # committed together
+BATCH_CHARACTERS = 4_000_000  # of their texts, for documents that are large
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Entries in order, and by document id what is already made of those that are new."""
+
+    entries: Sequence[Entry]
+    chunked: dict[str, Chunked]
+
+    @property
+    def documents(self) -> list[Document]:
+        return [entry.found for entry in self.entries if isinstance(entry.found, Document)]
+
+
+def size_of(entry: Entry) -> int:
+    """Characters that count towards a batch's bound."""
+    return len(entry.found.text) if isinstance(entry.found, Document) else 0
+
+
+def take(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
+    """The next batch; empty at the end. Blocking."""
+    batch: list[T] = []
+    room = BATCH_CHARACTERS
+    for item in islice(items, BATCH_DOCUMENTS):
+        batch.append(item)
+        room -= size(item)
+        if room < 0:
+            break
+    return batch
+
+
+@asynccontextmanager
+async def ahead(
+    read: Callable[[], T | None], prepare: Callable[[T], Awaitable[R]]
+) -> AsyncIterator[AsyncIterator[R]]:
+    """What `read` gives (blocking, in a thread, until it gives nothing), each prepared, one ahead.
+
+    A failure of either comes out of the block; the end of the block ends both. A read that hangs
+    (standard input) is left alone.
+    """
+    send, receive = anyio.create_memory_object_stream[R](0)
+
+    async def pump() -> None:
+        async with send:
+            while item := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
+                await send.send(await prepare(item))
+
+    try:
+        async with anyio.create_task_group() as group, receive:
+            group.start_soon(pump)
+            yield receive
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        raise first_of(failures) from None
+
 
 MOST_FAILURES = 1_000  # kept in a report; the count goes on
 
@@ -34,7 +100,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class IngestReport:
+class IngestResult:
     """What an ingest did. `failures` keeps the first 1,000; `failed` counts all.
 
     `embedded` counts the passages that the embedding model processed.
@@ -44,9 +110,9 @@ class IngestReport:
     unchanged: int = 0
     failed: int = 0
     embedded: int = 0
-    failures: list[Problem] = field(default_factory=list)
+    failures: list[SourceProblem] = field(default_factory=list)
 
-    def fail(self, problem: Problem) -> None:
+    def fail(self, problem: SourceProblem) -> None:
         self.failed += 1
         if len(self.failures) < MOST_FAILURES:
             self.failures.append(problem)
@@ -57,7 +123,7 @@ class Listener:
     """Is notified of progress after each embedded part of a batch, and of each invalid line."""
 
     progress: Callable[[Progress], None] = lambda progress: None
-    problem: Callable[[Problem], None] = lambda problem: None
+    problem: Callable[[SourceProblem], None] = lambda problem: None
 
 
 async def ingest(
@@ -68,7 +134,7 @@ async def ingest(
     format: str | None = None,
     *,
     replace: bool = False,
-) -> IngestReport:
+) -> IngestResult:
     """Add files to an existing collection. Invalid rows are reported; the others are indexed.
 
     Without `format`, the format is detected per file. Searches continue meanwhile and report
@@ -96,9 +162,9 @@ async def write_batches(
     batches: AsyncIterator[Batch],
     total_bytes: int | None,
     listener: Listener,
-) -> IngestReport:
+) -> IngestResult:
     """Write batches in order and report what became of them."""
-    report = IngestReport()
+    report = IngestResult()
     tally = _Tally(report, listener, total_bytes)
     async for batch in batches:
         await _write(writer, batch, tally)
@@ -132,7 +198,7 @@ async def ingest_documents(
 
 @dataclass(slots=True)
 class _Tally:
-    report: IngestReport
+    report: IngestResult
     listener: Listener
     total: int | None
     documents: int = 0
@@ -144,7 +210,7 @@ class _Tally:
 
 async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
     for entry in batch.entries:
-        if isinstance(entry.found, Problem):
+        if isinstance(entry.found, SourceProblem):
             tally.report.fail(entry.found)
             tally.listener.problem(entry.found)
     start, end = tally.position, batch.entries[-1].position

@@ -1,4 +1,8 @@
-"""Opens a file or standard input, decompresses it, and counts what was read of it."""
+"""What every format of a corpus is read from, and what it yields.
+
+An `Input` is an open file or standard input, decompressed. A format turns it into rows, each a
+document or the reason why there is none.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from service.retrieval.ingest.documents import BadDocument, Document, parse_document
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -127,3 +135,68 @@ class _Counted(_Filled):
         size = super().readinto(buffer)
         self.count += size
         return size
+
+
+LONGEST_ROW = 1_000_000  # bytes; longer lines are bad lines
+TOO_LONG = f"longer than {LONGEST_ROW:,} bytes; split the document"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A line or row (from 1; 0 is the whole file): a document, or what is wrong with it."""
+
+    number: int
+    found: Document | str
+
+
+Reader = Callable[[Input], Iterator[SourceRow]]
+Maker = Callable[[object], Document]
+
+
+def made(value: object, make: Maker = parse_document) -> Document | str:
+    """The document of a decoded row, or what is wrong with it."""
+    try:
+        return make(value)
+    except BadDocument as error:
+        return str(error)
+
+
+def plain(value: dict[str, Any]) -> dict[str, Any] | str:
+    """A row as JSON has it (a date becomes its ISO text), or why there is none."""
+    try:
+        encoded = orjson.dumps(value)
+    except (TypeError, ValueError) as error:
+        return f"not plain JSON: {error}"
+    if len(encoded) > LONGEST_ROW:
+        return TOO_LONG
+    decoded: dict[str, Any] = orjson.loads(encoded)
+    return decoded
+
+
+BOM = b"\xef\xbb\xbf"
+_SKIP = 65_536  # bytes read at once of a line that is too long
+
+
+def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Number from 1 and content, without line end and byte order mark; None for a line too long."""
+    number = 0
+    while line := stream.readline(LONGEST_ROW + 2):
+        number += 1
+        content = line.rstrip(b"\r\n")
+        if number == 1:
+            content = content.removeprefix(BOM)
+        if len(content) > LONGEST_ROW:
+            if not line.endswith(b"\n"):
+                _skip_line(stream)
+            yield number, None
+        else:
+            yield number, content
+
+
+def not_utf8(error: UnicodeDecodeError, where: str = " of the line") -> str:
+    return f"not UTF-8: byte {error.start + 1}{where}"
+
+
+def _skip_line(stream: BinaryIO) -> None:
+    while (rest := stream.readline(_SKIP)) and not rest.endswith(b"\n"):
+        pass

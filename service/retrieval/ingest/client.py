@@ -1,22 +1,24 @@
-"""Ingest through a running server: documents in bounded batches to its HTTP API."""
+"""Ingest through a running server: documents in bounded batches to its HTTP API, or all in one body
+with `--replace`, which replaces the collection's contents atomically."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 import orjson
 
 from service.core.settings import Settings
+from service.retrieval.client import send, session_with
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.run import IngestReport, Listener, Progress
-from service.retrieval.ingest.sources import Entry, Problem, read_files, total_bytes
-from service.retrieval.remote import send, session_with
+from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress
+from service.retrieval.ingest.sources import Entry, SourceProblem, read_files, total_bytes
 
 if TYPE_CHECKING:
     import aiohttp
+
 
 BATCH_DOCUMENTS = 64  # a request's work stays short beside the questions the server answers
 BATCH_BYTES = 1_000_000  # of them; NDJSON, so a document of any allowed size passes
@@ -31,7 +33,7 @@ async def ingest_through(
     settings: Settings,
     listener: Listener,
     format: str | None = None,
-) -> IngestReport:
+) -> IngestResult:
     """Make the collection at `url` and post the files' documents to it.
 
     `embedded` stays 0: the server does not say. Raises StoreError when it cannot be reached,
@@ -39,7 +41,7 @@ async def ingest_through(
     """
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
-    report, done = IngestReport(), 0
+    report, done = IngestResult(), 0
     batches = batches_of(read_files(files, format))
     async with session_with(url, settings, TIMEOUT_S) as session:
         await send(session, "PUT", base, b"{}")
@@ -68,11 +70,11 @@ async def _post(
     session: aiohttp.ClientSession,
     url: str,
     batch: Sequence[Entry],
-    report: IngestReport,
+    report: IngestResult,
     listener: Listener,
 ) -> None:
     for entry in batch:
-        if isinstance(entry.found, Problem):
+        if isinstance(entry.found, SourceProblem):
             report.fail(entry.found)
             listener.problem(entry.found)
     sent = [entry for entry in batch if isinstance(entry.found, Document)]
@@ -84,7 +86,7 @@ async def _post(
     report.unchanged += answer["unchanged"]
     for failure in answer["failed"]:
         entry = sent[failure["index"]]
-        problem = Problem(entry.file, entry.line, failure["problem"])
+        problem = SourceProblem(entry.file, entry.line, failure["problem"])
         report.fail(problem)
         listener.problem(problem)
 
@@ -92,3 +94,50 @@ async def _post(
 def encoded(document: Document) -> bytes:
     own = {"id": document.id, "title": document.title, "text": document.text}
     return orjson.dumps({**document.metadata, **own})
+
+
+START_AGAIN: Final = (
+    "the collection is unchanged; run the same command again, --replace starts from the beginning"
+)
+REPLACE_TIMEOUT_S: Final = 86_400.0  # of the whole; the server gives up on 30 s without a byte
+
+
+async def replace_through(
+    url: str,
+    files: Sequence[Path],
+    collection: str,
+    settings: Settings,
+    listener: Listener,
+    format: str | None = None,
+) -> IngestResult:
+    """Let the files' documents take the place of what the collection at `url` holds; made if
+    missing. Raises as `ingest_through` does; nothing is replaced then."""
+    base = f"{url.rstrip('/')}/collections/{collection}"
+    total = await anyio.to_thread.run_sync(total_bytes, files)
+    report = IngestResult()
+    batches = batches_of(read_files(files, format))
+    body = _body(batches, total, report, listener)
+    async with session_with(url, settings, REPLACE_TIMEOUT_S, START_AGAIN) as session:
+        await send(session, "PUT", base, b"{}")
+        answer = await send(session, "PUT", f"{base}/documents", body, NDJSON, START_AGAIN)
+    report.indexed, report.unchanged = answer["indexed"], answer["unchanged"]
+    for failure in answer["failed"]:
+        problem = SourceProblem("what was sent", failure["index"] + 1, failure["problem"])
+        report.fail(problem)
+        listener.problem(problem)
+    return report
+
+
+async def _body(
+    batches: Iterator[list[Entry]], total: int | None, report: IngestResult, listener: Listener
+) -> AsyncIterator[bytes]:
+    done = 0
+    while batch := await anyio.to_thread.run_sync(next, batches, None):
+        for entry in batch:
+            if isinstance(entry.found, SourceProblem):
+                report.fail(entry.found)
+                listener.problem(entry.found)
+            elif isinstance(entry.found, Document):
+                done += 1
+                yield encoded(entry.found) + b"\n"
+        listener.progress(Progress(batch[-1].position, total, done))

@@ -29,15 +29,22 @@ from service.core.errors import ConfigurationError, InvalidRequest, RevelatorErr
 from service.core.settings import RetrievalSettings
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.embedding import Embedder, open_embedder, passage_input
-from service.retrieval.ingest.ahead import Batch, ahead, size_of, take
 from service.retrieval.ingest.chunks import Chunked, cut, passages_of
 from service.retrieval.ingest.documents import Document, Record
-from service.retrieval.ingest.formats.streams import STANDARD_INPUT
-from service.retrieval.ingest.run import IngestReport, Listener, write_batches
+from service.retrieval.ingest.formats.base import STANDARD_INPUT
+from service.retrieval.ingest.pipeline import (
+    Batch,
+    IngestResult,
+    Listener,
+    ahead,
+    size_of,
+    take,
+    write_batches,
+)
 from service.retrieval.ingest.sources import (
     Entry,
-    Problem,
-    Source,
+    SourceFile,
+    SourceProblem,
     expand,
     read_source,
     total_bytes,
@@ -79,7 +86,7 @@ async def ingest_on_ray(
     listener: Listener | None = None,
     format: str | None = None,
     opening: OpenEmbedder = open_embedder,
-) -> IngestReport:
+) -> IngestResult:
     """As `ingest`, with the work on the Ray at `address`, or on one started here for `local`.
 
     Raises ConfigurationError when no Ray is there, InvalidRequest for standard input,
@@ -121,7 +128,7 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _work(
-    found: Sequence[Source | Problem],
+    found: Sequence[SourceFile | SourceProblem],
     format: str | None,
     settings: RetrievalSettings,
     known: Any,
@@ -171,7 +178,7 @@ def _read(rows: Rows, format: str | None) -> Iterator[Rows]:
     """On a worker: files into entries, a batch at a time."""
     for row in rows["row"]:
         index, source = pickle.loads(row)
-        if isinstance(source, Problem):
+        if isinstance(source, SourceProblem):
             entries = iter([Entry(source, source.file, 0, 0)])
         else:
             entries = read_source(source, format)
@@ -211,7 +218,7 @@ class _Embedding:
     def _cut(self, made: _Made) -> tuple[Sequence[tuple[int, int]], Sequence[Record]]:
         """Spans and passages; none of what is stored already."""
         document = made.entry.found
-        if isinstance(document, Problem):
+        if isinstance(document, SourceProblem):
             return (), ()
         spans = cut(document.text)
         records = passages_of(document, spans)
@@ -239,11 +246,11 @@ def _key(record: Record) -> int:
     return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest())
 
 
-def _batches(made: Iterator[_Made], found: Sequence[Source | Problem]) -> Iterator[Batch]:
+def _batches(made: Iterator[_Made], found: Sequence[SourceFile | SourceProblem]) -> Iterator[Batch]:
     """Positions counted over all files, as `read_files` does."""
     before = [0]
     for source in found:
-        before.append(before[-1] + (source.size if isinstance(source, Source) else 0))
+        before.append(before[-1] + (source.size if isinstance(source, SourceFile) else 0))
     while group := take(made, lambda each: size_of(each.entry)):
         entries = [
             replace(each.entry, position=before[each.source] + each.entry.position)

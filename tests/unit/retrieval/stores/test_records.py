@@ -5,7 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.retrieval.stores.name_ids import name_id
+from service.retrieval.stores.records import name_id
 
 
 @given(st.uuids(), st.text())

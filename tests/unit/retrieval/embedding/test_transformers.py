@@ -11,7 +11,7 @@ import pytest
 from service.core.errors import ConfigurationError
 from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding import PRESETS, EmbeddingContract, open_embedder
-from service.retrieval.embedding.local import load_encoder
+from service.retrieval.embedding.transformers import load_encoder
 from tests.conftest import need
 
 need("torch", "transformers")

@@ -1,5 +1,8 @@
-"""What the searches of one question share: one generation of each collection, whatever is switched,
-and the sides that failed, which are not asked again."""
+"""The snapshot that all searches of one question share.
+
+It has one generation of each collection, even if a re-index switches to another one meanwhile, and
+the sides that failed, which are not searched again.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ SIDES_OF: Final[dict[RetrieverName, tuple[SideName, ...]]] = {
     "hybrid": SIDES,
 }
 
-# Gives the name that means a collection's present generation for as long as it is held.
+# Returns a name for the collection's current generation, valid while it is held.
 Hold = Callable[[str], AbstractAsyncContextManager[str]]
 
 
-class HeldRetriever:
-    """`retriever` for one question, inside `async with`.
+class SnapshotRetriever:
+    """Searches with `retriever` for one question, inside `async with`.
 
-    A collection is held from its first search to the end: a question that never searches opens
-    none. A side that failed costs its time once, not once a search.
+    A collection is held from its first search to the end, so that a question without searches opens
+    none. A side that failed costs its time once, not once per search.
     """
 
     def __init__(self, retriever: Retriever, hold: Hold) -> None:
@@ -63,7 +66,7 @@ class HeldRetriever:
         return results
 
     def _lose(self, request: SearchRequest, missing: Sequence[str]) -> None:
-        """Remember the sides among what a search missed."""
+        """Remember the sides that a search missed."""
         known = self._lost.get(request.collection, frozenset())
         self._lost[request.collection] = known | {side for side in SIDES if side in missing}
 
@@ -71,7 +74,7 @@ class HeldRetriever:
         return await self._retriever.check_request(collection, filter)
 
     async def aclose(self) -> None:
-        """Nothing to do: the retriever is others' too."""
+        """Nothing to do: other questions use the retriever too."""
 
     async def _of_held(self, request: SearchRequest) -> SearchRequest:
         name = request.collection

@@ -14,14 +14,14 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HASHING, HashingEmbedder
 from service.retrieval.ingest.chunks import Chunked, passages_of
 from service.retrieval.ingest.documents import Record, parse_document
-from service.retrieval.ingest.run import (
-    IngestReport,
+from service.retrieval.ingest.pipeline import (
+    IngestResult,
     Listener,
     Progress,
     ingest,
     ingest_documents,
 )
-from service.retrieval.ingest.sources import Problem
+from service.retrieval.ingest.sources import SourceProblem
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
@@ -38,7 +38,7 @@ def write(path: Path, *documents: Any) -> Path:
 async def test_files_go_in_once(tmp_path: Path) -> None:
     file = write(tmp_path / "c.jsonl", *CORPUS, "bad")
     heard: list[Progress] = []
-    problems: list[Problem] = []
+    problems: list[SourceProblem] = []
     embedder = CountingEmbedder()
     async with opened(tmp_path, embedder) as collections:
         await collections.create("c")
@@ -259,4 +259,4 @@ async def test_refusals(tmp_path: Path) -> None:
         ]
         with pytest.raises(InvalidRequest, match="256 metadata fields"):
             await ingest_documents(many, "c", collections)
-        assert await ingest([], "c", collections) == IngestReport()
+        assert await ingest([], "c", collections) == IngestResult()

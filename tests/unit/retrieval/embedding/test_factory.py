@@ -13,10 +13,9 @@ from service.core.errors import ConfigurationError
 from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.embedding import HASHING, MINILM, PRESETS, HashingEmbedder, open_embedder
 from service.retrieval.embedding.base import passage_input
-from service.retrieval.embedding.contract import EmbeddingContract, differences
+from service.retrieval.embedding.contract import EmbeddingContract, differences, preset_of
 from service.retrieval.embedding.factory import contract_of
 from service.retrieval.embedding.http import HttpEmbedder
-from service.retrieval.embedding.presets import preset_of
 
 
 def settings(model: str = "minilm", **embedding: Any) -> RetrievalSettings:

@@ -10,8 +10,8 @@ import pytest
 from service.core.errors import BackendUnavailable, RetrievalFailure
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
-from service.retrieval.search.held import HeldRetriever
 from service.retrieval.search.hybrid import HybridRetriever
+from service.retrieval.search.snapshot import SnapshotRetriever
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
 
 pytestmark = pytest.mark.anyio
@@ -29,8 +29,8 @@ class World:
             FakeCatalog(self.bm25, self.dense), CountingEmbedder(), RetrievalSettings(retries=0)
         )
 
-    def question(self) -> HeldRetriever:
-        return HeldRetriever(self.retriever, same)
+    def question(self) -> SnapshotRetriever:
+        return SnapshotRetriever(self.retriever, same)
 
     def breaks(self) -> None:
         self.dense.failure = BackendUnavailable("out")

@@ -18,7 +18,7 @@ from service.retrieval.embedding import Embedder, open_embedder
 from service.retrieval.reranking import Reranking, open_reranker
 from service.retrieval.reranking.ordering import BACKEND
 from service.retrieval.search.hybrid import HybridRetriever
-from service.retrieval.search.observer import Observer, Silent
+from service.retrieval.search.observer import SearchObserver, Silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class EmbeddedStores:
 
 @asynccontextmanager
 async def open_embedded(
-    settings: Settings, observer: Observer | None = None
+    settings: Settings, observer: SearchObserver | None = None
 ) -> AsyncIterator[EmbeddedStores]:
     """Own `settings.data_dir`, open its collections as they are used, flush and close at the end.
 
@@ -61,7 +61,7 @@ async def open_embedded(
         directory.release()
 
 
-def _reranking(settings: RetrievalSettings, observer: Observer) -> Reranking | None:
+def _reranking(settings: RetrievalSettings, observer: SearchObserver) -> Reranking | None:
     if settings.reranker is None:
         return None
     reranker = open_reranker(settings.reranker, partial(observer.retried, BACKEND))
