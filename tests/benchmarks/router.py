@@ -23,13 +23,13 @@ import torch
 from service.encoders.in_process import minilm_tokenizer, open_onnx
 from service.encoders.router.factory import SHIPPED
 from service.encoders.router.head import ROUTES, Head, load_head
+from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.minilm import (
     FOLDER,
     LAYERS,
     graph_name,
     load_encoder,
 )
-from service.retrieval.embedding.contract import MINILM
 from service.workshop.facts.routes import ASKED, REAL, RoutedQuestion, routed_questions
 from service.workshop.recipes.calibration import (
     confusion_table,

@@ -9,9 +9,9 @@ from service.core.domain import RouteName
 from service.core.errors import ConfigurationError
 from service.encoders.router.base import ROUTES, Routed
 from service.encoders.router.head import RouterCard, load_head, normal_form
+from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.in_process import InProcessEmbedder
 from service.retrieval.embedding.minilm import load_encoder, minilm_problem
-from service.retrieval.embedding.contract import MINILM
 
 
 def encoder_of(card: RouterCard, threads: int) -> InProcessEmbedder:
