@@ -84,7 +84,7 @@ def synthesize(
 
     configure_logging("warning")
     if pipeline == "embedded":
-        from service.workshop.synthesis.embedded.command import write_mixture  # noqa: PLC0415
+        from service.workshop.synthesis.embedded.mixture import write_mixture  # noqa: PLC0415
 
         if teacher != "rules" or heldout:
             fail(

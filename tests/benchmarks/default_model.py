@@ -39,14 +39,14 @@ from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
 from service.strategies.revelator.parsing import parse_route, read_answer
 from service.strategies.revelator.reading import ANSWER_TOKENS
 from service.strategies.revelator.roles import ROUTE_LABELS, label_request
-from service.workshop.facts.corpora import Passage, load_passages, read_lines
+from service.workshop.facts.corpora import Paragraph, load_passages, read_lines
 from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import Fact, all_facts
 from service.workshop.facts.questions import Maker
 from service.workshop.facts.search import Nearest
 from service.workshop.facts.splits import is_held_out, normalise
 from service.workshop.facts.wordings import join_questions
-from service.workshop.synthesis.embedded.owners import Owners
+from service.workshop.synthesis.embedded.routes import Owners
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 600.0
@@ -58,8 +58,8 @@ Figure = tuple[str, float, int]
 class Asked:
     question: str
     answers: tuple[str, ...]
-    gold: Passage
-    others: tuple[Passage, ...]
+    gold: Paragraph
+    others: tuple[Paragraph, ...]
 
 
 class Reader:
@@ -88,7 +88,7 @@ class Reader:
 def squad(data: Path, size: int, seed: int = 0) -> list[Asked]:
     """Questions of the dev set with four hard distractors; a smaller size asks the first ones."""
     passages = {
-        row["id"]: Passage(row["id"], row["title"], row["text"], name)
+        row["id"]: Paragraph(row["id"], row["title"], row["text"], name)
         for name in ("squad", "squad_train")
         for row in read_lines(data / name / "corpus.jsonl")
         if name == "squad" or is_held_out(row["title"] or row["text"])
@@ -111,7 +111,7 @@ def is_in(answer: str, text: str) -> bool:
     return f" {normalise(answer)} " in f" {normalise(text)} "
 
 
-def shown(passages: Sequence[Passage], seed: str) -> list[PassageText]:
+def shown(passages: Sequence[Paragraph], seed: str) -> list[PassageText]:
     texts = [PassageText(p.title, p.text) for p in passages]
     random.Random(seed).shuffle(texts)
     return texts
@@ -130,7 +130,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 async def read(
-    reader: Reader, asked: Sequence[Asked], chosen: Callable[[Asked], list[Passage]]
+    reader: Reader, asked: Sequence[Asked], chosen: Callable[[Asked], list[Paragraph]]
 ) -> list[str]:
     """The reader's answers over the passages that are `chosen` for each question."""
     prompts = [

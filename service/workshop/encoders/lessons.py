@@ -16,7 +16,7 @@ from service.encoders.inputs import passage_text
 from service.encoders.words import Word, words
 from service.text import STOP_WORDS
 from service.workshop.encoders.marks import Mark
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.rows import (
     FilterRow,
     LabelerRow,
@@ -110,7 +110,7 @@ class Part(NamedTuple):
     """
 
     query: str
-    passage: Passage
+    passage: Paragraph
     marks: Sequence[Mark]
     last: bool
 
@@ -150,10 +150,10 @@ class Negative(NamedTuple):
     """A passage that a part's query finds and that does not serve it."""
 
     query: str
-    passage: Passage
+    passage: Paragraph
 
 
-def text_words(passage: Passage) -> list[str]:
+def text_words(passage: Paragraph) -> list[str]:
     """The words of a passage's text form."""
     return [word.text for word in words(passage_text(passage.title, passage.text))]
 
@@ -182,7 +182,7 @@ def labeler_rows(
     made = 0
     own = {part.passage.id for part in item.parts}  # may be under another name
 
-    def row(query: str, passage: Passage, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
+    def row(query: str, passage: Paragraph, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
         nonlocal made
         made += 1
         source = provenance_of(item, teacher)

@@ -22,7 +22,7 @@ from service.workshop.encoders.lessons import (
     text_words,
 )
 from service.workshop.encoders.marks import Mark, Marks
-from service.workshop.facts.corpora import Passage, RealQuestion, load_passages, load_questions
+from service.workshop.facts.corpora import Paragraph, RealQuestion, load_passages, load_questions
 from service.workshop.facts.rows import sentence_words
 from service.workshop.facts.splits import is_held_out
 
@@ -43,7 +43,7 @@ def people_items(data: Path) -> Iterator[Lesson]:
             yield made
 
 
-def musique_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Lesson | None:
+def musique_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> Lesson | None:
     """Its hops in order; None where one has no passage here, or an answer is not in its passage."""
     hops = question.row["hops"]
     asked = _filled(hops)
@@ -124,7 +124,7 @@ def _hops(item: Lesson, question: RealQuestion) -> Iterator[Lesson]:
             yield Lesson(f"{item.id}.{number}", "hop", text, [alone], [], [title], title, True)
 
 
-def _squad_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Lesson | None:
+def _squad_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> Lesson | None:
     row = question.row
     passage = passages.get(row["supporting_passage_ids"][0])
     answer = (row.get("answers") or [row.get("answer", "")])[0]
@@ -136,7 +136,7 @@ def _squad_item(question: RealQuestion, passages: Mapping[str, Passage]) -> Less
     return Lesson(row["id"], "squad", question.question, [part], [], [title], title, True)
 
 
-def mark_answer(passage: Passage, answer: str, question: str) -> Marks | None:
+def mark_answer(passage: Paragraph, answer: str, question: str) -> Marks | None:
     """The answer, and the question's words in the title and beside the answer, in the sentence
     that shares most of them. None where the passage does not have the answer."""
     text = passage_text(passage.title, passage.text)

@@ -22,7 +22,7 @@ from service.encoders.checkpoint import Kind
 from service.workshop.encoders.lessons import Lesson, Negative, filter_rows, labeler_rows
 from service.workshop.encoders.people import people_items
 from service.workshop.encoders.rules import Rules
-from service.workshop.facts.corpora import Passage, load_passages
+from service.workshop.facts.corpora import Paragraph, load_passages
 from service.workshop.facts.made_up import made_up_maker, made_up_passages
 from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import all_facts
@@ -70,7 +70,7 @@ def _drawn(rules: Rules, size: int, forms: Sequence[str]) -> Iterator[Lesson]:
 class Finder(Protocol):
     """Finds passages, the best first, for each query."""
 
-    def top(self, queries: Sequence[str]) -> list[list[Passage]]: ...
+    def top(self, queries: Sequence[str]) -> list[list[Paragraph]]: ...
 
 
 def with_negatives(
@@ -83,7 +83,7 @@ def with_negatives(
 
 
 def negatives_of(
-    item: Lesson, found: dict[str, list[Passage]], rng: random.Random
+    item: Lesson, found: dict[str, list[Paragraph]], rng: random.Random
 ) -> Iterator[Negative]:
     """Per part the first found that is no gold passage, as published; ours: at times one from
     further down, and one that has served already."""

@@ -12,7 +12,7 @@ from service.workshop.facts.splits import is_held_out
 SOURCES = ("2wikimultihopqa", "musique", "squad")
 
 
-class Passage(NamedTuple):
+class Paragraph(NamedTuple):
     """One paragraph of Wikipedia and where it came from."""
 
     id: str
@@ -32,10 +32,10 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def load_passages(data: Path, *, held_out: bool | None = False) -> list[Passage]:
+def load_passages(data: Path, *, held_out: bool | None = False) -> list[Paragraph]:
     """Passages of the three corpora; `held_out=None` gives both sides of the split."""
     passages = [
-        Passage(row["id"], row["title"], row["text"].strip(), source)
+        Paragraph(row["id"], row["title"], row["text"].strip(), source)
         for source in SOURCES
         for row in read_lines(data / source / "corpus.jsonl")
     ]

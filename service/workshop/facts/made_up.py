@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.names import Names, random_date, syllable_name
 from service.workshop.facts.patterns import all_facts
 from service.workshop.facts.questions import Maker
@@ -19,7 +19,7 @@ GENRES = ("drama", "comedy", "horror", "crime", "war", "science fiction")
 SITES = ("village", "town", "river", "castle", "museum")
 
 
-def made_up_passages(count: int, seed: int = 0) -> list[Passage]:
+def made_up_passages(count: int, seed: int = 0) -> list[Paragraph]:
     """`count` passages on both sides of the split: people, films by them, places they come from."""
     rng = random.Random(seed)
     people = [f"{syllable_name(rng)} {syllable_name(rng)}" for _ in range(max(8, count // 2))]
@@ -34,7 +34,7 @@ def made_up_passages(count: int, seed: int = 0) -> list[Passage]:
         else:
             title = f"{syllable_name(rng)} {syllable_name(rng)}"
             text = _place(title, towns, rng)
-        passages.append(Passage(f"made-up-{number}", title, text, "made-up"))
+        passages.append(Paragraph(f"made-up-{number}", title, text, "made-up"))
     return passages
 
 

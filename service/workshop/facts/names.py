@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.patterns import MONTH, Fact, subject_of
 
 _ONSETS = re.findall(
@@ -119,7 +119,7 @@ def substitute(
         changes += [(old[-1], new[-1]), (old[0], new[0])]
     text = rename(fact.passage.text, changes[::-1])
     tail = fact.passage.title[len(subject_of(fact.passage.title)) :]
-    changed = Passage(fact.passage.id, subject + tail, text, fact.passage.source)
+    changed = Paragraph(fact.passage.id, subject + tail, text, fact.passage.source)
     if answer not in text:
         return fact
     return Fact(fact.kind, subject, answer, changed)

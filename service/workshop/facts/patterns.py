@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 
 MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 DATE = rf"(?:\d{{1,2}} {MONTH},? \d{{3,4}}|{MONTH} \d{{1,2}}, \d{{3,4}}|\d{{4}})"
@@ -53,7 +53,7 @@ class Fact(NamedTuple):
     kind: str
     subject: str
     answer: str
-    passage: Passage
+    passage: Paragraph
 
 
 _ARTICLE = r"\b(?:is|was|were|are) (?:an?|the) (?:former |retired |late |current )?"
@@ -151,7 +151,7 @@ def subject_of(title: str) -> str:
     return re.sub(r"\s*\([^()]*\)\s*$", "", title).strip() or title
 
 
-def extract_facts(passage: Passage) -> list[Fact]:
+def extract_facts(passage: Paragraph) -> list[Fact]:
     """At most one fact a kind, from the first pattern that matches."""
     subject = subject_of(passage.title)
     head = passage.text[:20] + subject
@@ -206,6 +206,6 @@ _THINGS = {
 }  # fmt: skip
 
 
-def all_facts(passages: Iterable[Passage]) -> list[Fact]:
+def all_facts(passages: Iterable[Paragraph]) -> list[Fact]:
     """The facts of many passages, in order."""
     return [fact for passage in passages for fact in extract_facts(passage)]

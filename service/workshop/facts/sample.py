@@ -13,19 +13,19 @@ import json
 import random
 from pathlib import Path
 
-from service.workshop.facts.corpora import Passage, load_passages, read_lines
+from service.workshop.facts.corpora import Paragraph, load_passages, read_lines
 from service.workshop.facts.search import Nearest
 
 SIZE = 450
 NEIGHBOURS = 8
 
 
-def sample_passages(data: Path, questions: Path, size: int = SIZE) -> list[Passage]:
+def sample_passages(data: Path, questions: Path, size: int = SIZE) -> list[Paragraph]:
     """Held-out passages, in the order of their ids, that hold all the answers of `questions`."""
     passages = load_passages(data, held_out=True)
     known = {passage.id: passage for passage in passages}
     nearest = Nearest(passages)
-    chosen: dict[str, Passage] = {}
+    chosen: dict[str, Paragraph] = {}
     for row in read_lines(questions):
         needed = [known[passage_id] for passage_id in row["supporting_passage_ids"]]
         close = nearest.search(row["question"], NEIGHBOURS)

@@ -10,10 +10,10 @@ import anyio
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.domain import Passage as Served
+from service.core.domain import Passage
 from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import open_embedder, passage_input
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.splits import normalise
 
 K1, B = 1.2, 0.75
@@ -23,7 +23,7 @@ COMMON = 0.25
 class Nearest:
     """Finds the passages closest to a question; words in a quarter of them are left out."""
 
-    def __init__(self, passages: Sequence[Passage]) -> None:
+    def __init__(self, passages: Sequence[Paragraph]) -> None:
         self.passages = list(passages)
         counts = [Counter(normalise(f"{p.title} {p.text}").split()) for p in self.passages]
         lengths = np.array([sum(count.values()) for count in counts], dtype=np.float32)
@@ -41,7 +41,7 @@ class Nearest:
             rarity = math.log(1 + (len(counts) - len(rows) + 0.5) / (len(rows) + 0.5))
             self.postings[word] = (rows, rarity * times * (K1 + 1) / (times + scale[rows]))
 
-    def search(self, question: str, size: int = 10) -> list[Passage]:
+    def search(self, question: str, size: int = 10) -> list[Paragraph]:
         """The `size` best passages, best first; fewer where fewer share a word."""
         scores = np.zeros(len(self.passages), dtype=np.float32)
         for word in set(normalise(question).split()):
@@ -61,20 +61,20 @@ RANK_CONSTANT = 60  # of reciprocal rank fusion
 class Search:
     """BM25 and dense over passages in memory, fused by rank, as the service's hybrid search."""
 
-    def __init__(self, passages: Sequence[Passage]) -> None:
+    def __init__(self, passages: Sequence[Paragraph]) -> None:
         self.passages = list(passages)
         self.words = Nearest(passages)
         self.places = {passage.id: place for place, passage in enumerate(self.passages)}
         self.vectors = _embed([p.title for p in passages], [p.text for p in passages])
 
-    def top(self, queries: Sequence[str], size: int = TOP) -> list[list[Passage]]:
+    def top(self, queries: Sequence[str], size: int = TOP) -> list[list[Paragraph]]:
         """The best `size` of each query."""
         vectors = _embed_queries(queries)
         return [
             self._one(query, vector, size) for query, vector in zip(queries, vectors, strict=True)
         ]
 
-    def _one(self, query: str, vector: NDArray[np.float32], size: int) -> list[Passage]:
+    def _one(self, query: str, vector: NDArray[np.float32], size: int) -> list[Paragraph]:
         near = np.argsort(-(self.vectors @ vector), kind="stable")[:TOP].tolist()
         said = [self.places[passage.id] for passage in self.words.search(query, TOP)]
         scores: dict[int, float] = {}
@@ -86,7 +86,7 @@ class Search:
 
 
 def _embed(titles: Sequence[str], texts: Sequence[str]) -> NDArray[np.float32]:
-    served = [Served("", title, text) for title, text in zip(titles, texts, strict=True)]
+    served = [Passage("", title, text) for title, text in zip(titles, texts, strict=True)]
     embedder = open_embedder(RetrievalSettings())
     return np.array(
         anyio.run(embedder.embed_passages, [passage_input(p) for p in served]), np.float32

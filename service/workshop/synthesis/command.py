@@ -26,13 +26,11 @@ from service.core.errors import ConfigurationError, StoreError
 from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.splits import Side
-from service.workshop.synthesis.contract import Item, Pipeline, Reading
-from service.workshop.synthesis.driver import WRONG_SIDE, Run, key_of, work_off
-from service.workshop.synthesis.excluding import EXCLUDED, is_excluded, read_questions_of
-from service.workshop.synthesis.finding import finder_of
+from service.workshop.synthesis.contract import InputItems, Item, Pipeline
+from service.workshop.synthesis.driver import WRONG_SIDE, SynthesisRun, finder_of, key_of, work_off
+from service.workshop.synthesis.inputs import EXCLUDED, is_excluded, read_lines, read_questions_of
 from service.workshop.synthesis.journal import Journal, open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
-from service.workshop.synthesis.reading import read_lines
 from service.workshop.synthesis.report import (
     Account,
     Prices,
@@ -45,7 +43,8 @@ from service.workshop.synthesis.report import (
     write_report,
     write_rows,
 )
-from service.workshop.synthesis.rules.running import TEACHER, draw_all, read_corpus
+from service.workshop.synthesis.rules.corpus import read_corpus
+from service.workshop.synthesis.rules.draws import TEACHER, draw_all
 from service.workshop.synthesis.teacher import Spent, Teacher
 
 
@@ -114,7 +113,7 @@ async def by_teacher(
         raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
     reading = read_input(pipeline, options)
     async with open_runtime(settings) as runtime:
-        run = Run(
+        run = SynthesisRun(
             pipeline,
             teacher_of(runtime, options),
             await finder_of(runtime.retriever, options.collection, options.side),
@@ -125,11 +124,11 @@ async def by_teacher(
         return await run_all(run, reading, options, screen)
 
 
-def read_input(pipeline: Pipeline[Any], options: Options) -> Reading[Any]:
+def read_input(pipeline: Pipeline[Any], options: Options) -> InputItems[Any]:
     """The items that are to be worked off, and all lines that are none."""
     lines, bad = read_lines(options.input)
     reading = pipeline.read(lines, Random(options.seed))
-    return Reading(reading.items[: options.limit], sorted(bad + reading.bad))
+    return InputItems(reading.items[: options.limit], sorted(bad + reading.bad))
 
 
 def teacher_of(runtime: Runtime, options: Options) -> Teacher:
@@ -148,7 +147,9 @@ def teacher_of(runtime: Runtime, options: Options) -> Teacher:
     return Teacher(engine, label or "embedded", options.model)
 
 
-async def run_all(run: Run, reading: Reading[Any], options: Options, screen: Console) -> Report:
+async def run_all(
+    run: SynthesisRun, reading: InputItems[Any], options: Options, screen: Console
+) -> Report:
     """Work off what is not done, then settle: write the output and the report."""
     excluded = read_questions_of(options.exclude)
     own = [item for item in reading.items if item.source.side == run.side]
@@ -197,7 +198,7 @@ def _write(pipeline: Pipeline[Any], result: Result, report: Report, options: Opt
     write_report(options.report, report)
 
 
-def header_of(run: Run, options: Options) -> dict[str, Any]:
+def header_of(run: SynthesisRun, options: Options) -> dict[str, Any]:
     """What makes a run this one; it becomes the provenance of its rows."""
     return {
         "pipeline": run.pipeline.name,
@@ -214,7 +215,7 @@ def header_of(run: Run, options: Options) -> dict[str, Any]:
 
 
 async def _work_off(
-    items: list[Item[Any]], run: Run, journal: Journal, options: Options, screen: Console
+    items: list[Item[Any]], run: SynthesisRun, journal: Journal, options: Options, screen: Console
 ) -> None:
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),

@@ -82,7 +82,7 @@ class Item(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OutputRow:
     """One line of the output, without its provenance; `source` as far as it is this row's.
 
     `kind` is one of the pipeline's `kinds`.
@@ -98,7 +98,7 @@ class Outcome:
     """What an item gave. `lost`: what was left out of it, by reason; without rows it is dropped
     for the reason that came most often."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[OutputRow, ...]
     lost: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -177,7 +177,7 @@ def search(request: Search) -> Steps[tuple[Passage, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Generic[T]):
+class InputItems(Generic[T]):
     """The input as items, and the lines that are none: their numbers and why."""
 
     items: list[Item[T]]
@@ -185,13 +185,13 @@ class Reading(Generic[T]):
 
 
 Lines = Iterable[tuple[int, Mapping[str, Any]]]
-Reader = Callable[[Lines, random.Random], Reading[T]]
+Reader = Callable[[Lines, random.Random], InputItems[T]]
 
 
 def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
     """The reader of an input that has an item a line; `read` takes it and an id for want of one."""
 
-    def read_all(lines: Lines, rng: random.Random) -> Reading[T]:
+    def read_all(lines: Lines, rng: random.Random) -> InputItems[T]:
         items: dict[str, Item[T]] = {}
         bad: list[tuple[int, str]] = []
         for number, line in lines:
@@ -204,7 +204,7 @@ def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
                 bad.append((number, "id of an earlier line"))
             else:
                 items[item.id] = item
-        return Reading(list(items.values()), bad)
+        return InputItems(list(items.values()), bad)
 
     return read_all
 
@@ -213,11 +213,11 @@ def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
 class Selection:
     """The rows that are kept of all that were made, and how many were not, by reason."""
 
-    rows: list[Row]
+    rows: list[OutputRow]
     lost: Mapping[str, int] = field(default_factory=Counter)
 
 
-def keep_all(rows: Sequence[Row], rng: random.Random) -> Selection:
+def keep_all(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
     return Selection(list(rows))
 
 
@@ -236,7 +236,7 @@ class Pipeline(Generic[T]):
     prompts: Prompts
     read: Reader[T]
     steps: Callable[[Item[T], random.Random], Steps[Outcome]]
-    select: Callable[[Sequence[Row], random.Random], Selection] = keep_all
+    select: Callable[[Sequence[OutputRow], random.Random], Selection] = keep_all
     searches: bool = False
     kinds: tuple[str, ...] = ("",)
     templates: str = ""

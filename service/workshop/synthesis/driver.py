@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from service.core.concurrency import closing, merge
 from service.core.domain import Passage
-from service.core.errors import EngineFailure
-from service.workshop.facts.splits import Side
+from service.core.errors import ConfigurationError, EngineFailure
+from service.retrieval.base import Retriever, SearchRequest
+from service.workshop.facts.splits import Side, is_held_out
 from service.workshop.synthesis.contract import (
     Ask,
     BadRound,
@@ -33,7 +34,7 @@ WRONG_SIDE: Final[dict[Side, str]] = {"train": "held out", "test": "not held out
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SynthesisRun:
     """How a pipeline is run. `side`: what the rows are for; `find` searches the collection."""
 
     pipeline: Pipeline[Any]
@@ -50,7 +51,7 @@ def key_of(item: Item[Any]) -> str:
 
 
 async def work_off(
-    items: list[Item[Any]], run: Run, journal: Journal
+    items: list[Item[Any]], run: SynthesisRun, journal: Journal
 ) -> AsyncIterator[tuple[Item[Any], Record]]:
     """Work off the items that the journal does not have; each is in it before it is yielded.
 
@@ -80,7 +81,7 @@ def _outage(out: TeacherOut) -> EngineFailure:
 
 
 async def _work(
-    todo: Iterator[Item[Any]], run: Run, journal: Journal
+    todo: Iterator[Item[Any]], run: SynthesisRun, journal: Journal
 ) -> AsyncIterator[tuple[Item[Any], Record, TeacherOut | None]]:
     for item in todo:
         spent = Spent()
@@ -105,7 +106,7 @@ def kept(item: Item[Any], outcome: Outcome, side: Side, spent: Spent) -> Record:
     return Record(key_of(item), rows, dropped, lost if rows else {}, spent=spent)
 
 
-async def _perform(item: Item[Any], run: Run, spent: Spent) -> Outcome:
+async def _perform(item: Item[Any], run: SynthesisRun, spent: Spent) -> Outcome:
     """Step the pipeline to its end."""
     rng = random.Random(f"{run.seed}:{item.id}")
     steps: Steps[Outcome] = run.pipeline.steps(item, rng)
@@ -124,7 +125,7 @@ async def _perform(item: Item[Any], run: Run, spent: Spent) -> Outcome:
         steps.close()
 
 
-async def _bring(request: Request, run: Run, seed: int, spent: Spent) -> Any:
+async def _bring(request: Request, run: SynthesisRun, seed: int, spent: Spent) -> Any:
     match request:
         case Ask():
             return await run.teacher.say(request, seed, spent)
@@ -133,3 +134,30 @@ async def _bring(request: Request, run: Run, seed: int, spent: Spent) -> Any:
         case BadRound():
             spent.bad[f"{request.stage}: {request.reason}"] += 1
             return None
+
+
+SPARE: Final = 4  # times as many are fetched where what is held out is left out
+
+
+async def finder_of(retriever: Retriever, collection: str | None, side: Side) -> Finder:
+    """Searches of a collection, without what is held out where rows are to train.
+
+    Raises NotFound for an unknown one.
+    """
+    if collection is None:
+        return _nowhere
+    name = await retriever.check_request(collection, {})
+    training = side == "train"
+
+    async def find(search: Search) -> tuple[Passage, ...]:
+        top_k = search.top_k * SPARE if training else search.top_k
+        request = SearchRequest(search.query, top_k, name, search.retriever)
+        found = (scored.passage for scored in (await retriever.search(request)).passages)
+        usable = [p for p in found if not (training and is_held_out(p.title))]
+        return tuple(usable[: search.top_k])
+
+    return find
+
+
+async def _nowhere(search: Search) -> tuple[Passage, ...]:
+    raise ConfigurationError("this pipeline searches: name a collection with --collection")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.core.errors import ConfigurationError, StoreError
-from service.workshop.synthesis.contract import Row, Source
+from service.workshop.synthesis.contract import OutputRow, Source
 from service.workshop.synthesis.teacher import Spent
 
 FORMAT: Final = 1
@@ -27,7 +27,7 @@ class Record:
     """
 
     key: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[OutputRow, ...] = ()
     dropped: str | None = None
     lost: Mapping[str, int] = field(default_factory=dict)
     again: bool = False
@@ -58,10 +58,10 @@ class Record:
         return cls(**{**value, **read})
 
 
-def _row(value: Mapping[str, Any]) -> Row:
+def _row(value: Mapping[str, Any]) -> OutputRow:
     given = value["source"]
     many = {name: tuple(given[name]) for name in ("ids", "titles", "answer_titles")}
-    return Row(value["fields"], Source(**many, question=given["question"]), value["kind"])
+    return OutputRow(value["fields"], Source(**many, question=given["question"]), value["kind"])
 
 
 class Journal:

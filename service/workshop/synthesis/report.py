@@ -13,8 +13,8 @@ from typing import Any, Final
 from rich.table import Table
 
 from service.core.files import write_whole
-from service.workshop.synthesis.contract import Item, Pipeline, Row, Selection
-from service.workshop.synthesis.excluding import EXCLUDED, Questions, is_excluded
+from service.workshop.synthesis.contract import Item, OutputRow, Pipeline, Selection
+from service.workshop.synthesis.inputs import EXCLUDED, Questions, is_excluded
 from service.workshop.synthesis.journal import Record
 from service.workshop.synthesis.teacher import Spent
 
@@ -79,7 +79,7 @@ class Account:
 class Result:
     """The rows to write, each with the id of its item, and the account."""
 
-    rows: list[tuple[str, Row]]
+    rows: list[tuple[str, OutputRow]]
     written: int
     dropped: Mapping[str, int]
     lost: Mapping[str, int]
@@ -91,7 +91,7 @@ def settle(account: Account, pipeline: Pipeline[Any], seed: int) -> Result:
     dropped.update(f"bad line: {reason}" for _, reason in account.bad)
     lost: Counter[str] = Counter()
     owner: dict[int, str] = {}
-    rows: list[Row] = []
+    rows: list[OutputRow] = []
     for item in account.items:
         record = account.records[item.id]
         lost.update(record.lost)
@@ -147,7 +147,7 @@ def files_of(output: Path, kinds: Sequence[str]) -> dict[str, Path]:
 
 
 def write_rows(
-    files: Mapping[str, Path], rows: Sequence[tuple[str, Row]], run: Mapping[str, Any]
+    files: Mapping[str, Path], rows: Sequence[tuple[str, OutputRow]], run: Mapping[str, Any]
 ) -> None:
     """The output, each file all of it or nothing."""
     for kind, path in files.items():
@@ -156,7 +156,7 @@ def write_rows(
         write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
-def _with_provenance(item: str, row: Row, run: Mapping[str, Any]) -> dict[str, Any]:
+def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `service.workshop.facts.rows.RowProvenance`, and how to make the row again."""
     source = row.source
     made = {name: run[name] for name in run if name != "format"}

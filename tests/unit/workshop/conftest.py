@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 
 ROWS = (
     ("Harbour Lights", "Harbour Lights is a 1931 British drama film directed by Ada Verney and "
@@ -24,8 +24,8 @@ ROWS = (
 
 
 @pytest.fixture
-def passages() -> list[Passage]:
-    return [Passage(f"p-{n}", title, text, "made") for n, (title, text) in enumerate(ROWS)]
+def passages() -> list[Paragraph]:
+    return [Paragraph(f"p-{n}", title, text, "made") for n, (title, text) in enumerate(ROWS)]
 
 
 QUESTIONS: dict[str, list[dict[str, object]]] = {

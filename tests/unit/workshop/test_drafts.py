@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.drafts import STATEMENTS, conclusion, statement
 from service.workshop.facts.patterns import COMPILED, all_facts
 from service.workshop.facts.questions import hop_of
@@ -15,7 +15,7 @@ def test_every_kind_has_a_statement() -> None:
     assert STATEMENTS.keys() == SINGLE.keys() == COMPILED.keys()
 
 
-def test_statement_names_the_asked_before_the_found(passages: list[Passage]) -> None:
+def test_statement_names_the_asked_before_the_found(passages: list[Paragraph]) -> None:
     rng = random.Random(0)
     for fact in all_facts(passages):
         said = statement(hop_of(fact, rng))
@@ -23,7 +23,7 @@ def test_statement_names_the_asked_before_the_found(passages: list[Passage]) -> 
         assert said.endswith(".")
 
 
-def test_years_are_in_and_dates_on(passages: list[Passage]) -> None:
+def test_years_are_in_and_dates_on(passages: list[Paragraph]) -> None:
     said = {statement(hop_of(fact, random.Random(0))) for fact in all_facts(passages)}
     assert "Green Valley Press was founded in 1921." in said
     assert "Ada Verney was born on 3 May 1890." in said

@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.questions import Hop, Maker, Synthesised, hop_of
 from service.workshop.facts.roles import autorag_turns
 from service.workshop.facts.rows import Row
 from service.workshop.facts.wordings import vary_surface
-from service.workshop.synthesis.embedded.prompts import Prompts
+from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.reading import Reading
 
 MISSED: Final = 0.2  # of the hops whose first documents do not tell
@@ -21,7 +21,7 @@ class Dialogues:
     """Draws dialogues over facts under other names; a document is up to two passages."""
 
     def __init__(
-        self, maker: Maker, reading: Reading, prompts: Prompts, rng: random.Random
+        self, maker: Maker, reading: Reading, prompts: RowMaker, rng: random.Random
     ) -> None:
         self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
 
@@ -30,7 +30,7 @@ class Dialogues:
         question = vary_surface(made.question, self.rng)
         documents: list[tuple[int, list[str]]] = []
         repeats: list[str] = []
-        behind: list[Passage] = []
+        behind: list[Paragraph] = []
         for number, hop in enumerate(made.hops):
             if self.rng.random() < MISSED:
                 others = self._others(hop, self.rng.randint(1, 2))
@@ -53,8 +53,8 @@ class Dialogues:
             if all(hop.fact.subject in hop.fact.passage.text for hop in made.hops):
                 return made
 
-    def _others(self, hop: Hop, size: int) -> Sequence[Passage]:
+    def _others(self, hop: Hop, size: int) -> Sequence[Paragraph]:
         return self.reading.distractors(hop.question, hop.answer, [hop.fact.passage], size)
 
-    def _text(self, passage: Passage, answer: str) -> str:
+    def _text(self, passage: Paragraph, answer: str) -> str:
         return self.reading.cut(passage, answer).text

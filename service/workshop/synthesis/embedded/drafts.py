@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from service.strategies.drafting.layout import Layout, opening_layout, shown
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.drafts import conclusion, statement
 from service.workshop.facts.questions import Maker, Synthesised
 from service.workshop.facts.roles import typed_like
 from service.workshop.facts.rows import Row
 from service.workshop.facts.wordings import vary_surface
-from service.workshop.synthesis.embedded.prompts import Prompts
+from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.reading import Reading
 
 UNRETRIEVED: Final = 0.35
@@ -29,7 +29,7 @@ class Drafts:
     """Draws drafts over facts, mostly under other names: single ones, bridges, comparisons."""
 
     def __init__(
-        self, maker: Maker, reading: Reading, prompts: Prompts, rng: random.Random
+        self, maker: Maker, reading: Reading, prompts: RowMaker, rng: random.Random
     ) -> None:
         self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
 
@@ -51,7 +51,7 @@ class Drafts:
             layout = replace(layout, written=" ".join(sentences[:done]))
         return self._row(question, layout, " ".join(sentences[done:]), behind)
 
-    def _row(self, question: str, layout: Layout, rest: str, behind: list[Passage]) -> Row:
+    def _row(self, question: str, layout: Layout, rest: str, behind: list[Paragraph]) -> Row:
         """The line ends with the answer: the next one would be another question's."""
         return self.prompts.draft(question, layout.prompt().text, f" {rest}\n", behind)
 
@@ -65,12 +65,12 @@ class Drafts:
             if all(hop.fact.subject in hop.fact.passage.text for hop in made.hops):
                 return made
 
-    def _others(self, made: Synthesised, most: int) -> list[Passage]:
+    def _others(self, made: Synthesised, most: int) -> list[Paragraph]:
         hop = self.rng.choice(made.hops)
         gold = [hop.fact.passage for hop in made.hops]
         return self.reading.distractors(hop.question, made.answer, gold, self.rng.randint(0, most))
 
-    def _shown(self, made: Synthesised, others: list[Passage]) -> tuple[str, ...]:
+    def _shown(self, made: Synthesised, others: list[Paragraph]) -> tuple[str, ...]:
         texts = [self.reading.cut(hop.fact.passage, hop.answer).text for hop in made.hops]
         texts += [self.reading.cut(other, "").text for other in others]
         self.rng.shuffle(texts)

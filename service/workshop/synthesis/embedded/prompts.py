@@ -10,7 +10,7 @@ from service.core.domain import RouteName
 from service.prompts.quoting import quote
 from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
 from service.strategies.revelator.roles import ROUTE_LABELS
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.roles import Turn
 from service.workshop.facts.rows import Row, RowMessage, RowProvenance, prompt_row
 from service.workshop.synthesis.embedded.sets import split_key
@@ -20,17 +20,17 @@ VERSION: Final = 1
 THINGS: Final = {1: "asks 1 thing"}
 
 
-class Prompts:
+class RowMaker:
     """Makes rows; `passages` are those behind a row, `written` where people wrote the question."""
 
-    def __init__(self, templates: str, seed: int, passages: Mapping[str, Passage]) -> None:
+    def __init__(self, templates: str, seed: int, passages: Mapping[str, Paragraph]) -> None:
         self.templates, self.passages = TemplateSet(templates), passages
         self.name, self.seed = templates, seed
         self.made = 0
 
     def answer(
         self, question: str, texts: Sequence[PassageText], answer: str,
-        passages: Sequence[Passage], *, written: bool,
+        passages: Sequence[Paragraph], *, written: bool,
     ) -> Row:  # fmt: skip
         """An empty `answer` is the declining form."""
         prompt = self.templates.answer(question, texts)
@@ -38,20 +38,20 @@ class Prompts:
         return self._row("answer", question, prompt, target, passages, written=written)
 
     def relevance(
-        self, question: str, text: PassageText, relevant: bool, passage: Passage, *, written: bool
+        self, question: str, text: PassageText, relevant: bool, passage: Paragraph, *, written: bool
     ) -> Row:
         prompt = self.templates.relevance(question, text)
         target = "true" if relevant else "false"
         return self._row("relevance", question, prompt, target, [passage], written=written)
 
     def route(
-        self, question: str, route: RouteName, passages: Sequence[Passage], *, written: bool
+        self, question: str, route: RouteName, passages: Sequence[Paragraph], *, written: bool
     ) -> Row:
         prompt = self.templates.route(question)
         return self._row("route", question, prompt, ROUTE_LABELS[route], passages, written=written)
 
     def decompose(
-        self, question: str, parts: Sequence[str], passages: Sequence[Passage], *, written: bool
+        self, question: str, parts: Sequence[str], passages: Sequence[Paragraph], *, written: bool
     ) -> Row:
         thought = THINGS.get(len(parts), f"asks {len(parts)} things")
         value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
@@ -59,14 +59,14 @@ class Prompts:
         return self._row("decompose", question, prompt, target, passages, written=written)
 
     def refine(
-        self, question: str, history: Sequence[Pair], target: str, passages: Sequence[Passage],
+        self, question: str, history: Sequence[Pair], target: str, passages: Sequence[Paragraph],
         *, written: bool,
     ) -> Row:  # fmt: skip
         prompt = self.templates.refine(question, history)
         return self._row("refine", question, prompt, quote(target), passages, written=written)
 
     def ending(
-        self, question: str, history: Sequence[Pair], done: bool, passages: Sequence[Passage],
+        self, question: str, history: Sequence[Pair], done: bool, passages: Sequence[Paragraph],
         *, written: bool,
     ) -> Row:  # fmt: skip
         prompt = self.templates.ending(question, history)
@@ -74,7 +74,7 @@ class Prompts:
         return self._row("ending", question, prompt, target, passages, written=written)
 
     def final(
-        self, question: str, pairs: Sequence[Pair], answer: str, passages: Sequence[Passage],
+        self, question: str, pairs: Sequence[Pair], answer: str, passages: Sequence[Paragraph],
         *, written: bool,
     ) -> Row:  # fmt: skip
         prompt = self.templates.final(question, pairs)
@@ -82,7 +82,7 @@ class Prompts:
         return self._row("final", question, prompt, target, passages, written=written)
 
     def merge(
-        self, question: str, pairs: Sequence[Pair], passages: Sequence[Passage], *, written: bool
+        self, question: str, pairs: Sequence[Pair], passages: Sequence[Paragraph], *, written: bool
     ) -> Row:
         """``A and B`` or ``A, B and C``; parts without an answer are left out."""
         found = [quote(pair.answer) for pair in pairs if pair.answer]
@@ -96,7 +96,7 @@ class Prompts:
         return self._row("closed", question, prompt, quote(answer), (), written=True)
 
     def dialogue(
-        self, task: str, question: str, turns: Sequence[Turn], passages: Sequence[Passage]
+        self, task: str, question: str, turns: Sequence[Turn], passages: Sequence[Paragraph]
     ) -> Row:
         """Turns of the user and of the model, which learns all of its own."""
         messages = [
@@ -110,19 +110,19 @@ class Prompts:
         source = self._source(task, passages, written=False)
         return Row(task=task, question=question, messages=messages, provenance=source)
 
-    def draft(self, question: str, prompt: str, rest: str, passages: Sequence[Passage]) -> Row:
+    def draft(self, question: str, prompt: str, rest: str, passages: Sequence[Paragraph]) -> Row:
         """Raw text that the model goes on with."""
         row = self._row("dragin", question, prompt, rest, passages, written=False)
         return row.model_copy(update={"raw": True})
 
     def _row(
-        self, task: str, question: str, prompt: str, target: str, passages: Iterable[Passage],
+        self, task: str, question: str, prompt: str, target: str, passages: Iterable[Paragraph],
         *, written: bool,
     ) -> Row:  # fmt: skip
         source = self._source(task, passages, written=written)
         return prompt_row(task, question, prompt, target, source)
 
-    def _source(self, task: str, passages: Iterable[Passage], *, written: bool) -> RowProvenance:
+    def _source(self, task: str, passages: Iterable[Paragraph], *, written: bool) -> RowProvenance:
         self.made += 1
         behind = [self.passages[p.id] for p in passages]  # under their own titles
         return RowProvenance(

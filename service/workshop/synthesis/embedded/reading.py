@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from service.prompts.templates import PassageText
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.names import Names
 from service.workshop.facts.questions import Maker, Synthesised, hop_of
 from service.workshop.facts.rows import Row
 from service.workshop.facts.search import Nearest
 from service.workshop.facts.splits import normalise
 from service.workshop.facts.wordings import vary_surface
-from service.workshop.synthesis.embedded.prompts import Prompts
-from service.workshop.synthesis.embedded.sets import HOPS, READING, Asked, Sets
-from service.workshop.synthesis.embedded.sheets import Sheets, Shown
+from service.workshop.synthesis.embedded.prompts import RowMaker
+from service.workshop.synthesis.embedded.sets import HOPS, READING, Asked, Sets, Sheets, Shown
 
 CLOSE: Final = 12  # passages found, of which the distractors are drawn
 UNANSWERABLE: Final = 0.2
@@ -44,7 +43,7 @@ class Reading:
     """Draws rows from people's questions, and from facts under other names."""
 
     def __init__(
-        self, sets: Sets, maker: Maker, prompts: Prompts, rng: random.Random,
+        self, sets: Sets, maker: Maker, prompts: RowMaker, rng: random.Random,
         shape: Shape | None = None,
     ) -> None:  # fmt: skip
         self.maker, self.prompts, self.rng, self.shape = maker, prompts, rng, shape or Shape()
@@ -127,7 +126,7 @@ class Reading:
                 made = made.__class__("single", made.form, asked, made.hops, "")
         return self._facts_row(made, [hop.fact.passage])
 
-    def _facts_row(self, made: Synthesised, gold: Sequence[Passage]) -> Row:
+    def _facts_row(self, made: Synthesised, gold: Sequence[Paragraph]) -> Row:
         answers = {hop.fact.passage.id: hop.answer for hop in made.hops}
         size = max(0, min(self._size(), 4) - len(gold))
         others = self.distractors(made.question, made.answer, gold, size)
@@ -167,8 +166,8 @@ class Reading:
         return self.prompts.relevance(typed, text, relevant, passage, written=False)
 
     def distractors(
-        self, question: str, answer: str, gold: Sequence[Passage], size: int
-    ) -> list[Passage]:
+        self, question: str, answer: str, gold: Sequence[Paragraph], size: int
+    ) -> list[Paragraph]:
         """`size` passages without the answer, from those that BM25 finds for the question."""
         if size <= 0:
             return []
@@ -184,7 +183,7 @@ class Reading:
         first = 1 if self.rng.random() < 0.5 else 0  # half the time with the hardest one
         return found[:first] + self.rng.sample(found[first:], size - first)
 
-    def cut(self, passage: Passage, answer: str) -> PassageText:
+    def cut(self, passage: Paragraph, answer: str) -> PassageText:
         """The passage as a prompt shows it: whole, or a window of it that holds the answer."""
         title = passage.title if self.rng.random() >= UNTITLED else ""
         pieces = passage.text.split()

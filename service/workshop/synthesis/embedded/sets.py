@@ -2,18 +2,26 @@
 
 A set is a folder with `questions.jsonl` and, where it has passages, `corpus.jsonl`. Only what may
 train is given: no title, no passage without a title and no question that is held out.
+
+A sheet is passages that are shown together, with all questions whose passage is on it and some
+whose passage is not, so that one reading of the passages teaches many answers. Prompts show
+passages before the question, which lets `train sft` compute the passages of a sheet once
+(`service.workshop.lean.packing`).
 """
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from service.core.errors import InvalidRequest
-from service.workshop.facts.corpora import Passage, read_lines
+from service.prompts.templates import PassageText
+from service.workshop.facts.corpora import Paragraph, read_lines
 from service.workshop.facts.patterns import Fact, all_facts
 from service.workshop.facts.splits import is_held_out, normalise
 
@@ -33,11 +41,11 @@ class Asked(NamedTuple):
     id: str
     question: str
     answer: str
-    gold: tuple[Passage, ...]
-    shown: tuple[Passage, ...] = ()
+    gold: tuple[Paragraph, ...]
+    shown: tuple[Paragraph, ...] = ()
 
 
-def split_key(passage: Passage) -> str:
+def split_key(passage: Paragraph) -> str:
     """What decides the side of a passage: its title, or without one its text."""
     return passage.title or passage.text
 
@@ -52,10 +60,10 @@ class Sets:
                 raise InvalidRequest(f"{folder}: there is no set {name}")
 
     @cached_property
-    def passages(self) -> dict[str, Passage]:
+    def passages(self) -> dict[str, Paragraph]:
         """Of the training side, by id."""
         every = (
-            Passage(row["id"], row["title"], row["text"].strip(), name)
+            Paragraph(row["id"], row["title"], row["text"].strip(), name)
             for name in (*READING, HOPS, *FACTS)
             for row in read_lines(self.folder / name / "corpus.jsonl")
         )
@@ -90,7 +98,7 @@ class Sets:
             return None
         return Asked(row["id"], row["question"], answer, gold, self._known(shown))
 
-    def _known(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+    def _known(self, ids: Sequence[str]) -> tuple[Paragraph, ...]:
         return tuple(self.passages[i] for i in ids if i in self.passages)
 
 
@@ -99,3 +107,66 @@ def short_answer(answers: Sequence[str]) -> str:
     answer = " ".join(min(answers, key=len, default="").split())
     bare = answer[:-1] if answer.endswith(".") and answer.count(".") == 1 else answer
     return bare.strip(" ,;")
+
+
+YES_NO: Final = frozenset({"yes", "no"})
+
+
+class Shown(NamedTuple):
+    """A passage and what a prompt shows of it."""
+
+    passage: Paragraph
+    text: PassageText
+
+
+class Sheets:
+    """Questions by their passage; each is asked as often as any other, give or take one."""
+
+    def __init__(self, asked: Iterable[Asked], rng: random.Random) -> None:
+        self.rng = rng
+        self.about: dict[str, list[Asked]] = defaultdict(list)
+        for one in asked:
+            if len(one.gold) == 1:
+                self.about[one.gold[0].id].append(one)
+        self.times: dict[str, int] = defaultdict(int)
+
+    def answerable(self, shown: Sequence[Shown], most: int) -> list[Asked]:
+        """Up to `most` questions about what is shown, the least asked first; those whose answer is
+        not in what is shown of their passage are left out."""
+        found = [
+            one
+            for part in shown
+            for one in self.about[part.passage.id]
+            if one.answer and bears(part.text, one.answer)
+        ]
+        return self._least_asked(found, most)
+
+    def refused(self, shown: Sequence[Shown], near: Sequence[Paragraph], most: int) -> list[Asked]:
+        """Up to `most` questions that nothing shown answers: those that their own passage, which is
+        shown, cannot answer, and those about passages that are `near` and not shown."""
+        ids = {part.passage.id for part in shown}
+        found = [one for i in ids for one in self.about[i] if not one.answer]
+        texts = f" {normalise(' '.join(f'{s.text.title} {s.text.text}' for s in shown))} "
+        for passage in near:
+            if passage.id not in ids:
+                found += [
+                    one
+                    for one in self.about[passage.id]
+                    if one.answer
+                    and one.answer not in YES_NO
+                    and f" {normalise(one.answer)} " not in texts
+                ]
+        return self._least_asked(found, most)
+
+    def _least_asked(self, found: Sequence[Asked], most: int) -> list[Asked]:
+        chosen = sorted(
+            self.rng.sample(found, len(found)), key=lambda one: self.times[one.id]
+        )[:most]  # fmt: skip
+        for one in chosen:
+            self.times[one.id] += 1
+        return chosen
+
+
+def bears(text: PassageText, answer: str) -> bool:
+    """Whether the answer stands in the text word for word; yes and no stand nowhere."""
+    return answer in YES_NO or answer.casefold() in text.text.casefold()

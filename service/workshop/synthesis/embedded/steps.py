@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from service.prompts.templates import Pair
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.questions import Maker, Synthesised, hop_of
 from service.workshop.facts.roles import as_typed as as_typed_answer
 from service.workshop.facts.roles import typed_like
 from service.workshop.facts.rows import Row
 from service.workshop.facts.splits import is_held_out
 from service.workshop.facts.wordings import join_questions, vary_surface
-from service.workshop.synthesis.embedded.prompts import Prompts
+from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.quantities import compared_quantities
-from service.workshop.synthesis.embedded.routing import Routing
+from service.workshop.synthesis.embedded.routes import Routing
 from service.workshop.synthesis.embedded.sets import Asked, Sets
 
 LOST: Final = 0.08  # of the histories, one of whose answers was not found
@@ -28,7 +28,7 @@ class Chain(NamedTuple):
     question: str
     pairs: tuple[Pair, ...]
     answer: str
-    passages: tuple[Passage, ...]
+    passages: tuple[Paragraph, ...]
     written: bool
 
 
@@ -36,7 +36,7 @@ class Steps:
     """Draws rows of `decompose`, `refine`, `ending`, `final`, `merge` and `closed`."""
 
     def __init__(
-        self, sets: Sets, maker: Maker, routing: Routing, prompts: Prompts, rng: random.Random
+        self, sets: Sets, maker: Maker, routing: Routing, prompts: RowMaker, rng: random.Random
     ) -> None:
         self.maker, self.routing, self.prompts, self.rng = maker, routing, prompts, rng
         self.known = [chain for row in sets.questions("decompositions") if (chain := known(row))]
@@ -159,7 +159,7 @@ def known(row: dict[str, object]) -> Chain | None:
     return Chain(str(row["question"]), pairs, str(answers[0]), (), True)
 
 
-def passages_of(made: Synthesised) -> list[Passage]:
+def passages_of(made: Synthesised) -> list[Paragraph]:
     return [hop.fact.passage for hop in made.hops]
 
 

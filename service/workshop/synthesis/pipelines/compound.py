@@ -16,7 +16,8 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from math import comb
@@ -25,21 +26,24 @@ from typing import Any, Final, NamedTuple
 from service.core.domain import Passage
 from service.evaluation.datasets import JOINT
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import is_held_out, normalise
 from service.workshop.synthesis.contract import (
     Ask,
+    BadLine,
     BadReply,
     Dropped,
+    InputItems,
     Item,
+    Lines,
     Outcome,
+    OutputRow,
     Pipeline,
-    Row,
     Selection,
     Source,
     Steps,
     ask,
 )
-from service.workshop.synthesis.pipelines.entities import Entity, read_entities
+from service.workshop.synthesis.inputs import list_of, passage_of, text_of
 from service.workshop.synthesis.prompts import Prompts, field
 from service.workshop.synthesis.replies import json_object, text_in
 
@@ -57,7 +61,7 @@ JSON_SCHEMA: Final[Mapping[str, Any]] = {
 }
 
 
-class Part(NamedTuple):
+class SimpleQuestion(NamedTuple):
     """A simple question on one document."""
 
     question: str
@@ -74,7 +78,7 @@ def steps(item: Item[Entity], rng: random.Random) -> Steps[Outcome]:
     parts = yield from _ask_all(entity, lost)
     if len(parts) < 2:
         raise Dropped("fewer than two questions")
-    rows: list[Row] = []
+    rows: list[OutputRow] = []
     for chosen in draw(parts, rng):
         try:
             question = yield from ask(_combine(chosen), partial(read_compound, parts=chosen))
@@ -86,8 +90,8 @@ def steps(item: Item[Entity], rng: random.Random) -> Steps[Outcome]:
     return Outcome(tuple(rows), lost)
 
 
-def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[Part]]:
-    parts: dict[str, Part] = {}
+def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[SimpleQuestion]]:
+    parts: dict[str, SimpleQuestion] = {}
     for document in entity.documents:
         fields = {"title": document.title, "document": document.text[:LONGEST_DOCUMENT]}
         prompt = PROMPTS.messages("ask", **{name: field(text) for name, text in fields.items()})
@@ -104,7 +108,7 @@ def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[Part]]:
     return list(parts.values())
 
 
-def read_part(text: str, document: Passage) -> Part:
+def read_part(text: str, document: Passage) -> SimpleQuestion:
     """A question and a short answer that stands in the document, and not in the question."""
     value = json_object(text, "Question", "Answer")
     question, answer = text_in(value, "Question"), text_in(value, "Answer").rstrip(".")
@@ -116,10 +120,10 @@ def read_part(text: str, document: Passage) -> Part:
         raise BadReply("answer not in the document")
     if answer.casefold() in question.casefold():
         raise BadReply("answer in the question")
-    return Part(question, answer, document)
+    return SimpleQuestion(question, answer, document)
 
 
-def read_compound(text: str, parts: Sequence[Part]) -> str:
+def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
     """One question without the answers. `no` is a reply like any other: raises Dropped."""
     if normalise(text) == "no":
         raise Dropped("combine: cannot be joined")
@@ -133,25 +137,27 @@ def read_compound(text: str, parts: Sequence[Part]) -> str:
     return question
 
 
-def draw(parts: Sequence[Part], rng: random.Random) -> list[tuple[Part, ...]]:
+def draw(parts: Sequence[SimpleQuestion], rng: random.Random) -> list[tuple[SimpleQuestion, ...]]:
     """Different sets of 2 to 4 parts, six or as many as there are."""
     sizes = [size for size in SIZES if size <= len(parts)]
     possible = sum(comb(len(parts), size) for size in sizes)
     if possible <= PER_ENTITY:
         return [chosen for size in sizes for chosen in combinations(parts, size)]
-    drawn: dict[frozenset[str], tuple[Part, ...]] = {}
+    drawn: dict[frozenset[str], tuple[SimpleQuestion, ...]] = {}
     while len(drawn) < PER_ENTITY:
         chosen = tuple(rng.sample(parts, rng.choice(sizes)))
         drawn.setdefault(frozenset(part.question for part in chosen), chosen)
     return list(drawn.values())
 
 
-def _combine(parts: Sequence[Part]) -> Ask:
+def _combine(parts: Sequence[SimpleQuestion]) -> Ask:
     lines = [f"Simple Question{n}: {field(part.question)}\n" for n, part in enumerate(parts, 1)]
     return Ask("combine", PROMPTS.messages("combine", questions="".join(lines)), max_tokens=160)
 
 
-def row_of(name: str, entity: str, question: str, parts: Sequence[Part], split: str) -> Row:
+def row_of(
+    name: str, entity: str, question: str, parts: Sequence[SimpleQuestion], split: str
+) -> OutputRow:
     """A compound question; all its documents answer it."""
     documents = [part.document for part in parts]
     titles = tuple(dict.fromkeys(document.title for document in documents))
@@ -167,7 +173,7 @@ def row_of(name: str, entity: str, question: str, parts: Sequence[Part], split: 
         "route": "compound",
         "split": split,
     }
-    return Row(fields, Source(ids, titles, titles))
+    return OutputRow(fields, Source(ids, titles, titles))
 
 
 def split_of(entity: Entity) -> str:
@@ -182,7 +188,7 @@ def trained_split(name: str) -> str:
     return "dev" if draw / 2**32 < share else "train"
 
 
-def select(rows: Sequence[Row], rng: random.Random) -> Selection:
+def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
     """At most the paper's number of rows a split, drawn at random, in their order."""
     kept: set[int] = set()
     for split, size in SPLITS.items():
@@ -190,6 +196,93 @@ def select(rows: Sequence[Row], rng: random.Random) -> Selection:
         kept.update(those if len(those) <= size else rng.sample(those, size))
     lost = {"over the size of the split": len(rows) - len(kept)} if len(kept) < len(rows) else {}
     return Selection([row for index, row in enumerate(rows) if index in kept], lost)
+
+
+DOCUMENTS: Final = 10  # of one entity (METHODS.md §1.5)
+SHORTEST_NAME: Final = 4  # characters of an entity that is looked for in texts
+_BRACKET = re.compile(r"\s*\([^()]*\)\s*$")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A name and at most ten documents of its side of the split. `other_side`: how many were
+    left out because they are of the other."""
+
+    name: str
+    documents: tuple[Passage, ...]
+    other_side: int = 0
+
+    @property
+    def held_out(self) -> bool:
+        return is_held_out(self.name)
+
+
+def read_entities(lines: Lines, rng: random.Random) -> InputItems[Entity]:
+    """Entities as they are given, then those of the passages, in random order."""
+    named: dict[str, list[Passage]] = {}
+    passages: dict[str, Passage] = {}
+    bad: list[tuple[int, str]] = []
+    for number, row in lines:
+        try:
+            if "documents" in row:
+                name, documents = _given(row)
+                if name in named:
+                    raise BadLine("entity of an earlier line")
+                named[name] = documents
+            else:
+                passage = passage_of(row)
+                passages.setdefault(passage.passage_id, passage)
+        except BadLine as error:
+            bad.append((number, error.reason))
+    gathered = list(gather(passages.values()).items())
+    rng.shuffle(gathered)
+    entities = {**dict(gathered), **named}
+    return InputItems([_entity_item(name, documents) for name, documents in entities.items()], bad)
+
+
+def _given(row: Mapping[str, Any]) -> tuple[str, list[Passage]]:
+    return text_of(row, "entity"), [passage_of(document) for document in list_of(row, "documents")]
+
+
+def _entity_item(name: str, documents: Sequence[Passage]) -> Item[Entity]:
+    held_out = is_held_out(name)
+    own = [d for d in documents if is_held_out(d.title) is held_out][:DOCUMENTS]
+    others = sum(is_held_out(document.title) is not held_out for document in documents)
+    titles = tuple(dict.fromkeys([name, *(document.title for document in own)]))
+    ids = tuple(document.passage_id for document in own)
+    return Item(name, Entity(name, tuple(own), others), Source(ids, titles, titles))
+
+
+def gather(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
+    """Each title without its bracket, with the passages of that title and those that name it."""
+    found: dict[str, list[Passage]] = {}
+    every = list(passages)
+    for passage in every:
+        found.setdefault(_BRACKET.sub("", passage.title).strip() or passage.title, []).append(
+            passage
+        )
+    by_first: dict[str, list[str]] = {}
+    for name in found:
+        first = _WORD.search(name)
+        if first and len(name) >= SHORTEST_NAME:
+            by_first.setdefault(first.group(), []).append(name)
+    for passage in every:
+        for name in _named(passage.text, by_first):
+            if passage not in found[name]:
+                found[name].append(passage)
+    return found
+
+
+def _named(text: str, by_first: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names that stand in `text` as whole words, each once."""
+    names: dict[str, None] = {}
+    for word in _WORD.finditer(text):
+        for name in by_first.get(word.group(), ()):
+            end = word.start() + len(name)
+            if text.startswith(name, word.start()) and not text[end : end + 1].isalnum():
+                names[name] = None
+    return list(names)
 
 
 PIPELINE: Final = Pipeline("compound", 1, PROMPTS, read_entities, steps, select)

@@ -1,14 +1,202 @@
-"""Lines of MuSiQue, 2WikiMultihopQA and HotpotQA as they are published: their gold passages."""
+"""Questions with what answers them, in the shapes that the papers' sets come in.
+
+A line a question, as `revelator evaluate` reads it (`question`, `answer` or `answers`, …), with its
+chain of sub-questions in one of these shapes:
+
+- `hops`, each `question`, `answer`, and a `passage` (`id`, `title`, `text`) or a `passage_id`,
+  which names one of the line's `passages` or a line that is a passage;
+- MuSiQue's own `question_decomposition` and `paragraphs`;
+- 2WikiMultihopQA's own `evidences`, `context` and `supporting_facts`;
+- `sub_questions` and `parts`, as `synthesize compound` writes them.
+
+`#k` in a sub-question stands for the answer of hop k. What `synthesize` made has `provenance`; all
+other questions count as written by people. Without `route`, choices make a question `direct`,
+parts `compound`, a chain or a `decomposition` `complex`, else it is `single` (METHODS.md §1.5).
+"""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from service.core.domain import Passage
-from service.workshop.synthesis.contract import BadLine
-from service.workshop.synthesis.reading import list_of, passage_of
+from service.core.domain import Passage, RouteName
+from service.evaluation.datasets import GoldQuestion, read_question
+from service.workshop.facts.wordings import EVIDENCE
+from service.workshop.synthesis.contract import BadLine, InputItems, Item, Lines, Source
+from service.workshop.synthesis.inputs import list_of, passage_of, text_of
+
+RELATION: Final = ">>"  # MuSiQue: "subject >> relation" where nobody wrote a question
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A sub-question, its answer, and the passage that tells it, where that is known."""
+
+    question: str
+    answer: str
+    passage: Passage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedQuestion:
+    """A question, its right answers (the first is the gold one), and its chain, if it has one."""
+
+    question: str
+    route: RouteName
+    answers: tuple[str, ...]
+    hops: tuple[Link, ...] = ()
+    supporting: tuple[Passage, ...] = ()
+    written: bool = True
+
+
+def read_questions(lines: Lines, rng: random.Random) -> InputItems[ChainedQuestion]:
+    """The questions, in the order of the lines."""
+    passages: dict[str, Passage] = {}
+    asked: list[tuple[int, Mapping[str, Any]]] = []
+    items: dict[str, Item[ChainedQuestion]] = {}
+    bad: list[tuple[int, str]] = []
+    for number, line in lines:
+        if "question" in line or "text" not in line:
+            asked.append((number, line))
+            continue
+        try:
+            passage = passage_of(line)
+            passages[passage.passage_id] = passage
+        except BadLine as error:
+            bad.append((number, error.reason))
+    for number, line in asked:
+        try:
+            item = _item(line, f"line-{number}", passages)
+            if item.id in items:
+                raise BadLine("id of an earlier line")
+            items[item.id] = item
+        except BadLine as error:
+            bad.append((number, error.reason))
+    return InputItems(list(items.values()), sorted(bad))
+
+
+def _item(
+    line: Mapping[str, Any], default_id: str, passages: Mapping[str, Passage]
+) -> Item[ChainedQuestion]:
+    given = line.get("id", line.get("_id"))
+    try:
+        gold = read_question({**line, "id": given}, default_id)
+    except ValueError as error:
+        raise BadLine(str(error)) from None
+    hops, supporting = _chain(line, gold, passages)
+    written = "provenance" not in line
+    content = ChainedQuestion(
+        gold.question.strip(), _route(line, gold, hops), gold.answers, hops, supporting, written
+    )
+    return Item(gold.id, content, _source(line, content))
+
+
+def _route(line: Mapping[str, Any], gold: GoldQuestion, hops: Sequence[Link]) -> RouteName:
+    if gold.route:
+        return gold.route
+    if "choices" in line:
+        return "direct"
+    if gold.parts:
+        return "compound"
+    return "complex" if len(hops) > 1 or "decomposition" in line else "single"
+
+
+def _source(line: Mapping[str, Any], asked: ChainedQuestion) -> Source:
+    """The passages behind it; where none says the answer, each may be the one that tells."""
+    made_of, answered_by = _made_of(line)
+    chain = tuple(hop.passage for hop in asked.hops if hop.passage)
+    behind = {passage.passage_id: passage for passage in (*chain, *asked.supporting)}
+    titles = [passage.title for passage in behind.values()] + made_of
+    answered = [p.title for p in behind.values() if asked.answers[0] in p.text] or titles
+    question = asked.question if asked.written else None
+    return Source(
+        tuple(behind),
+        tuple(dict.fromkeys(titles)),
+        tuple(dict.fromkeys(answered_by or answered)),
+        question,
+    )
+
+
+def _made_of(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """All titles that `provenance` names, and those of the answer."""
+    made = line.get("provenance", {})
+    titles = made.get("titles", []) if isinstance(made, dict) else None
+    if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
+        raise BadLine("`provenance` is no object with `titles`")
+    answered_by = made.get("answer_title")
+    return titles, [answered_by] if isinstance(answered_by, str) else []
+
+
+def _chain(
+    line: Mapping[str, Any], gold: GoldQuestion, passages: Mapping[str, Passage]
+) -> tuple[tuple[Link, ...], tuple[Passage, ...]]:
+    """The hops and the supporting passages."""
+    if "question_decomposition" in line:
+        return _musique(line, gold.id), ()
+    if "evidences" in line:
+        return _wiki2(line, gold.id)
+    if "passages" in line:
+        own = (passage_of(passage) for passage in list_of(line, "passages"))
+        passages = {**passages, **{passage.passage_id: passage for passage in own}}
+    named = sorted(gold.supporting)
+    if "sub_questions" in line:
+        return _parts(line, gold), tuple(passages[n] for n in named if n in passages)
+    hops = tuple(_hop(hop, passages) for hop in list_of(line, "hops")) if "hops" in line else ()
+    known = {hop.passage.passage_id for hop in hops if hop.passage}
+    return hops, tuple(_known(name, passages) for name in named if name not in known)
+
+
+def _hop(hop: object, passages: Mapping[str, Passage]) -> Link:
+    if not isinstance(hop, dict):
+        raise BadLine("a hop is no object")
+    passage = None
+    if "passage" in hop:
+        passage = passage_of(hop["passage"])
+    elif "passage_id" in hop:
+        passage = _known(text_of(hop, "passage_id"), passages)
+    return Link(text_of(hop, "question"), text_of(hop, "answer"), passage)
+
+
+def _known(name: str, passages: Mapping[str, Passage]) -> Passage:
+    """Without its title nobody could say whether a passage is held out."""
+    if name not in passages:
+        raise BadLine("a passage that is not in the input")
+    return passages[name]
+
+
+def _parts(line: Mapping[str, Any], gold: GoldQuestion) -> tuple[Link, ...]:
+    questions = list_of(line, "sub_questions")
+    if len(questions) != len(gold.parts):
+        raise BadLine("`sub_questions` and `parts` are not alike in number")
+    return tuple(Link(str(q), part[0]) for q, part in zip(questions, gold.parts, strict=True))
+
+
+def _musique(line: Mapping[str, Any], default_id: str) -> tuple[Link, ...]:
+    return tuple(
+        Link(text_of(hop, "question"), text_of(hop, "answer"), passage)
+        for hop, passage in musique_hops(line, default_id)
+    )
+
+
+def _wiki2(
+    line: Mapping[str, Any], default_id: str
+) -> tuple[tuple[Link, ...], tuple[Passage, ...]]:
+    """Evidence is a triple; its passage is the one named like its subject, where there is one."""
+    passages = {passage.title: passage for passage in supporting_passages(line, default_id)}
+    try:
+        triples = [(str(s), str(r), str(o)) for s, r, o in list_of(line, "evidences")]
+    except (TypeError, ValueError):
+        raise BadLine("`evidences` are no triples") from None
+    hops = tuple(
+        Link(question_on(subject, relation) or f"{subject} {RELATION} {relation}", value,
+            passages.get(subject))
+        for subject, relation, value in triples
+    )  # fmt: skip
+    return hops, tuple(passages.values())
+
 
 _ANSWER_OF = re.compile(r"#(\d+)")
 
@@ -62,3 +250,9 @@ def supporting_passages(row: Mapping[str, Any], default_id: str) -> list[Passage
 
 def _joined(sentences: Sequence[object]) -> str:
     return " ".join(str(sentence).strip() for sentence in sentences)
+
+
+def question_on(subject: str, relation: str) -> str | None:
+    """What asks for the object of a triple; None for a relation that has no wording here."""
+    wording = EVIDENCE.get(" ".join(relation.lower().split()))
+    return wording.format(s=subject) if wording else None

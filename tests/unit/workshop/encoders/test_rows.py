@@ -18,7 +18,7 @@ from service.workshop.encoders.rows import (
     with_negatives,
     write_rows,
 )
-from service.workshop.facts.corpora import Passage, RealQuestion, load_passages
+from service.workshop.facts.corpora import Paragraph, RealQuestion, load_passages
 from service.workshop.facts.rows import LabelerRow, read_rows_of
 from service.workshop.facts.search import Nearest
 from service.workshop.facts.splits import is_held_out
@@ -28,8 +28,8 @@ KNOWN = next(name for name in NAMES if not is_held_out(name))
 HELD_OUT = next(name for name in NAMES if is_held_out(name))
 
 
-def passage(title: str, text: str = "A film.") -> Passage:
-    return Passage(f"id of {title}", title, text, "t")
+def passage(title: str, text: str = "A film.") -> Paragraph:
+    return Paragraph(f"id of {title}", title, text, "t")
 
 
 def item(*titles: str) -> Lesson:
@@ -76,10 +76,10 @@ def test_a_row_whose_words_are_not_the_encoders_is_refused(tmp_path: Path) -> No
 class NearBm25:
     """Negatives without embeddings."""
 
-    def __init__(self, passages: list[Passage]) -> None:
+    def __init__(self, passages: list[Paragraph]) -> None:
         self.near = Nearest(passages)
 
-    def top(self, queries: Sequence[str]) -> list[list[Passage]]:
+    def top(self, queries: Sequence[str]) -> list[list[Paragraph]]:
         return [self.near.search(query) for query in queries]
 
 

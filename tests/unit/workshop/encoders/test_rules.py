@@ -22,22 +22,22 @@ from service.workshop.encoders.lessons import (
 )
 from service.workshop.encoders.marks import mark_fact
 from service.workshop.encoders.rules import FORMS, Rules
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import all_facts
 from service.workshop.facts.questions import Maker
 
-NORMA = Passage(
+NORMA = Paragraph(
     "norma", "Norma (opera)", "Norma is an opera. The music was composed by Vincenzo Bellini.", "t"
 )
-BELLINI = Passage(
+BELLINI = Paragraph(
     "bellini", "Vincenzo Bellini", "Vincenzo Bellini (born 3 November 1801 in Catania) was an "
     "Italian composer.", "t",
 )  # fmt: skip
-AIDA = Passage("aida", "Aida", "Aida is an opera. The music was composed by Giuseppe Verdi.", "t")
+AIDA = Paragraph("aida", "Aida", "Aida is an opera. The music was composed by Giuseppe Verdi.", "t")
 
 
-def rules(passages: Sequence[Passage], seed: int = 0, made: float = 0.0) -> Rules:
+def rules(passages: Sequence[Paragraph], seed: int = 0, made: float = 0.0) -> Rules:
     rng = random.Random(seed)
     facts = all_facts(passages)
     maker = Maker(facts, Names(facts), rng)
@@ -121,7 +121,7 @@ def test_retyping_keeps_the_hops_of_the_words_that_stay() -> None:
         assert kept["born"] == STAYS
 
 
-def test_every_form_gives_rows_that_hold(passages: list[Passage]) -> None:
+def test_every_form_gives_rows_that_hold(passages: list[Paragraph]) -> None:
     source = rules(passages, 3, made=0.7)
     made: dict[str, int] = {}
     for _ in range(40):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.patterns import all_facts, subject_of
 
 EXPECTED = {
@@ -33,12 +33,12 @@ EXPECTED = {
 }
 
 
-def test_expected_facts(passages: list[Passage]) -> None:
+def test_expected_facts(passages: list[Paragraph]) -> None:
     found = {(fact.subject, fact.kind, fact.answer) for fact in all_facts(passages)}
     assert found >= EXPECTED
 
 
-def test_answers_are_verbatim(passages: list[Passage]) -> None:
+def test_answers_are_verbatim(passages: list[Paragraph]) -> None:
     assert all(fact.answer in fact.passage.text for fact in all_facts(passages))
 
 

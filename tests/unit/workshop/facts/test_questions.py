@@ -6,19 +6,19 @@ import random
 
 import pytest
 
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.names import Names, rename, substitute
 from service.workshop.facts.patterns import all_facts
 from service.workshop.facts.questions import Maker, year_of
 from service.workshop.facts.wordings import SINGLE, UNSEEN, join_questions, vary_surface, wordings
 
 
-def maker(passages: list[Passage], seed: int = 0, *, unseen: bool = False) -> Maker:
+def maker(passages: list[Paragraph], seed: int = 0, *, unseen: bool = False) -> Maker:
     facts = all_facts(passages)
     return Maker(facts, Names(facts), random.Random(seed), unseen=unseen)
 
 
-def test_same_seed_same_questions(passages: list[Passage]) -> None:
+def test_same_seed_same_questions(passages: list[Paragraph]) -> None:
     def draw() -> list[str]:
         made = maker(passages, 3)
         forms = (made.single, made.compound, made.bridge, made.comparison)
@@ -33,7 +33,7 @@ def test_every_kind_keeps_unseen_wordings() -> None:
         assert not set(wordings(options)) & set(wordings(options, unseen=True)), kind
 
 
-def test_substituted_answers_stand_in_the_rewritten_passage(passages: list[Passage]) -> None:
+def test_substituted_answers_stand_in_the_rewritten_passage(passages: list[Paragraph]) -> None:
     facts = all_facts(passages)
     names, rng = Names(facts), random.Random(1)
     for fact in facts * 5:
@@ -57,7 +57,7 @@ def test_dates_compare(date: str, value: tuple[int, int, int]) -> None:
     assert year_of(date) == value
 
 
-def test_comparison_gold_follows_the_dates(passages: list[Passage]) -> None:
+def test_comparison_gold_follows_the_dates(passages: list[Paragraph]) -> None:
     made = maker(passages)
     for _ in range(50):
         question = made.comparison(0.0)
@@ -67,7 +67,7 @@ def test_comparison_gold_follows_the_dates(passages: list[Passage]) -> None:
             assert (question.answer == older.fact.subject) is first
 
 
-def test_bridges_share_the_entity(passages: list[Passage]) -> None:
+def test_bridges_share_the_entity(passages: list[Paragraph]) -> None:
     made = maker(passages)
     for _ in range(30):
         first, second = made.bridge().hops

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.workshop.facts import routes
-from service.workshop.facts.corpora import Passage
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.patterns import all_facts
 from service.workshop.facts.routes import (
     REAL,
@@ -23,7 +23,7 @@ from service.workshop.facts.splits import is_held_out
 
 
 @pytest.fixture
-def chains(passages: list[Passage]) -> Chains:
+def chains(passages: list[Paragraph]) -> Chains:
     asked = ["What is the population of Milton Cross?", "who was otto brandt married to"]
     return Chains(all_facts(passages), asked, random.Random(1))
 

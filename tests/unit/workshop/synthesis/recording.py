@@ -22,7 +22,7 @@ from service.core.concurrency import closing
 from service.core.errors import EngineLimited
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.engines.scripted import ScriptedGenerator, ScriptStep
-from service.workshop.synthesis.driver import Finder, Run, work_off
+from service.workshop.synthesis.driver import Finder, SynthesisRun, work_off
 from service.workshop.synthesis.journal import open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.teacher import Teacher
@@ -168,7 +168,7 @@ async def _items_asking(
     """How many of the lines ask for exactly `ROUNDS` rounds; 0 where no number does."""
     clock = Clock()
     teacher = Teacher(recorder, "recorder", sleep=clock.sleep, clock=clock)
-    run = Run(pipeline_of(world.name), teacher, world.find, concurrency=1)
+    run = SynthesisRun(pipeline_of(world.name), teacher, world.find, concurrency=1)
     items = run.pipeline.read(lines, random.Random(0)).items
     admitted = [item for item in items if item.source.side == run.side]
     with open_journal(journal, {}) as opened:

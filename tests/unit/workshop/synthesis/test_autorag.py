@@ -17,16 +17,18 @@ from service.prompts.templates import TemplateSet
 from service.strategies.autorag.dialogue import opening
 from service.workshop.facts.rows import Row
 from service.workshop.synthesis.contract import Ask, Dropped, Item, Outcome, Reply, Source
-from service.workshop.synthesis.pipelines.autorag import PIPELINE, sub_answers
-from service.workshop.synthesis.pipelines.autorag.replies import (
+from service.workshop.synthesis.pipelines.autorag import (
+    PIPELINE,
+    Trajectory,
+    decisions,
     has_chinese,
     needs_more,
     read_answer,
     read_note,
     read_query,
+    sub_answers,
 )
-from service.workshop.synthesis.pipelines.autorag.trajectory import Trajectory, decisions
-from service.workshop.synthesis.pipelines.questions import Asked, Hop
+from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link
 from tests.unit.workshop.synthesis.stepping import run_by_hand
 
 QUESTION = "In which city was the composer of the opera Norma born?"
@@ -35,9 +37,9 @@ BELLINI = Passage("p2", "Vincenzo Bellini", "Vincenzo Bellini was born in Catani
 VERDI = Passage("p3", "Giuseppe Verdi", "Verdi wrote Nabucco.")
 ITEM = Item(
     "q",
-    Asked(QUESTION, "complex", ("Catania",),
-          (Hop("Who composed Norma?", "Vincenzo Bellini", NORMA),
-           Hop("Where was #1 born?", "Catania", BELLINI))),
+    ChainedQuestion(QUESTION, "complex", ("Catania",),
+          (Link("Who composed Norma?", "Vincenzo Bellini", NORMA),
+           Link("Where was #1 born?", "Catania", BELLINI))),
     Source(("p1", "p2"), (NORMA.title, BELLINI.title), (BELLINI.title,), QUESTION),
 )  # fmt: skip
 FOUND = {"composer of Norma": [VERDI, NORMA], "Bellini birthplace": [NORMA, BELLINI]}
@@ -54,7 +56,7 @@ GOOD = [
 def run(
     replies: Sequence[str | Reply],
     found: Mapping[str, Sequence[Passage]] = FOUND,
-    item: Item[Asked] = ITEM,
+    item: Item[ChainedQuestion] = ITEM,
 ) -> tuple[Outcome, list[Ask], Counter[str]]:
     return run_by_hand(PIPELINE, item, replies, found)
 
@@ -122,7 +124,7 @@ def test_without_a_sub_answer_any_query_is_taken_by_the_item_s_own_chance() -> N
 
 @pytest.mark.parametrize(("hops", "most"), [(ITEM.content.hops, 10), ((), 5)])
 def test_it_ends_after_the_most_turns_though_something_is_missing(
-    hops: tuple[Hop, ...], most: int
+    hops: tuple[Link, ...], most: int
 ) -> None:
     turn = ["q", "q", "q", "q", "There is no information on it."]
     item = replace(ITEM, content=replace(ITEM.content, hops=hops))
@@ -142,7 +144,7 @@ def test_the_answer_is_compared_as_it_is_scored() -> None:
 
 def test_chinese_characters_drop_the_item() -> None:
     with pytest.raises(Dropped, match="Chinese"):
-        run([], item=Item("q", Asked("诺尔玛", "single", ("x",)), Source()))
+        run([], item=Item("q", ChainedQuestion("诺尔玛", "single", ("x",)), Source()))
     with pytest.raises(Dropped, match="Chinese"):
         run([*GOOD[:-2], "Bellini 生于 Catania.", "Catania"])
 
@@ -183,9 +185,9 @@ def test_what_shows_that_something_is_missing(note: str, missing: bool) -> None:
 
 
 def test_a_verdict_is_no_sub_answer() -> None:
-    asked = Asked("Is it?", "complex", ("yes",), (Hop("a", "Rome"), Hop("b", "no")))
+    asked = ChainedQuestion("Is it?", "complex", ("yes",), (Link("a", "Rome"), Link("b", "no")))
     assert sub_answers(asked) == ["Rome"]
-    assert sub_answers(Asked("Is it?", "single", ("yes",))) == []
+    assert sub_answers(ChainedQuestion("Is it?", "single", ("yes",))) == []
 
 
 def test_labels_and_what_is_written_on_come_off() -> None:
@@ -215,7 +217,7 @@ def test_no_text_can_change_what_the_dialogue_says(
 ) -> None:
     """Whatever stands in data or replies: a row replays to its own queries and answer, and each
     turn has its marker once."""
-    item = Item("q", Asked(question or "x", "single", ("Catania",)), Source())
+    item = Item("q", ChainedQuestion(question or "x", "single", ("Catania",)), Source())
     shown = Passage("p", "t", passage)
     notes = iter([said[0], said[1]])
 

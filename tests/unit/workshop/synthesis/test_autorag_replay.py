@@ -12,7 +12,7 @@ from service.engines.base import Message
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.autorag import Autorag
 from service.workshop.facts.rows import Row, read_rows
-from service.workshop.synthesis.pipelines.autorag.trajectory import decisions
+from service.workshop.synthesis.pipelines.autorag import decisions
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events
 from tests.unit.workshop.synthesis.recording import load
 from tests.unit.workshop.synthesis.test_recorded import BY_NAME, replay

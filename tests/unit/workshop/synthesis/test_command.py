@@ -12,7 +12,7 @@ from service.cli.main import app
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, NotFound
 from service.workshop.synthesis.contract import Search
-from service.workshop.synthesis.finding import SPARE, finder_of
+from service.workshop.synthesis.driver import SPARE, finder_of
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
 from tests.unit.workshop.synthesis.worlds import compound_lines

@@ -10,18 +10,18 @@ import pytest
 
 from service.core.domain import Passage
 from service.evaluation.datasets import read_question
-from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, Row, Source
+from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, OutputRow, Source
 from service.workshop.synthesis.pipelines.compound import (
     PIPELINE,
     SPLITS,
-    Part,
+    Entity,
+    SimpleQuestion,
     draw,
     read_compound,
     read_part,
     select,
     split_of,
 )
-from service.workshop.synthesis.pipelines.entities import Entity
 from service.workshop.synthesis.prompts import SHIPPED
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN, run_by_hand
 
@@ -141,8 +141,8 @@ def test_questions_that_are_no_good(text: str, reason: str) -> None:
 
 
 PARTS = [
-    Part(f"How high does {KNOWN} lie?", "578 metres", HEIGHT),
-    Part(f"When was {KNOWN} founded?", "1913", FOUNDED),
+    SimpleQuestion(f"How high does {KNOWN} lie?", "578 metres", HEIGHT),
+    SimpleQuestion(f"When was {KNOWN} founded?", "1913", FOUNDED),
 ]
 
 
@@ -162,7 +162,7 @@ def test_compounds_that_are_no_good(text: str, reason: str) -> None:
 
 
 def test_six_different_sets_of_two_to_four() -> None:
-    parts = [Part(f"{n}?", str(n), HEIGHT) for n in range(10)]
+    parts = [SimpleQuestion(f"{n}?", str(n), HEIGHT) for n in range(10)]
     drawn = draw(parts, random.Random(0))
     assert len({frozenset(part.question for part in chosen) for chosen in drawn}) == 6
     assert {len(chosen) for chosen in drawn} <= {2, 3, 4}
@@ -172,8 +172,8 @@ def test_six_different_sets_of_two_to_four() -> None:
 
 def test_each_split_is_cut_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SPLITS, "dev", 2)
-    rows = [Row({"split": "dev", "id": n}, Source()) for n in range(5)]
-    rows += [Row({"split": "train", "id": 9}, Source())]
+    rows = [OutputRow({"split": "dev", "id": n}, Source()) for n in range(5)]
+    rows += [OutputRow({"split": "train", "id": 9}, Source())]
     selection = select(rows, random.Random(0))
     assert [row.fields["split"] for row in selection.rows] == ["dev", "dev", "train"]
     assert selection.lost == {"over the size of the split": 3}

@@ -20,11 +20,11 @@ from service.workshop.synthesis.command import Options, run_all
 from service.workshop.synthesis.contract import (
     Ask,
     BadReply,
+    InputItems,
     Item,
     Outcome,
+    OutputRow,
     Pipeline,
-    Reading,
-    Row,
     Search,
     Selection,
     Source,
@@ -33,7 +33,7 @@ from service.workshop.synthesis.contract import (
     one_each,
     search,
 )
-from service.workshop.synthesis.driver import OUTAGE, Run, work_off
+from service.workshop.synthesis.driver import OUTAGE, SynthesisRun, work_off
 from service.workshop.synthesis.journal import Record, open_journal
 from service.workshop.synthesis.prompts import Prompts
 from service.workshop.synthesis.report import Prices, Report
@@ -58,7 +58,7 @@ def steps(item: Item[str], rng: Any) -> Steps[Outcome]:
     said = yield from ask(Ask("q", (Message("user", item.content),)), good)
     found = yield from search(Search(item.content, 3))
     source = Source(tuple(p.passage_id for p in found), tuple(p.title for p in found))
-    return Outcome((Row({"said": said, "drawn": rng.random()}, source),))
+    return Outcome((OutputRow({"said": said, "drawn": rng.random()}, source),))
 
 
 def pipeline(**changed: Any) -> Pipeline[str]:
@@ -71,11 +71,11 @@ async def found(request: Search) -> tuple[Passage, ...]:
     return (Passage("p", HELD_OUT if request.query == "leak" else KNOWN, ""),)
 
 
-def run_of(engine: ScriptedGenerator, **changed: Any) -> Run:
+def run_of(engine: ScriptedGenerator, **changed: Any) -> SynthesisRun:
     clock = Clock()
     teacher = Teacher(engine, "model", sleep=clock.sleep, clock=clock)
     given: dict[str, Any] = {"pipeline": pipeline(), "concurrency": 1}
-    return Run(teacher=teacher, find=found, **(given | changed))
+    return SynthesisRun(teacher=teacher, find=found, **(given | changed))
 
 
 def items_of(*asked: str, side: Source | None = None) -> list[Item[str]]:
@@ -83,10 +83,10 @@ def items_of(*asked: str, side: Source | None = None) -> list[Item[str]]:
 
 
 async def run_over(
-    folder: Path, run: Run, items: list[Item[str]], **changed: Any
+    folder: Path, run: SynthesisRun, items: list[Item[str]], **changed: Any
 ) -> tuple[Report, list[dict[str, Any]]]:
     options = Options(folder / "in", folder / "out.jsonl", date="2026-01-31", **changed)
-    report = await run_all(run, Reading(items, []), options, Console(quiet=True))
+    report = await run_all(run, InputItems(items, []), options, Console(quiet=True))
     lines = (folder / "out.jsonl").read_text().splitlines()
     return report, [json.loads(line) for line in lines]
 
@@ -158,7 +158,7 @@ async def test_a_question_that_people_wrote_is_held_out_by_its_text(tmp_path: Pa
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
     def of_held_out(item: Item[str], rng: Any) -> Steps[Outcome]:
         said = yield from ask(Ask("q", (Message("user", item.content),)), good)
-        return Outcome((Row({"said": said}, item.source),))
+        return Outcome((OutputRow({"said": said}, item.source),))
 
     test = Source(("p",), (HELD_OUT,), (HELD_OUT,))
     items = [*items_of("a", side=test), Item("t", "b", Source(titles=(KNOWN,)))]

@@ -13,16 +13,16 @@ from service.core.domain import Passage
 from service.encoders.words import words
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, Outcome, Reply
-from service.workshop.synthesis.pipelines.efficientrag import PIPELINE
-from service.workshop.synthesis.pipelines.efficientrag.decomposing import (
+from service.workshop.synthesis.pipelines.efficientrag import (
+    PIPELINE,
     PROMPTS,
     decompose,
     in_order,
+    read_extracted,
     read_parts,
+    read_query,
 )
-from service.workshop.synthesis.pipelines.efficientrag.marking import read_extracted
-from service.workshop.synthesis.pipelines.efficientrag.querying import read_query
-from service.workshop.synthesis.pipelines.efficientrag.questions import (
+from service.workshop.synthesis.pipelines.multihop import (
     FACTS,
     MUSIQUE_FORMS,
     MultiHop,

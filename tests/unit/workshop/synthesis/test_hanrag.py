@@ -27,36 +27,41 @@ from service.workshop.synthesis.contract import (
     Dropped,
     Item,
     Outcome,
+    OutputRow,
     Reply,
-    Row,
     Source,
 )
-from service.workshop.synthesis.pipelines.hanrag import PIPELINE, pipeline
-from service.workshop.synthesis.pipelines.hanrag.chains import read_words, write_out
-from service.workshop.synthesis.pipelines.hanrag.mixing import MOST, SIZES, select
-from service.workshop.synthesis.pipelines.hanrag.relevance import (
+from service.workshop.synthesis.pipelines.hanrag import (
     CANDIDATES,
+    MOST,
+    PIPELINE,
+    SIZES,
+    RevelatorRows,
+    pipeline,
+    prompt_of,
     read_verdict,
+    read_words,
+    select,
+    target_of,
     with_gold,
+    write_out,
 )
-from service.workshop.synthesis.pipelines.hanrag.rows import Rows, prompt_of, target_of
-from service.workshop.synthesis.pipelines.published import filled
-from service.workshop.synthesis.pipelines.questions import Asked, Hop
+from service.workshop.synthesis.pipelines.published import ChainedQuestion, Link, filled
 from tests.unit.workshop.synthesis.stepping import run_by_hand
 
 NORMA = Passage("p1", "Norma (opera)", "Norma is an opera by Vincenzo Bellini.")
 BELLINI = Passage("p2", "Vincenzo Bellini", "Vincenzo Bellini was born in Catania.")
 VERDI = Passage("p3", "Giuseppe Verdi", "Verdi wrote Nabucco.")
-CHAIN = Asked(
+CHAIN = ChainedQuestion(
     "Where was the composer of Norma born?", "complex", ("Catania",),
-    (Hop("Norma >> composer", "Vincenzo Bellini", NORMA),
-     Hop("Where was #1 born ?", "Catania", BELLINI)),
+    (Link("Norma >> composer", "Vincenzo Bellini", NORMA),
+     Link("Where was #1 born ?", "Catania", BELLINI)),
 )  # fmt: skip
 WHO, WHERE = "Who composed Norma?", "Where was Vincenzo Bellini born?"
 COMPACT = TemplateSet("compact")
 
 
-def item_of(asked: Asked) -> Item[Asked]:
+def item_of(asked: ChainedQuestion) -> Item[ChainedQuestion]:
     passages = [hop.passage for hop in asked.hops if hop.passage]
     titles = tuple(passage.title for passage in passages)
     return Item("q", asked, Source((), titles, titles[-1:], asked.question))
@@ -106,8 +111,10 @@ def test_a_chain_teaches_every_step_and_when_to_end() -> None:
 
 
 def test_endings_are_two_to_one_however_long_the_chain() -> None:
-    hops = tuple(Hop(f"What is {n}?", str(n)) for n in range(4))
-    outcome, _, _ = run_by_hand(PIPELINE, item_of(Asked("Which?", "complex", ("3",), hops)), judge)
+    hops = tuple(Link(f"What is {n}?", str(n)) for n in range(4))
+    outcome, _, _ = run_by_hand(
+        PIPELINE, item_of(ChainedQuestion("Which?", "complex", ("3",), hops)), judge
+    )
     assert Counter(target for _, target in said(outcome, "ending")) == {"no": 2, "yes": 1}
 
 
@@ -124,14 +131,16 @@ def test_rows_can_have_the_full_prompts() -> None:
 
 
 def test_a_single_question_passes_the_refiner_as_it_is() -> None:
-    asked = Asked(WHERE, "single", ("Catania",), (), (BELLINI,))
+    asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
     outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge, {WHERE: [VERDI]})
     assert said(outcome, "refine") == [(COMPACT.refine(WHERE, []), WHERE)]
     assert [target for _, target in said(outcome, "relevance")] == ["false", "true"]
 
 
 def test_a_compound_question_teaches_its_parts() -> None:
-    asked = Asked("Who and where?", "compound", ("a && b",), (Hop(WHO, "a"), Hop(WHERE, "b")))
+    asked = ChainedQuestion(
+        "Who and where?", "compound", ("a && b",), (Link(WHO, "a"), Link(WHERE, "b"))
+    )
     outcome, calls, _ = run_by_hand(PIPELINE, item_of(asked), judge)
     ((_, target),) = said(outcome, "decompose")
     assert json.loads(target) == {"thought": "asks 2 things", "decomposition": [WHO, WHERE]}
@@ -139,7 +148,7 @@ def test_a_compound_question_teaches_its_parts() -> None:
 
 
 def test_common_sense_teaches_its_route_alone() -> None:
-    asked = Asked("Where is a cup?", "direct", ("shelf",))
+    asked = ChainedQuestion("Where is a cup?", "direct", ("shelf",))
     outcome, _, _ = run_by_hand(PIPELINE, item_of(asked), judge)
     assert [row.fields["task"] for row in outcome.rows] == ["route"]
 
@@ -149,7 +158,7 @@ def test_every_target_is_what_the_role_reads() -> None:
     assert all(parse_route(target) for _, target in said(outcome, "route"))
     assert all(parse_question(target) == target for _, target in said(outcome, "refine"))
     assert [parse_verdict(target) for _, target in said(outcome, "ending")] == [False, False, True]
-    compound = Asked("Both?", "compound", ("a && b",), (Hop(WHO, "a"), Hop(WHERE, "b")))
+    compound = ChainedQuestion("Both?", "compound", ("a && b",), (Link(WHO, "a"), Link(WHERE, "b")))
     ((_, target),) = said(run_by_hand(PIPELINE, item_of(compound), judge)[0], "decompose")
     decomposed = parse_decomposition(target)
     assert decomposed is not None
@@ -166,7 +175,9 @@ def test_rows_are_rows_of_training() -> None:
 
 
 def test_a_chain_with_a_hole_is_left_out_and_counted() -> None:
-    hole = Asked("Where?", "complex", ("x",), (Hop("What is #3?", "a"), Hop("Why #1?", "x")))
+    hole = ChainedQuestion(
+        "Where?", "complex", ("x",), (Link("What is #3?", "a"), Link("Why #1?", "x"))
+    )
     outcome, _, _ = run_by_hand(PIPELINE, item_of(hole), judge)
     assert [row.fields["task"] for row in outcome.rows] == ["route"]
     assert outcome.lost == {"chain: a placeholder is left": 1}
@@ -176,7 +187,7 @@ def test_a_chain_with_a_hole_is_left_out_and_counted() -> None:
 
 
 def test_a_label_against_the_gold_passage_is_left_out() -> None:
-    asked = Asked(WHERE, "single", ("Catania",), (), (BELLINI,))
+    asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
     outcome, calls, _ = run_by_hand(PIPELINE, item_of(asked), ["false"], {})
     assert not said(outcome, "relevance")
     assert outcome.lost == {"relevance: contradicts the gold passage": 1}
@@ -184,7 +195,7 @@ def test_a_label_against_the_gold_passage_is_left_out() -> None:
 
 
 def test_a_label_that_cannot_be_read_is_asked_for_again() -> None:
-    asked = Asked(WHERE, "single", ("Catania",), (), (BELLINI,))
+    asked = ChainedQuestion(WHERE, "single", ("Catania",), (), (BELLINI,))
     replies = ["well", Reply("tr", "length"), "true"]
     outcome, _, bad = run_by_hand(PIPELINE, item_of(asked), replies, {})
     assert [target for _, target in said(outcome, "relevance")] == ["true"]
@@ -217,7 +228,7 @@ def test_an_answer_inside_the_entity_is_no_hint() -> None:
 
 
 def test_half_a_relation_is_a_hole() -> None:
-    steps = write_out([Hop("Norma >>", "x")])
+    steps = write_out([Link("Norma >>", "x")])
     with pytest.raises(Dropped, match="half a relation"):
         next(steps)
 
@@ -241,8 +252,8 @@ def test_a_verdict_on_the_gold_passage_must_be_true() -> None:
 # ---- the mixture
 
 
-def relevance(count: int, relevant: bool) -> list[Row]:
-    make = Rows(COMPACT)
+def relevance(count: int, relevant: bool) -> list[OutputRow]:
+    make = RevelatorRows(COMPACT)
     return [
         make.relevance(f"{relevant} {n}?", VERDI, relevant, Source()) for n in range(count)
     ]  # fmt: skip
@@ -257,16 +268,16 @@ def test_relevance_is_balanced_by_leaving_out() -> None:
 
 
 def test_a_prompt_counts_once_and_its_first_target() -> None:
-    make = Rows(COMPACT)
+    make = RevelatorRows(COMPACT)
     rows = [make.route("a?", route, Source()) for route in ("single", "single", "complex")]  # type: ignore[arg-type]
     selection = select(rows, random.Random(0))
     assert selection.rows == [rows[0]]
     assert selection.lost == {"same row again": 1, "same prompt, other target": 1}
 
 
-def row_of(task: str, prompt: str, target: str) -> Row:
+def row_of(task: str, prompt: str, target: str) -> OutputRow:
     messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": target}]
-    return Row({"task": task, "messages": messages}, Source())
+    return OutputRow({"task": task, "messages": messages}, Source())
 
 
 def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
@@ -304,9 +315,13 @@ def shape(prompt: str) -> list[str]:
 )
 def test_no_text_can_become_a_marker_in_any_row(texts: Sequence[str], templates: str) -> None:
     question, sub, answer, title, text, last = texts
-    plain = Asked("q", "complex", ("a",), (Hop("s", "a", Passage("p", "t", "x")), Hop("l", "a")))
+    plain = ChainedQuestion(
+        "q", "complex", ("a",), (Link("s", "a", Passage("p", "t", "x")), Link("l", "a"))
+    )
     passage = Passage("p", title, text)
-    hostile = Asked(question, "complex", ("a",), (Hop(sub, answer, passage), Hop(last, answer)))
+    hostile = ChainedQuestion(
+        question, "complex", ("a",), (Link(sub, answer, passage), Link(last, answer))
+    )
     runs = []
     for asked in (plain, hostile):
         item = Item("q", asked, Source(question=asked.question))
@@ -316,7 +331,7 @@ def test_no_text_can_become_a_marker_in_any_row(texts: Sequence[str], templates:
         shapes = [[shape(p) for p, _ in said(run, task)] for run in runs]
         if len(shapes[0]) == len(shapes[1]):  # a text with # or >> is no chain
             assert shapes[0] == shapes[1]
-    both = Asked(question, "compound", ("a && b",), (Hop(sub, "a"), Hop(last, "b")))
+    both = ChainedQuestion(question, "compound", ("a && b",), (Link(sub, "a"), Link(last, "b")))
     parts, _, _ = run_by_hand(pipeline(templates), item_of(both), [])
     for row in (*runs[1].rows, *parts.rows):
         assert "<|im_end|>" not in prompt_of(row) + target_of(row)

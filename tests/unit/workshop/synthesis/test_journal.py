@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidRequest, StoreError
-from service.workshop.synthesis.contract import Row, Source
+from service.workshop.synthesis.contract import OutputRow, Source
+from service.workshop.synthesis.inputs import read_lines
 from service.workshop.synthesis.journal import Record, open_journal
-from service.workshop.synthesis.reading import read_lines
 from service.workshop.synthesis.teacher import Spent
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
@@ -24,7 +24,7 @@ sources = st.builds(
     st.lists(texts, max_size=2).map(tuple),
     st.none() | texts,
 )
-rows = st.builds(Row, st.dictionaries(texts, texts | st.integers()), sources, texts)
+rows = st.builds(OutputRow, st.dictionaries(texts, texts | st.integers()), sources, texts)
 records = st.builds(
     Record,
     texts,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.workshop.synthesis.contract import Item, Reading
-from service.workshop.synthesis.pipelines.questions import Asked, read_questions
+from service.workshop.synthesis.contract import InputItems, Item
+from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
 
 BELLINI = {"id": "p2", "title": "Vincenzo Bellini", "text": "Vincenzo Bellini was born in Catania."}
 NORMA = {"id": "p1", "title": "Norma (opera)", "text": "Norma is an opera by Vincenzo Bellini."}
@@ -24,11 +24,11 @@ NORMA_QUESTION = {"id": "q", "question": "Where was the composer of Norma born?"
                   "hops": HOPS, "supporting_passage_ids": ["p1", "p2"]}  # fmt: skip
 
 
-def read(*lines: Mapping[str, Any]) -> Reading[Asked]:
+def read(*lines: Mapping[str, Any]) -> InputItems[ChainedQuestion]:
     return read_questions(enumerate(lines, 1), random.Random(0))
 
 
-def one(*lines: Mapping[str, Any]) -> Item[Asked]:
+def one(*lines: Mapping[str, Any]) -> Item[ChainedQuestion]:
     (item,) = read(*lines).items
     return item
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from service.core.errors import InvalidRequest
 from service.workshop.facts.rows import read_rows
 from service.workshop.synthesis.command import Options, read_input, run_all
-from service.workshop.synthesis.contract import Reading
-from service.workshop.synthesis.driver import Run
-from service.workshop.synthesis.excluding import read_questions_of
+from service.workshop.synthesis.contract import InputItems
+from service.workshop.synthesis.driver import SynthesisRun
+from service.workshop.synthesis.inputs import read_questions_of
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
-from service.workshop.synthesis.pipelines.hanrag.rows import target_of
-from service.workshop.synthesis.pipelines.questions import read_questions
+from service.workshop.synthesis.pipelines.hanrag import target_of
+from service.workshop.synthesis.pipelines.published import read_questions
 from service.workshop.synthesis.report import Report, files_of
 from tests.unit.workshop.synthesis.recording import ROUNDS, Clock, Recording, World, load, replayed
 from tests.unit.workshop.synthesis.stepping import run_by_hand
@@ -37,12 +37,12 @@ async def replay(
     engine, teacher = replayed(recording.rounds, Clock())
     options = Options(output.with_suffix(".in"), output, date=DATE, exclude=exclude)
     reading = written_and_read(world.name, recording, options)
-    run = Run(pipeline_of(world.name), teacher, world.find, concurrency=1)
+    run = SynthesisRun(pipeline_of(world.name), teacher, world.find, concurrency=1)
     with engine:
         return await run_all(run, reading, options, Console(quiet=True))
 
 
-def written_and_read(name: PipelineName, recording: Recording, options: Options) -> Reading[Any]:
+def written_and_read(name: PipelineName, recording: Recording, options: Options) -> InputItems[Any]:
     lines = [json.dumps(line) for _, line in recording.lines]
     options.input.write_text("\n".join([*lines, "not JSON", '"text"', "{}", ""]))
     return read_input(pipeline_of(name), options)

@@ -21,7 +21,7 @@ from service.workshop.facts.corpora import read_lines
 from service.workshop.facts.rows import Row, read_rows
 from service.workshop.facts.splits import is_held_out
 from service.workshop.synthesis.embedded.mixture import SHARES, Mixture, alike
-from service.workshop.synthesis.embedded.owners import Owners
+from service.workshop.synthesis.embedded.routes import Owners
 from service.workshop.synthesis.embedded.sets import Sets, short_answer
 from tests.unit.workshop.synthesis.embedded.sets import write_sets
 

@@ -14,13 +14,13 @@ from typing import Any, Final, Literal
 
 from service.core.domain import Passage
 from service.workshop.synthesis.contract import BadLine, Item, Source, one_each
+from service.workshop.synthesis.inputs import list_of, passage_of, text_of
 from service.workshop.synthesis.pipelines.published import (
     filled,
     id_of,
     musique_hops,
     supporting_passages,
 )
-from service.workshop.synthesis.reading import list_of, passage_of, text_of
 
 Style = Literal["musique", "2wiki", "hotpotqa"]
 MUSIQUE_FORMS: Final = ("2hop", "3hop1", "3hop2", "4hop1", "4hop2", "4hop3")

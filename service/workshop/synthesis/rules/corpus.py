@@ -1,15 +1,15 @@
-"""What rules know: the passages of one side of the split, the facts in them, questions on those."""
+"""What rules know of a corpus: passages of one side of the split, their facts, their questions."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
 from service.core.domain import Passage
-from service.workshop.facts import corpora
+from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import Fact, all_facts
 from service.workshop.facts.questions import (
@@ -22,7 +22,8 @@ from service.workshop.facts.questions import (
 )
 from service.workshop.facts.splits import Side
 from service.workshop.facts.wordings import COMPARISONS, SAME
-from service.workshop.synthesis.contract import Dropped, Outcome, Source
+from service.workshop.synthesis.contract import BadLine, Dropped, Lines, Outcome, Source
+from service.workshop.synthesis.inputs import passage_of
 
 Form = Literal["single", "compound", "bridge", "comparison"]
 FORMS: Final[tuple[Form, ...]] = ("single", "compound", "bridge", "comparison")
@@ -36,8 +37,8 @@ class Known:
     """`passages` and `facts` of `side`; `others`: passages of the other side; `templates`: the set
     whose prompts the rows have, if they have any."""
 
-    passages: Sequence[corpora.Passage]
-    others: Sequence[corpora.Passage]
+    passages: Sequence[Paragraph]
+    others: Sequence[Paragraph]
     side: Side
     rng: random.Random
     templates: str = ""
@@ -146,5 +147,41 @@ def made_of(known: Known, made: Synthesised) -> Source:
     return known.source(facts, facts[-1:] if last else facts)
 
 
-def served(passage: corpora.Passage) -> Passage:
+def served(passage: Paragraph) -> Passage:
     return Passage(passage.id, passage.title, passage.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Passages and bad lines of an input, and how much was found in it."""
+
+    known: Known
+    bad: Sequence[tuple[int, str]]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        known = self.known
+        return {
+            "passages": len(known.passages) + len(known.others),
+            "of this side": len(known.passages),
+            "facts": len(known.facts),
+        }
+
+
+def read_corpus(
+    lines: Lines, bad: Sequence[tuple[int, str]], side: Side, seed: int, templates: str = ""
+) -> Corpus:
+    """The passages (`id`, `title`, `text`) of an input; those of an earlier id are bad lines."""
+    passages: dict[str, Paragraph] = {}
+    wrong = list(bad)
+    for number, line in lines:
+        try:
+            given = passage_of(line)
+            if given.passage_id in passages:
+                raise BadLine("id of an earlier line")
+            passages[given.passage_id] = Paragraph(given.passage_id, given.title, given.text, "")
+        except BadLine as error:
+            wrong.append((number, error.reason))
+    own = [p for p in passages.values() if p.held_out is (side == "test")]
+    others = [p for p in passages.values() if p.held_out is not (side == "test")]
+    return Corpus(Known(own, others, side, random.Random(seed), templates), sorted(wrong))

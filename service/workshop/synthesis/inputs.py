@@ -1,14 +1,15 @@
-"""Input files: JSON Lines, each bad line with its number and a reason."""
+"""Input files: items as JSON Lines, bad lines with their reasons, questions that no row may ask."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from service.core.domain import Passage
 from service.core.errors import InvalidRequest
+from service.workshop.facts.splits import normalise
 from service.workshop.synthesis.contract import BadLine
 
 
@@ -71,3 +72,27 @@ def passage_of(row: object) -> Passage:
     if not isinstance(row, dict):
         raise BadLine("a passage is no object")
     return Passage(text_of(row, "id"), text_of(row, "title"), text_of(row, "text"))
+
+
+EXCLUDED: Final = "in an excluded file"
+Questions = frozenset[str]  # normalised
+
+
+def read_questions_of(paths: Iterable[Path]) -> Questions:
+    """The `question` of every line. Raises InvalidRequest for a line that has none: what cannot
+    be read could not be kept out."""
+    questions: set[str] = set()
+    for path in paths:
+        lines, bad = read_lines(path)
+        for number, reason in bad[:1]:
+            raise InvalidRequest(f"{path}:{number}: {reason}")
+        for number, line in lines:
+            try:
+                questions.add(normalise(text_of(line, "question")))
+            except BadLine as error:
+                raise InvalidRequest(f"{path}:{number}: {error.reason}") from None
+    return frozenset(questions)
+
+
+def is_excluded(question: object, excluded: Questions) -> bool:
+    return isinstance(question, str) and normalise(question) in excluded

@@ -1,0 +1,305 @@
+"""Auto-RAG's dialogues with the retriever (METHODS.md §2.5, Algorithm 1).
+
+Input: questions with answers (`service.workshop.synthesis.pipelines.published`); the answers of
+hops are the sub-answers, without a chain the answer itself is (METHODS.md §6 #15). The teacher
+plans, writes four queries a turn, reads what the first of them that meets a sub-answer finds, and
+goes on while it says that something is missing, at most five times, for a chain ten times. A
+dialogue whose answer is not the gold one is dropped. Output: chats for `train sft`, task `autorag`,
+turn by turn what the loop itself says.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from service.core.domain import Passage
+from service.engines.base import Message
+from service.evaluation.metrics import contains, exact_match, is_verdict
+from service.prompts.quoting import quote
+from service.prompts.templates import TemplateSet
+from service.strategies.autorag import decisions as loop
+from service.strategies.autorag.dialogue import Dialogue, document_text, opening
+from service.strategies.revelator import parsing
+from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
+from service.workshop.facts.splits import normalise
+from service.workshop.synthesis.contract import (
+    Ask,
+    BadReply,
+    Dropped,
+    Item,
+    Outcome,
+    OutputRow,
+    Pipeline,
+    Search,
+    Source,
+    Steps,
+    ask,
+    search,
+)
+from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
+from service.workshop.synthesis.prompts import Prompts
+
+LONGEST_QUERY: Final = 40  # words
+LONGEST_ANSWER: Final = 20
+_FIELD = (
+    r"(?:model analysis|analysis|initial query|refined query|query|intermediate answer(?:_\d+)?"
+    r"|final answer)"
+)
+_OWN_LABEL = re.compile(rf"\A[\s*]*{_FIELD}\*{{0,2}}\s*[:：]\s*(?:\*\*\s*)?", re.IGNORECASE)
+_NEXT_FIELD = re.compile(
+    r"[\s*]*(?:(?:initial|refined) query|final answer|retrieved document(?:_\d+)?"
+    r"|intermediate answer(?:_\d+)?|question)\*{0,2}\s*[:：]|\s*###",
+    re.IGNORECASE,
+)
+_ANY_MARKER = re.compile(r"(?:query|final answer)\*{0,2}\s*[:：]|\[Dense\]", re.IGNORECASE)
+# What shows that something is missing (METHODS.md §2.5, §6 #16).
+_NEED = re.compile(r"\b(?:however|no information)\b", re.IGNORECASE)
+_NEED_UNQUOTED = re.compile(r"\b(?:find|refine)\b", re.IGNORECASE)
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»")
+_CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+
+
+def needs_more(note: str) -> bool:
+    """Whether a reasoning says that information is missing."""
+    return bool(_NEED.search(note) or _NEED_UNQUOTED.search(_QUOTED.sub(" ", note)))
+
+
+def has_chinese(*texts: str) -> bool:
+    """Such items were left out of the published data (METHODS.md §2.5)."""
+    return any(_CHINESE.search(text) for text in texts)
+
+
+def read_note(text: str) -> str:
+    """A reasoning, on one line and without what the teacher writes on after it."""
+    note = _OWN_LABEL.sub("", unwrap(text), count=1)
+    note = quote(_NEXT_FIELD.split(note, maxsplit=1)[0].replace("**", ""))
+    if not has_word(note):
+        raise BadReply("no reasoning")
+    return _sound(note)
+
+
+def read_query(text: str) -> str:
+    """A query, on one line."""
+    query = _OWN_LABEL.sub("", unwrap(text), count=1).strip()
+    if len(query.splitlines()) > 1:
+        raise BadReply("more than a query")
+    query = quote(one_line(query))
+    if not has_word(query) or len(query.split()) > LONGEST_QUERY:
+        raise BadReply("no query")
+    return _sound(query)
+
+
+def read_answer(text: str) -> str:
+    """A short answer."""
+    answer = parsing.read_answer(_OWN_LABEL.sub("", unwrap(text), count=1)).answer
+    if answer is None or len(answer.split()) > LONGEST_ANSWER:
+        raise BadReply("no short answer")
+    return _sound(quote(answer))
+
+
+def _sound(text: str) -> str:
+    """`text`, which goes into a turn: the loop must not read anything else out of it."""
+    if _ANY_MARKER.search(text):
+        raise BadReply("a marker in the text")
+    if loop.is_looping(text):
+        raise BadReply("looping")
+    return text
+
+
+UNLIMITED: Final = 1_000  # retrievals and documents of its own that a replay allows
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """`seen`: passages in the order they were shown; `note`: the newest reasoning; `decided`: the
+    queries, and at the end the answer."""
+
+    question: str
+    dialogue: Dialogue
+    note: str = ""
+    seen: dict[str, Passage] = field(default_factory=dict)
+    decided: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, templates: TemplateSet, question: str) -> Trajectory:
+        return cls(question, Dialogue(opening(templates, "tuned", question)))
+
+    @property
+    def searches(self) -> int:
+        """Before the answer."""
+        return len(self.decided)
+
+    @property
+    def note_label(self) -> str:
+        return f"Intermediate Answer_{self.searches}: " if self.searches else "Analysis: "
+
+    @property
+    def query_label(self) -> str:
+        return "Refined Query: " if self.searches else "Initial Query: "
+
+    def ask(self, query: str, passages: Sequence[Passage]) -> None:
+        """The model's turn with `query`, and the retriever's with what is new to it."""
+        query = quote(query)
+        self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\n{self.query_label}{query}")
+        self.decided.append(query)
+        self.seen |= {passage.passage_id: passage for passage in passages}
+        text = document_text(passage.text for passage in passages)
+        self.dialogue.document(self.searches, text)
+
+    def conclude(self, answer: str) -> None:
+        answer = quote(answer)
+        self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\nFinal Answer: {answer}")
+        self.decided.append(answer)
+
+    def fresh(self, passages: Sequence[Passage], most: int) -> list[Passage]:
+        """The first passages that were not shown yet (METHODS.md §2.2, line 8)."""
+        return [passage for passage in passages if passage.passage_id not in self.seen][:most]
+
+    def transcript(self, *more: str) -> str:
+        """The dialogue as one text for the teacher, without the system message; `more` follows."""
+        said = [m.content.rstrip() for m in self.dialogue.messages if m.role != "system"]
+        return "\n".join([*said, *more])
+
+
+def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
+    """The messages of a row: all turns of the model are learnt, nothing else (METHODS.md §2.5)."""
+    return [
+        {"role": m.role, "content": m.content, "learn": m.role == "assistant"}
+        for m in dialogue.messages
+    ]
+
+
+def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
+    """What the loop would do at each of the model's turns: its query, or its answer at the end;
+    None where it would do anything else."""
+    plan = loop.Plan(question, UNLIMITED, 0)
+    read: list[str | None] = []
+    for message in messages:
+        if message.role == "assistant":
+            match plan.decide(message.content):
+                case loop.Search(query, repaired=False):
+                    read.append(query)
+                case loop.Conclude(answer):
+                    read.append(answer)
+                case _:
+                    read.append(None)
+    return read
+
+
+PROMPTS: Final = Prompts("autorag")
+MOST_TURNS: Final = 5  # T of NQ
+MOST_TURNS_OF_CHAINS: Final = 10  # T of 2Wiki
+PASSAGES: Final = 2  # m of 2Wiki, of one search
+QUERIES: Final = 4  # sampled a turn (METHODS.md §6 #14)
+QUERY_TEMPERATURE: Final = 0.8
+NOTE_STOPS: Final = ("\nInitial Query:", "\nRefined Query:", "\nFinal Answer:", "###")
+LINE_STOPS: Final = ("\n", "###")
+
+
+def steps(
+    item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
+) -> Steps[Outcome]:
+    """Algorithm 1 for one question."""
+    asked = item.content
+    if has_chinese(asked.question, *asked.answers):
+        raise Dropped("Chinese characters")
+    talk = Trajectory.begin(templates, asked.question)
+    talk.note = yield from _write_note(talk)
+    most = MOST_TURNS_OF_CHAINS if len(asked.hops) > 1 else MOST_TURNS
+    while talk.searches < most and (talk.searches == 0 or needs_more(talk.note)):
+        query, passages = yield from _look(talk, sub_answers(asked), rng)
+        talk.ask(query, passages)
+        talk.note = yield from _write_note(talk)
+    answer = yield from _write_answer(talk)
+    if not any(exact_match(answer, gold) for gold in asked.answers):
+        raise Dropped("answer: not the gold one")
+    talk.conclude(answer)
+    return Outcome((_row(item, talk),))
+
+
+def sub_answers(asked: ChainedQuestion) -> list[str]:
+    """What a useful document says: no verdict, which a document never spells out."""
+    answers = [hop.answer for hop in asked.hops] or list(asked.answers)
+    return [answer for answer in answers if not is_verdict(answer)]
+
+
+def _write_note(talk: Trajectory) -> Steps[str]:
+    prompt = PROMPTS.messages("dialogue", history=talk.transcript(talk.note_label.rstrip()))
+    request = Ask("reason", prompt, max_tokens=200, stop=NOTE_STOPS)
+    return (yield from ask(request, read_note))
+
+
+def _write_answer(talk: Trajectory) -> Steps[str]:
+    said = f"{talk.note_label}{talk.note}\n\nFinal Answer:"
+    prompt = PROMPTS.messages("dialogue", history=talk.transcript(said))
+    return (yield from ask(Ask("answer", prompt, max_tokens=64, stop=LINE_STOPS), read_answer))
+
+
+def _look(
+    talk: Trajectory, wanted: Sequence[str], rng: random.Random
+) -> Steps[tuple[str, list[Passage]]]:
+    """The first query whose new passages hold a sub-answer, else any of them."""
+    queries = yield from _sample(talk)
+    found: list[tuple[str, list[Passage]]] = []
+    for query in queries:
+        hits = yield from search(Search(query, PASSAGES + len(talk.seen)))
+        passages = talk.fresh(hits, PASSAGES)
+        if any(contains(p.text, answer) for p in passages for answer in wanted):
+            return query, passages
+        found.append((query, passages))
+    return rng.choice(found)
+
+
+def _sample(talk: Trajectory) -> Steps[list[str]]:
+    """Different queries, at most four. Raises Dropped when no sample is one."""
+    prompt = PROMPTS.messages("query", question=quote(talk.question), analysis=talk.note)
+    request = Ask("query", prompt, 64, temperature=QUERY_TEMPERATURE, attempts=1)
+    queries: dict[str, str] = {}
+    failure: Dropped | None = None
+    for _ in range(QUERIES):
+        try:
+            query = yield from ask(request, read_query)
+            queries.setdefault(normalise(query), query)
+        except Dropped as drop:
+            failure = drop
+    if failure and not queries:
+        raise failure
+    return list(queries.values())
+
+
+def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
+    """Raises Dropped where the loop would not go the way that the dialogue goes."""
+    messages = talk.dialogue.messages
+    if has_chinese(*(message.content for message in messages)):
+        raise Dropped("Chinese characters")
+    if decisions(talk.question, messages) != talk.decided:
+        raise Dropped("the loop would decide otherwise")
+    shown = list(talk.seen.values())
+    source = Source(
+        tuple(dict.fromkeys((*item.source.ids, *talk.seen))),
+        tuple(dict.fromkeys((*item.source.titles, *(passage.title for passage in shown)))),
+        item.source.answer_titles,
+        item.source.question,
+    )
+    fields = {
+        "task": "autorag",
+        "question": item.content.question,
+        "messages": messages_of(talk.dialogue),
+    }
+    return OutputRow(fields, source)
+
+
+def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:
+    """`templates`: the set whose system message opens the dialogues (METHODS.md §2.3)."""
+    one_item = partial(steps, templates=TemplateSet(templates))
+    return Pipeline(
+        "autorag", 1, PROMPTS, read_questions, one_item, searches=True, templates=templates
+    )
+
+
+PIPELINE: Final = pipeline()

@@ -1,0 +1,342 @@
+"""EfficientRAG's synthesis (METHODS.md §4.5): rows for the labeler and for the filter.
+
+Input: multi-hop questions with their gold passages (`multihop`). Output: `OUTPUT.labeler.jsonl`
+and `OUTPUT.filter.jsonl` beside the output's name, as `service.workshop.facts.rows` has them.
+Step 1 splits the question into sub-questions, one for each gold passage; steps 2 and 3 mark the
+words of a passage that serve a sub-question; step 4 writes the query of each hop, from the query
+before it and what is known; step 5 searches a negative; step 6 writes the rows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from service.core.domain import Passage
+from service.encoders.inputs import passage_text
+from service.encoders.words import words
+from service.workshop.encoders import lessons
+from service.workshop.encoders.lessons import Rewrite
+from service.workshop.encoders.marks import Mark, align
+from service.workshop.facts.corpora import Paragraph
+from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
+from service.workshop.facts.splits import normalise
+from service.workshop.synthesis.contract import (
+    Ask,
+    BadReply,
+    Dropped,
+    Item,
+    Outcome,
+    OutputRow,
+    Pipeline,
+    Search,
+    Source,
+    Steps,
+    ask,
+    search,
+)
+from service.workshop.synthesis.pipelines.multihop import MultiHop, Style, read_questions
+from service.workshop.synthesis.prompts import Prompts, field
+from service.workshop.synthesis.replies import json_object, text_in
+
+PROMPTS: Final = Prompts("efficientrag")
+
+
+@dataclass(frozen=True, slots=True)
+class SubQuestion:
+    """`dependency`: the ids of the parts whose answers it needs."""
+
+    id: str
+    text: str
+    answer: str
+    dependency: tuple[str, ...]
+    passage: Passage
+
+
+def decompose(question: MultiHop) -> Steps[list[SubQuestion]]:
+    fields = {
+        "question": field(question.question),
+        "answer": field(question.answer),
+        "documents": _lines('Doc{}: "{}"\n', [shown(p) for p in question.passages]),
+        "relations": _lines("Relation {}: {}\n", question.relations),
+        "sub_questions": _lines("Sub-question {}: {}\n", question.sub_questions),
+    }
+    prompt = PROMPTS.messages(f"decompose_{question.style}_{question.form}", **fields)
+    request = Ask("decompose", prompt, max_tokens=1024)
+    return (yield from ask(request, partial(read_parts, question=question)))
+
+
+def shown(passage: Passage) -> str:
+    return passage_text(passage.title, passage.text)
+
+
+def _lines(form: str, texts: Sequence[str]) -> str:
+    return "".join(form.format(n, field(text)) for n, text in enumerate(texts, 1))
+
+
+def read_parts(text: str, question: MultiHop) -> list[SubQuestion]:
+    """The parts in their order, as many as there are passages, each with its own passage, none
+    depending on itself by any way."""
+    values = json_object(text, "decomposed_questions")["decomposed_questions"]
+    if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
+        raise BadReply("`decomposed_questions` of another shape")
+    if len(values) != len(question.passages):
+        raise BadReply("wrong number of parts")
+    places = enumerate(values.items())
+    parts = [_part(place, name, value, question) for place, (name, value) in places]
+    if len({part.passage.passage_id for part in parts}) < _different(question.passages):
+        raise BadReply("a passage without its part")
+    if len(in_order(parts)) < len(parts):
+        raise BadReply("dependencies in a circle")
+    return parts
+
+
+def _different(passages: Sequence[Passage]) -> int:
+    return len({passage.passage_id for passage in passages})
+
+
+def _part(place: int, name: str, value: Mapping[str, Any], question: MultiHop) -> SubQuestion:
+    given = json_object_of(value)
+    passage = question.passages[place]  # of MuSiQue, in the order of its own sub-questions
+    if question.style != "musique":
+        passage = _named(value.get("document"), question.passages)
+    dependency = _ids(value.get("dependency"))
+    if not set(dependency) <= {str(n) for n in range(1, len(question.passages) + 1)}:
+        raise BadReply("depends on no part")
+    return SubQuestion(str(name), *given, dependency, passage)
+
+
+def json_object_of(value: Mapping[str, Any]) -> tuple[str, str]:
+    if not {"sub_question", "answer"} <= value.keys():
+        raise BadReply("keys missing")
+    return text_in(value, "sub_question"), text_in(value, "answer")
+
+
+def _ids(value: object) -> tuple[str, ...]:
+    """A list of ids, or one; `none` and the like are none."""
+    given = value if isinstance(value, list) else [value]
+    return tuple(str(one).strip() for one in given if one not in (None, "", "none", "None"))
+
+
+def _named(title: object, passages: Sequence[Passage]) -> Passage:
+    """The passage of a title, which a teacher may give with some of the text behind it."""
+    wanted = normalise(str(title))
+    for passage in passages:
+        if wanted == normalise(passage.title) or wanted == normalise(shown(passage)):
+            return passage
+    raise BadReply("unknown document")
+
+
+def in_order(parts: Sequence[SubQuestion]) -> list[SubQuestion]:
+    """The parts, each after those it depends on; those in a circle are left out."""
+    ordered: list[SubQuestion] = []
+    known: set[str] = set()
+    while ready := [p for p in parts if p.id not in known and known.issuperset(p.dependency)]:
+        ordered += ready
+        known.update(part.id for part in ready)
+    return ordered
+
+
+# HotpotQA has none of its own and takes those of 2Wiki (METHODS.md §4.4 #7).
+TEMPLATES: Final[dict[Style, str]] = {
+    "musique": "label_musique", "2wiki": "label_2wiki", "hotpotqa": "label_2wiki",
+}  # fmt: skip
+
+
+def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark]]:
+    """A label per word of the passage's text form; none is marked where the teacher fails."""
+    text = shown(part.passage)
+    prompt = PROMPTS.messages(
+        TEMPLATES[style],
+        question=field(part.text),
+        document=field(text),
+        answer=field(part.answer),
+    )
+    try:
+        extracted = yield from ask(Ask("label", prompt), read_extracted)
+    except Dropped as drop:
+        lost[drop.reason] += 1
+        extracted = []
+    marks = align([word.text for word in words(text)], extracted)
+    lost["label: word not in the passage"] += len(extracted) - sum(marks)
+    return marks
+
+
+def read_extracted(text: str) -> list[str]:
+    """The words under the key that counts, given as a text or as a list."""
+    return words_of(json_object(text, "extracted_words")["extracted_words"])
+
+
+def words_of(value: Any) -> list[str]:
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    if not isinstance(value, str):
+        raise BadReply("no words")
+    found = [word.text for word in words(value)]
+    if not found:
+        raise BadReply("no words")
+    return found
+
+
+PASSES: Final = 5
+
+
+class Queries(NamedTuple):
+    """The query of each part that has one, and the rewrites that made those of later hops."""
+
+    of: dict[str, str]
+    rewrites: list[Rewrite]
+
+
+def next_queries(
+    question: MultiHop, parts: Sequence[SubQuestion], infos: Mapping[str, str], lost: Counter[str]
+) -> Steps[Queries]:
+    """`infos`: the marked words of each part's passage. A part whose query cannot be had is left
+    out, with all that depend on it."""
+    made = Queries({p.id: question.question for p in parts if not p.dependency}, [])
+    failed: set[str] = set()
+    for _ in range(PASSES):
+        for part in parts:
+            waits = not made.of.keys() >= set(part.dependency)
+            if part.id in made.of or part.id in failed or waits:
+                continue
+            try:
+                rewrite, query = yield from _rewrite(question, part, parts, infos, made)
+            except Dropped as drop:
+                lost[drop.reason] += 1
+                failed.add(part.id)
+            else:
+                made.of[part.id] = query
+                made.rewrites.append(rewrite)
+    lost["hop without a query"] += len(parts) - len(made.of)
+    return made
+
+
+def _rewrite(
+    question: MultiHop,
+    part: SubQuestion,
+    parts: Sequence[SubQuestion],
+    infos: Mapping[str, str],
+    made: Queries,
+) -> Steps[tuple[Rewrite, str]]:
+    before = made.of[part.dependency[0]]
+    together = question.style == "2wiki" and question.form == "bridge_comparison"
+    sources = [p.id for p in parts if not p.dependency] if together else list(part.dependency)
+    known = [infos[source] for source in sources if infos[source]]
+    if not known:
+        raise Dropped("filter: nothing is known")
+    lines = "".join(f"<Known Info>: {field(info)}\n" for info in known)
+    template = template_of(question, part, first=before == question.question)
+    prompt = PROMPTS.messages(template, question=field(before), infos=lines)
+    given = sentence_words(before, known)
+    query, marks = yield from ask(Ask("filter", prompt), partial(read_query, given=given))
+    return Rewrite(before, known, marks), query
+
+
+def template_of(question: MultiHop, part: SubQuestion, *, first: bool) -> str:
+    """By set, and by what the query is made from. HotpotQA takes 2Wiki's (METHODS.md §4.4 #7)."""
+    if question.style == "musique":
+        if len(part.dependency) > 1:
+            return "filter_musique_several"
+        return "filter_musique_original" if first else "filter_musique_filtered"
+    compared = question.form == "bridge_comparison"
+    return "filter_2wiki_bridge_comparison" if compared else "filter_2wiki_chain"
+
+
+def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
+    """The query, and which of the given words it has; one with none of them is no good."""
+    query = text_in(json_object(text, "filtered_query"), "filtered_query")
+    marks = align(given, words_of(query))
+    if not any(marks):
+        raise BadReply("no given word")
+    return query, marks
+
+
+DEPTH: Final = 10  # of the search for a negative
+
+
+def steps(item: Item[MultiHop], rng: random.Random) -> Steps[Outcome]:
+    """Steps 1 to 6, in order; what fails is left out of the item and counted."""
+    question, lost = item.content, Counter[str]()
+    parts = yield from decompose(question)
+    marks: dict[str, list[Mark]] = {}
+    for part in parts:
+        marks[part.id] = yield from mark(part, question.style, lost)
+    hops = {part.id: _hop("", part, marks[part.id]) for part in parts}
+    infos = {name: lessons.info_of(hop) for name, hop in hops.items()}
+    queries = yield from next_queries(question, parts, infos, lost)
+    negatives: list[lessons.Negative] = []
+    for part in parts:
+        if part.id in queries.of:
+            negatives += yield from _negative(queries.of[part.id], item.source.ids, lost)
+    made = _training_item(item, parts, marks, queries)
+    return Outcome(tuple(_rows(item, made, negatives)), +lost)
+
+
+def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> lessons.Part:
+    return lessons.Part(query, _passage(part.passage), marks, part.id == last)
+
+
+def _passage(passage: Passage) -> Paragraph:
+    return Paragraph(passage.passage_id, passage.title, passage.text, "")
+
+
+def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list[lessons.Negative]]:
+    """Step 5: the first passage found that is no gold passage of the item."""
+    found = yield from search(Search(query, DEPTH))
+    others = [passage for passage in found if passage.passage_id not in gold]
+    if not others:
+        lost["search: no negative"] += 1
+    return [lessons.Negative(query, _passage(passage)) for passage in others[:1]]
+
+
+def _training_item(
+    item: Item[MultiHop],
+    parts: Sequence[SubQuestion],
+    marks: Mapping[str, Sequence[Mark]],
+    queries: Queries,
+) -> lessons.Lesson:
+    last = max(part.id for part in parts)  # the last in string order ends the search
+    hops = [
+        _hop(queries.of[part.id], part, marks[part.id], last)
+        for part in parts
+        if part.id in queries.of
+    ]
+    return lessons.Lesson(
+        item.id,
+        item.content.form,
+        item.content.question,
+        hops,
+        queries.rewrites,
+        item.source.titles,
+        item.source.answer_titles[0],
+        written=True,
+    )
+
+
+def _rows(
+    item: Item[MultiHop], made: lessons.Lesson, negatives: Sequence[lessons.Negative]
+) -> list[OutputRow]:
+    labeler = [_row(row, item, "labeler") for row in lessons.labeler_rows(made, negatives)]
+    return labeler + [_row(row, item, "filter") for row in lessons.filter_rows(made)]
+
+
+def _row(row: LabelerRow | FilterRow, item: Item[MultiHop], kind: str) -> OutputRow:
+    titles = tuple(row.provenance.titles)
+    source = Source(item.source.ids, titles, item.source.answer_titles, item.source.question)
+    return OutputRow(row.model_dump(exclude={"provenance"}), source, kind)
+
+
+PIPELINE: Final = Pipeline(
+    "efficientrag",
+    1,
+    PROMPTS,
+    read_questions,
+    steps,
+    searches=True,
+    kinds=("labeler", "filter"),
+)

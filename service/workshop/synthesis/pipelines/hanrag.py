@@ -1,0 +1,331 @@
+"""Data for HANRAG's Revelator: five tasks of one model (METHODS.md §1.5).
+
+Input: questions with their routes and chains (`service.workshop.synthesis.pipelines.published`);
+compound ones are the output of `synthesize compound`. Labels follow from what is known of a
+question; the teacher puts relations in words and labels passages. Output: rows for `train sft` and
+`train router`, tasks `route`, `decompose`, `refine`, `relevance` and `ending`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from service.core.domain import Passage, RouteName
+from service.prompts.quoting import quote
+from service.prompts.templates import SHIPPED, Pair, PassageText, TemplateSet, passage_line
+from service.strategies.revelator.parsing import parse_question, parse_verdict
+from service.strategies.revelator.roles import ROUTE_LABELS
+from service.workshop.facts.splits import normalise
+from service.workshop.synthesis.contract import (
+    Ask,
+    BadReply,
+    Dropped,
+    Item,
+    Outcome,
+    OutputRow,
+    Pipeline,
+    Search,
+    Selection,
+    Source,
+    Steps,
+    ask,
+    search,
+)
+from service.workshop.synthesis.pipelines.published import (
+    RELATION,
+    ChainedQuestion,
+    Link,
+    filled,
+    read_questions,
+)
+from service.workshop.synthesis.prompts import Prompts, field
+
+PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
+
+
+class RevelatorRows:
+    """Makes rows with the prompts of one template set; targets are what the role's reader reads."""
+
+    def __init__(self, templates: TemplateSet) -> None:
+        self.templates = templates
+
+    def route(self, question: str, route: RouteName, source: Source) -> OutputRow:
+        return _row("route", question, self.templates.route(question), ROUTE_LABELS[route], source)
+
+    def decompose(self, question: str, parts: Sequence[str], source: Source) -> OutputRow:
+        """The training tuples have no `thought` (METHODS.md §1.4 #7): a fixed phrase says how
+        much is asked."""
+        lines = [quote(part) for part in parts]
+        target = {"thought": f"asks {len(parts)} things", "decomposition": lines}
+        prompt = self.templates.decompose(question)
+        text = json.dumps(target, ensure_ascii=False)
+        return _row("decompose", question, prompt, text, source)
+
+    def refine(
+        self, question: str, history: Sequence[Pair], target: str, source: Source
+    ) -> OutputRow:
+        prompt = self.templates.refine(question, history)
+        return _row("refine", question, prompt, quote(target), source)
+
+    def ending(
+        self, question: str, history: Sequence[Pair], done: bool, source: Source
+    ) -> OutputRow:
+        prompt = self.templates.ending(question, history)
+        return _row("ending", question, prompt, "yes" if done else "no", source)
+
+    def relevance(
+        self, question: str, passage: Passage, relevant: bool, source: Source
+    ) -> OutputRow:
+        prompt = self.templates.relevance(question, PassageText(passage.title, passage.text))
+        return _row("relevance", question, prompt, "true" if relevant else "false", source)
+
+
+def _row(task: str, question: str, prompt: str, target: str, source: Source) -> OutputRow:
+    messages = [
+        {"role": "user", "content": prompt, "learn": False},
+        {"role": "assistant", "content": target, "learn": True},
+    ]
+    return OutputRow({"task": task, "question": question, "messages": messages}, source)
+
+
+def prompt_of(row: OutputRow) -> str:
+    return str(row.fields["messages"][0]["content"])
+
+
+def target_of(row: OutputRow) -> str:
+    return str(row.fields["messages"][-1]["content"])
+
+
+def write_out(hops: Sequence[Link]) -> Steps[list[Link]]:
+    """The chain with self-contained questions. Raises Dropped where one cannot be had: a chain
+    with a hole teaches nothing."""
+    answers = [hop.answer for hop in hops]
+    written: list[Link] = []
+    for number, hop in enumerate(hops):
+        question = " ".join(filled(hop.question, answers[:number]).split()).replace(" ?", "?")
+        if "#" in question:
+            raise Dropped("chain: a placeholder is left")
+        if RELATION in question:
+            question = yield from _in_words(question, hop.answer)
+        written.append(replace(hop, question=question))
+    return written
+
+
+def _in_words(question: str, answer: str) -> Steps[str]:
+    entity, _, relation = (part.strip() for part in question.partition(RELATION))
+    if not entity or not relation:
+        raise Dropped("chain: half a relation")
+    prompt = PROMPTS.messages("verbalise", entity=field(entity), relation=field(relation))
+    read = partial(read_words, entity=entity, answer=answer)
+    return (yield from ask(Ask("verbalise", prompt, max_tokens=64), read))
+
+
+def read_words(text: str, entity: str, answer: str) -> str:
+    """A question that names the entity and does not give the answer away."""
+    question = parse_question(text)
+    if question is None or not question.endswith("?") or "#" in question or RELATION in question:
+        raise BadReply("no question")
+    if normalise(entity) not in normalise(question):
+        raise BadReply("entity missing")
+    hidden = normalise(answer)
+    if hidden and hidden not in normalise(entity) and f" {hidden} " in f" {normalise(question)} ":
+        raise BadReply("answer in the question")
+    return question
+
+
+CANDIDATES: Final = 10  # of BM25, a question
+
+
+def label(
+    question: str, gold: Passage | None, lost: Counter[str]
+) -> Steps[list[tuple[Passage, bool]]]:
+    """The passages found, the gold one among them, with the teacher's labels.
+
+    One that cannot be labelled is left out and counted in `lost`.
+    """
+    found = yield from search(Search(question, CANDIDATES, "bm25"))
+    labelled: list[tuple[Passage, bool]] = []
+    for passage in with_gold(found, gold):
+        shown = passage_line(PassageText(passage.title, passage.text))
+        prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
+        is_gold = gold is not None and passage.passage_id == gold.passage_id
+        try:
+            verdict = yield from ask(Ask("relevance", prompt), partial(read_verdict, gold=is_gold))
+        except Dropped as drop:
+            lost[drop.reason] += 1
+        else:
+            labelled.append((passage, verdict))
+    return labelled
+
+
+def with_gold(found: Sequence[Passage], gold: Passage | None) -> list[Passage]:
+    """The passages found; where the gold one is not among them, it is in the last one's place."""
+    if gold is None or any(passage.passage_id == gold.passage_id for passage in found):
+        return list(found)
+    return [*found[: CANDIDATES - 1], gold]
+
+
+def read_verdict(text: str, gold: bool) -> bool:
+    """`true` or `false`. Of the gold passage `false` contradicts what is known: raises Dropped, for
+    asking until the teacher agrees would make the label up."""
+    verdict = parse_verdict(text)
+    if verdict is None:
+        raise BadReply("no verdict")
+    if gold and not verdict:
+        raise Dropped("relevance: contradicts the gold passage")
+    return verdict
+
+
+# Rows of the paper, by task and target where the target is a class.
+SIZES: Final = {
+    ("route", ROUTE_LABELS["direct"]): 9_741,
+    ("route", ROUTE_LABELS["single"]): 50_000,
+    ("route", ROUTE_LABELS["complex"]): 50_000,
+    ("route", ROUTE_LABELS["compound"]): 50_000,
+    ("decompose", ""): 50_000,
+}
+MOST: Final = 60_000  # rows of a task
+
+
+def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
+    """Every prompt once, relevance balanced, classes and tasks cut to their sizes; shuffled."""
+    lost: Counter[str] = Counter()
+    kept = _once(rows, lost)
+    kept = _balanced(kept, rng, lost)
+    kept = _cut(kept, {key: size for key, size in SIZES.items() if key[1]}, rng, lost)
+    by_task = {(row.fields["task"], ""): MOST for row in kept}
+    kept = _cut(kept, by_task | {k: s for k, s in SIZES.items() if not k[1]}, rng, lost)
+    rng.shuffle(kept)
+    return Selection(kept, lost)
+
+
+def _once(rows: Iterable[OutputRow], lost: Counter[str]) -> list[OutputRow]:
+    """The first row of each prompt: a second one repeats it or says otherwise."""
+    first: dict[str, OutputRow] = {}
+    for row in rows:
+        known = first.setdefault(prompt_of(row), row)
+        if known is not row:
+            same = target_of(known) == target_of(row)
+            lost["same row again" if same else "same prompt, other target"] += 1
+    return list(first.values())
+
+
+def _balanced(rows: list[OutputRow], rng: random.Random, lost: Counter[str]) -> list[OutputRow]:
+    """As many relevant as irrelevant passages."""
+    judged = [row for row in rows if row.fields["task"] == "relevance"]
+    counts = Counter(target_of(row) for row in judged)
+    fewest = min(counts["true"], counts["false"])
+    wanted = {("relevance", target): fewest for target in ("true", "false")}
+    return _cut(rows, wanted, rng, lost, "relevance: more than of the other label")
+
+
+def _cut(
+    rows: list[OutputRow],
+    sizes: dict[tuple[str, str], int],
+    rng: random.Random,
+    lost: Counter[str],
+    reason: str = "over the size of the task",
+) -> list[OutputRow]:
+    """At most `sizes[task, target]` rows, or `sizes[task, ""]` whatever the target, by chance."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, row in enumerate(rows):
+        task = row.fields["task"]
+        for key in ((task, target_of(row)), (task, "")):
+            if key in sizes:
+                groups.setdefault(key, []).append(index)
+    out: set[int] = set()
+    for key, indices in groups.items():
+        if len(indices) > sizes[key]:
+            out.update(rng.sample(indices, len(indices) - sizes[key]))
+    if out:
+        lost[reason] += len(out)
+    return [row for index, row in enumerate(rows) if index not in out]
+
+
+TASKS: Final = ("route", "decompose", "refine", "relevance", "ending")
+UNFINISHED: Final = 2  # proper prefixes of a chain that ENDING learns, for the whole one
+
+
+def steps(
+    item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
+) -> Steps[Outcome]:
+    """All that one question teaches."""
+    asked, make, lost = item.content, RevelatorRows(templates), Counter[str]()
+    rows = [make.route(asked.question, asked.route, item.source)]
+    if asked.route == "compound" and len(asked.hops) > 1:
+        parts = [hop.question for hop in asked.hops]
+        rows.append(make.decompose(asked.question, parts, item.source))
+    elif asked.route == "single":
+        rows.append(make.refine(asked.question, (), asked.question, item.source))
+        gold = next((hop.passage for hop in asked.hops), None) or next(iter(asked.supporting), None)
+        hop = Link(asked.question, asked.answers[0], gold)
+        rows += yield from _judged(item, hop, make, lost)
+    elif asked.route == "complex" and len(asked.hops) > 1:
+        try:
+            chain = yield from write_out(asked.hops)
+        except Dropped as drop:
+            lost[drop.reason] += 1
+        else:
+            rows += _chained(item, chain, make, rng)
+            for hop in chain:
+                rows += yield from _judged(item, hop, make, lost)
+    return Outcome(tuple(rows), lost)
+
+
+def _chained(
+    item: Item[ChainedQuestion], chain: Sequence[Link], make: RevelatorRows, rng: random.Random
+) -> list[OutputRow]:
+    """What to ask after each prefix, when to end, and the sub-questions as single ones."""
+    question, source = item.content.question, item.source
+    pairs = [Pair(hop.question, hop.answer) for hop in chain]
+    rows = [make.route(hop.question, "single", _source_of(item, hop)) for hop in chain]
+    rows += [
+        make.refine(question, pairs[:done], hop.question, source) for done, hop in enumerate(chain)
+    ]
+    prefixes = rng.sample(range(len(chain)), min(UNFINISHED, len(chain)))
+    rows += [make.ending(question, pairs[:done], False, source) for done in sorted(prefixes)]
+    return [*rows, make.ending(question, pairs, True, source)]
+
+
+def _judged(
+    item: Item[ChainedQuestion], hop: Link, make: RevelatorRows, lost: Counter[str]
+) -> Steps[list[OutputRow]]:
+    labelled = yield from label(hop.question, hop.passage, lost)
+    return [
+        make.relevance(hop.question, passage, relevant, _source_of(item, hop, passage))
+        for passage, relevant in labelled
+    ]
+
+
+def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> Source:
+    """A sub-question that people wrote is held out by its own text."""
+    more = [passage for passage in (hop.passage, shown) if passage]
+    return Source(
+        tuple(dict.fromkeys([*item.source.ids, *(p.passage_id for p in more)])),
+        tuple(dict.fromkeys([*item.source.titles, *(p.title for p in more)])),
+        (hop.passage.title,) if hop.passage else item.source.answer_titles,
+        hop.question if item.content.written else None,
+    )
+
+
+def pipeline(templates: str = "compact") -> Pipeline[ChainedQuestion]:
+    """`templates`: the set whose prompts the rows have, that of the model to be trained.
+
+    Raises ValueError where it lacks a role's prompt.
+    """
+    prompts = TemplateSet(templates)
+    if lacking := [task for task in TASKS if not prompts.has(task)]:
+        raise ValueError(f"has no {lacking[0]}.txt")
+    one_item = partial(steps, templates=prompts)
+    return Pipeline(
+        "hanrag", 1, PROMPTS, read_questions, one_item, select, searches=True, templates=templates
+    )
+
+
+PIPELINE: Final = pipeline()
