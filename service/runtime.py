@@ -351,7 +351,7 @@ def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:
     if roles.labelling is None:
         return []
     problem = roles.labelling.labeler.problem() or roles.labelling.filter.problem()
-    if problem and not (settings.efficientrag.labeler or settings.efficientrag.filter):
+    if problem and not settings.efficientrag.location:
         return []
     return [Check("loop efficientrag", problem is None, problem or "available", needed=False)]
 

@@ -73,7 +73,7 @@ def is_saved(folder: Path) -> bool:
 
 def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
     if card.kind != kind:
-        return f"it is a {card.kind}, but a {kind} is needed; correct efficientrag.{kind}"
+        return f"it is a {card.kind}, but a {kind} is needed; copy a {kind} there"
     if kind == "labeler" and card.tags is None:
         return "the card of a labeler must state its number of tags, 2 or 3"
     if card.words != WORD_RULE:

@@ -52,7 +52,7 @@ async def retrieve_and_answer(step: OpenStep, question: str, as_role: TokenRole)
         step.stopped_by = limit.stopped_by
         return
     count = len(result.passages)
-    if not settings.relevance:
+    if "relevance" in settings.skip:
         choices = keep_first(count, top_k, NOT_JUDGED)
         await step.show_passages(result, *zip(*choices, strict=True) if choices else ((), ()))
     else:

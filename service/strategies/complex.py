@@ -61,7 +61,7 @@ async def handle_complex(scope: Scope, question: str, failed: str | None = None)
     inquiry = scope.inquiry
     progress = _Progress(inquiry.request.max_steps or MAX_STEPS, failed)
     try:
-        if inquiry.settings.hanrag.ending and failed is None:
+        if "ending" not in inquiry.settings.hanrag.skip and failed is None:
             await _ask_before(scope, question, progress)
         while progress.may_go_on(inquiry.budget.exhausted()):
             await _cycle(scope, question, progress)
@@ -105,7 +105,7 @@ async def _cycle(scope: Scope, question: str, progress: _Progress) -> None:
 
 async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str | None:
     """The seed question of this step; None when the refiner repeats itself (`refine_loop`)."""
-    if not step.inquiry.settings.hanrag.refine:
+    if "refine" in step.inquiry.settings.hanrag.skip:
         return question
     seed = await refine(step, question, progress.pairs)
     history = [*progress.failed, *progress.pairs]
@@ -131,9 +131,10 @@ async def _retrieve(step: OpenStep, question: str, seed: str, progress: _Progres
         progress.pairs.append(Pair(seed, step.answer))
     if step.stopped_by != "answer":
         return
-    if step.answer is None and step.inquiry.settings.hanrag.refine:
+    skipped = step.inquiry.settings.hanrag.skip
+    if step.answer is None and "refine" not in skipped:
         return
-    if step.inquiry.settings.hanrag.ending:
+    if "ending" not in skipped:
         progress.done = await judge_ending(step, question, progress.pairs)
         await step.emit(Judgement(ending=progress.done))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from service.answer.events import Decomposition, ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import OpenStep, Scope
@@ -15,7 +16,8 @@ from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import Decomposition as Parts
 from service.strategies.revelator.roles import decompose
 
-BENCHMARK_JOINT = " && "
+MAX_PARTS: Final = 8
+BENCHMARK_JOINT: Final = " && "
 
 
 async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
@@ -37,7 +39,7 @@ async def _decompose(step: OpenStep, question: str) -> Parts:
     """The parts. Where there is one, or no call is left to ask for them, it is the question as it
     was asked, not as the model rewords it."""
     try:
-        parts = await decompose(step, question, step.inquiry.settings.hanrag.max_parts)
+        parts = await decompose(step, question, MAX_PARTS)
     except LimitReached:
         return Parts(None, (question,))
     return parts if len(parts.questions) > 1 else Parts(parts.thought, (question,))

@@ -43,7 +43,7 @@ def may_escalate(inquiry: Inquiry) -> bool:
     return (
         request.route in wanted[settings.escalation.when]
         and AFTER in settings.routes.allowed
-        and settings.hanrag.refine
+        and "refine" not in settings.hanrag.skip
         and (request.max_steps or MAX_STEPS) > 1
     )
 
@@ -53,7 +53,7 @@ def fails_check(
 ) -> bool:
     """Whether one cycle was not enough: nothing relevant was found, there is no answer, or its
     probability is low. If the engine reports no probability, the answer passes."""
-    if settings.no_evidence and {"no_evidence", "declined"} & set(flags):
+    if {"no_evidence", "declined"} & set(flags):
         return True
     return probability is not None and probability < settings.below
 

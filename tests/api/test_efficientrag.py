@@ -26,9 +26,9 @@ READS = ScriptStep(match='Doc1: "Norma', reply="Catania", times=None)
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Settings:
     tagged = {"opera": Tag.CONTINUE, "born": Tag.FINISH}
-    labeler = write_checkpoint(tmp_path / "labeler", "labeler", {"vincenzo", "opera"}, tagged)
-    query_filter = write_checkpoint(tmp_path / "filter", "filter", {"city", "vincenzo"})
-    return config(efficientrag={"labeler": labeler, "filter": query_filter})
+    write_checkpoint(tmp_path / "labeler", "labeler", {"vincenzo", "opera"}, tagged)
+    write_checkpoint(tmp_path / "filter" / "served", "filter", {"city", "vincenzo"})
+    return config(efficientrag={"location": tmp_path})
 
 
 async def test_a_question_is_labelled_filtered_and_read_once(checkpoints: Settings) -> None:
@@ -67,7 +67,7 @@ async def test_questions_at_once_share_the_models(checkpoints: Settings) -> None
 async def test_without_a_checkpoint_it_is_refused_before_the_first_byte(
     tmp_path: Path, path: str
 ) -> None:
-    settings = config(efficientrag={"labeler": tmp_path / "none"})
+    settings = config(efficientrag={"location": tmp_path / "none"})
     async with live(settings=settings) as service:
         body = {"question": QUESTION, **ASKED}
         async with service.http.post(path, json=body) as response:

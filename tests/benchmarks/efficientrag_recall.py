@@ -135,7 +135,7 @@ def show(found: Sequence[Found]) -> bool:
 
 
 async def main(options: argparse.Namespace, work: Path) -> bool:
-    own = EfficientragSettings(labeler=options.labeler, filter=options.filter)
+    own = EfficientragSettings(location=options.location)
     settings = Settings(data_dir=work / "data", efficientrag=own)
     reader = ScriptedGenerator([ScriptStep("x", times=None)])
     found: list[Found] = []
@@ -157,8 +157,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, required=True, help="folder of corpora and questions")
     parser.add_argument("--n", type=int, default=200, help="how many questions of each kind")
     parser.add_argument("--work", type=Path, help="folder to keep")
-    parser.add_argument("--labeler", type=Path, help="a checkpoint; absent: the shipped one")
-    parser.add_argument("--filter", type=Path, help="a checkpoint; absent: the shipped one")
+    parser.add_argument("--location", type=Path, help="folder of labeler and filter; absent: ours")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.work or Path(scratch)

@@ -13,7 +13,7 @@ from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
 from service.answer.inquiry import Inquiry
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import GenerationRequest
-from service.engines.scripted import ScriptedGenerator, ScriptStep
+from service.engines.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
@@ -48,7 +48,9 @@ def inquiry_of(case: dict[str, Any], engine: ScriptedGenerator) -> Inquiry:
 
 async def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """What the loop asked the engine, and what came out."""
-    with ScriptedGenerator(map(ScriptStep, case["outputs"]), ordered=True) as engine:
+    able = replace(SHORT_FORMS, context_tokens=case.get("context_tokens"))
+    outputs = map(ScriptStep, case["outputs"])
+    with ScriptedGenerator(outputs, ordered=True, capabilities=able) as engine:
         asked = inquiry_of(case, engine)
         loop = loop_events(Autorag(), asked, case["question"])
         events = [event async for event in loop]

@@ -43,9 +43,7 @@ async def identical(rows: list[tuple[parity.Parameters, dict[str, Any]]]) -> int
     retriever = parity.WordRetriever(parity.load_passages())
     same = 0
     for run, row in rows:
-        ours = await parity.run_ours(
-            engine, retriever, row["question"], run, tagger="spacy", sentences="model"
-        )
+        ours = await parity.run_ours(engine, retriever, row["question"], run, tagger="spacy")
         theirs = parity.Trajectory.of(row)
         same += ours == theirs
         if ours != theirs:

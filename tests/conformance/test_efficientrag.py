@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from unittest import mock
 
 import anyio
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest, SearchResult
+from service.strategies.efficientrag.options import OFFICIAL, PROFILES
 from service.strategies.pipeline import answer_stream, collect
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 
@@ -92,12 +94,14 @@ def as_written(world: World, question: str, finishes: bool) -> tuple[list[str], 
 
 async def ask(world: World, question: str, labels: int) -> Answer:
     engine = ScriptedGenerator([ScriptStep('{"answer": "Catania"}')])
-    own = {"efficientrag": {"profile": "official", "labels": labels}}
+    own = {"efficientrag": {"profile": "official"}}
     asked = inquiry(
         engine, Drawn(world), question, settings=Settings.model_validate(own), prompts="full",
         labelling=Labelling(world, world), loop="efficientrag", route="single",
     )  # fmt: skip
-    body = await collect(answer_stream(asked))
+    options = replace(OFFICIAL, finishes=labels == 3)
+    with mock.patch.dict(PROFILES, official=options):
+        body = await collect(answer_stream(asked))
     assert isinstance(body, Answer)
     return body
 

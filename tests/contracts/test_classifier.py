@@ -22,7 +22,7 @@ def shipped() -> Classifier:
     need("onnxruntime")
     from service.encoders.router.minilm import MinilmClassifier
 
-    return MinilmClassifier(SHIPPED, threads=1)
+    return MinilmClassifier(SHIPPED)
 
 
 @pytest.fixture(params=[shipped, lambda: FakeClassifier("single", 0.9)], ids=["minilm", "fake"])

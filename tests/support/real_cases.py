@@ -80,9 +80,9 @@ def settings_for(
         "data_dir": data,
         "engines": {"default": {"timeout_s": 280.0, **engine}},
         "roles": {"revelator": role, "reader": role},
-        "hanrag": {"fetch_k": 2, "relevance_by": "model", "max_parts": 2},
-        "autorag": {"mode": mode, "max_retrievals": 1, "max_parametric": 1},
-        "dragin": {"max_tokens": 32, "max_retrievals": 1},
+        "hanrag": {"fetch_k": 2, "relevance_by": "model"},
+        "autorag": {"mode": mode, "max_parametric": 1},
+        "dragin": {"max_tokens": 32},
         "limits": few,
     }
     return Settings.model_validate(values | sections)

@@ -29,21 +29,9 @@ class RouterSettings(Section):
         description="Minimum probability for the classifier's choice. Below it, the model chooses, "
         "if `kind` is `classifier`.",
     )
-    direct_confidence: float = Field(
-        0.98,
-        ge=0,
-        le=1,
-        description="Minimum probability for the classifier's route `direct`, which looks nothing "
-        "up. Below it, the likeliest other route counts.",
-    )
     location: Path | None = Field(
         None,
         description="Folder written by `revelator train router`. Default: the shipped classifier.",
-    )
-    threads: int = Field(
-        1,
-        ge=1,
-        description="Threads of the classifier. Questions are short, so one is usually enough.",
     )
 
 
@@ -55,11 +43,11 @@ class EscalationSettings(Section):
         description="`auto`: if the service chose the route. `always`: also if the caller "
         "chose it.",
     )
-    no_evidence: bool = Field(True, description="Escalate if no passage was found relevant.")
     below: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Escalate if the geometric mean of the answer's token probabilities is below "
-        "this value, for engines that report them. 0 disables this check.",
+        description="Escalate not only if no passage was found relevant, but also if the geometric "
+        "mean of the answer's token probabilities is below this value, for engines that report "
+        "them.",
     )

@@ -22,7 +22,7 @@ def open_classifier(settings: RouterSettings, *, small: bool = False) -> Classif
     from service.encoders.router.minilm import MinilmClassifier  # noqa: PLC0415
 
     try:
-        return MinilmClassifier(settings.location or SHIPPED, settings.threads)
+        return MinilmClassifier(settings.location or SHIPPED)
     except ConfigurationError as error:
         if settings.kind is None:
             return None

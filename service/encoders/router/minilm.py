@@ -14,7 +14,7 @@ from service.retrieval.embedding.in_process import InProcessEmbedder
 from service.retrieval.embedding.minilm import load_encoder, minilm_problem
 
 
-def encoder_of(card: RouterCard, threads: int) -> InProcessEmbedder:
+def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
     """Mean vectors after the card's layers; loaded at the first use."""
     contract = MINILM.model_copy(update={"max_length": card.longest})
     return InProcessEmbedder(
@@ -25,12 +25,12 @@ def encoder_of(card: RouterCard, threads: int) -> InProcessEmbedder:
 class MinilmClassifier:
     """The head of a folder; its encoder is loaded at the first question."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path) -> None:
         """Raises ConfigurationError where a package or a file is missing or damaged."""
         if problem := minilm_problem():
             raise ConfigurationError(problem)
         self._head = load_head(folder)
-        self._encoder = encoder_of(self._head.card, threads)
+        self._encoder = encoder_of(self._head.card)
 
     async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
         vectors = await self._encoder.embed_queries([normal_form(question)])

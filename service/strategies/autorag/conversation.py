@@ -46,6 +46,7 @@ from service.strategies.autorag.turns import ANYWHERE, AT_LINES, Piece, TurnStre
 from service.strategies.base import Outcome
 from service.strategies.revelator.parsing import ends_with, read_answer
 
+CONTEXT_TOKENS: Final = 8192  # of a dialogue; the oldest documents go first
 EVIDENCE: Final = 6  # passages, as three searches bring
 
 
@@ -64,7 +65,7 @@ class Autorag:
         inquiry = scope.inquiry
         settings = inquiry.settings.autorag
         most = inquiry.request.max_steps or settings.limits.max_retrievals
-        parametric = min(settings.limits.max_parametric, most) if settings.parametric else 0
+        parametric = min(settings.limits.max_parametric, most)
         mode = autorag_mode(settings, inquiry.roles.reader)
         messages = opening(inquiry.roles.reader.templates, mode, question.strip())
         tuned = mode == "tuned"
@@ -177,9 +178,9 @@ class _Conversation:
         self._flag_cut(call, stream.text)
 
     def _turn_request(self) -> GenerationRequest:
-        settings, most = self.inquiry.settings.autorag, self.plan.max_tokens
+        most = self.plan.max_tokens
         served = self.inquiry.roles.reader.generator.capabilities.context_tokens
-        context = min(settings.context_tokens, served or settings.context_tokens)
+        context = min(CONTEXT_TOKENS, served or CONTEXT_TOKENS)
         messages = self.dialogue.fitted(context - most)
         if messages != self.dialogue.messages and self.record.step:
             self.record.step.flag("shortened")

@@ -28,15 +28,13 @@ class DraftOptions:
 
     `limit` is L: the tokens of a draft, and of the whole text. `cut_drafts`: a draft ends at its
     first line break. `may_decline`: a demonstration shows how to say that no answer was found.
-    `docs_persist`: the newest passages stay in the prompt of the next draft. `keep_examples`: an
-    answer that is an example of the prompt stands.
+    `keep_examples`: an answer that is an example of the prompt stands.
     """
 
     limit: int = 128
     max_retrievals: int | None = None
     cut_drafts: bool = False
     may_decline: bool = False
-    docs_persist: bool = False
     keep_examples: bool = True
     splitter: SplitterName = "own"
 

@@ -57,8 +57,7 @@ class Draft:
 
 
 async def open_draft(run: DraginRun) -> Draft:
-    layout = run.layout if run.options.docs_persist else replace(run.layout, passages=())
-    prompt = (await run.fit(layout)).prompt()
+    prompt = (await run.fit(replace(run.layout, passages=()))).prompt()
     return Draft(prompt, run.watch())
 
 
@@ -83,7 +82,7 @@ async def _read(run: DraginRun, draft: Draft) -> None:
         await _feed(run, draft, call)
         if options.full_context:
             draft.hit = draft.hit or watch.finish()
-            if draft.hit is not None and run.may_retrieve and options.formulation == "real_words":
+            if draft.hit is not None and run.may_retrieve:
                 draft.rows = await call.rows(hit_tokens(draft.hit))
     if not options.full_context and watch.tokens:
         ids = tuple(token.id for token in watch.tokens)
@@ -160,8 +159,8 @@ class DraftWatch:
             )
         later = self.options.exclude_self
         signals = [
-            Signal(scored.attention_max_later if later else scored.attention_max, weight)
-            for scored, weight in zip(scoring.tokens, self._weights(), strict=True)
+            Signal(scored.attention_max_later if later else scored.attention_max, token.entropy)
+            for scored, token in zip(scoring.tokens, self.tokens, strict=True)
         ]
         check_numbers(signal.attention for signal in signals)
         sentences = self.splitter.sentences(self.text)
@@ -183,8 +182,10 @@ class DraftWatch:
         own = words[self._start : end]
         if own:
             self._fold(own[-1].last)
-        weights = self._weights()
-        signals = [Signal(a, w) for a, w in zip(self._maxima, weights, strict=True)]
+        signals = [
+            Signal(attention, token.entropy)
+            for attention, token in zip(self._maxima, self.tokens, strict=True)
+        ]
         scored = score_words(own, signals, self.options.rule)
         hit = judge(self._previous, sentence, scored, self.options.rule, self.tagger)
         self._previous.append(sentence)
@@ -198,11 +199,6 @@ class DraftWatch:
                 value = update.later if self.options.exclude_self else update.maximum
                 self._maxima[update.key] = value
         self._folded = max(self._folded, last + 1)
-
-    def _weights(self) -> list[float]:
-        if self.options.weight == "entropy":
-            return [token.entropy for token in self.tokens]
-        return [-token.logprob for token in self.tokens]
 
 
 def check_token(token: DraftToken, before: Sequence[DraftToken]) -> None:

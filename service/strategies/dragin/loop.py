@@ -22,7 +22,6 @@ from service.core.domain import LoopName
 from service.core.settings import Settings
 from service.strategies.base import Outcome
 from service.strategies.drafting.calls import gives_signals
-from service.strategies.drafting.chain import join
 from service.strategies.drafting.layout import ROLES, opening_layout
 from service.strategies.drafting.steps import conclude, search_and_rewrite
 from service.strategies.dragin.draft import Draft, DraginRun, open_draft, read_draft
@@ -41,7 +40,7 @@ class Dragin:
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
         """Return what this deployment lacks for the loop, or None if it can run."""
-        reader, own = roles.reader, settings.dragin
+        reader = roles.reader
         if not gives_signals(reader.generator):
             return (
                 f"the engine {reader.generator.name!r} of roles.reader does not provide token "
@@ -50,7 +49,7 @@ class Dragin:
             )
         if lacking := [role for role in ROLES if not reader.templates.has(role)]:
             return f"the templates in {reader.templates.folder} have no {lacking[0]}.txt"
-        return missing(own.tagger) or missing(own.sentences)
+        return missing(settings.dragin.tagger)
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """The request's `max_steps`, if given, is the maximum number of retrievals."""
@@ -100,9 +99,6 @@ async def _retrieve(run: DraginRun, draft: Draft, hit: Hit) -> None:
     """Lines 8 to 11."""
     await run.open("retrieve")
     kept, drafted = hit.previous, hit.sentence
-    if run.options.truncate_at_token:
-        kept = join(kept, *(word.word.text for word in hit.words[: hit.first]))
-        drafted = join(*(word.word.text for word in hit.words[hit.first :])) or drafted
     if kept:
         await run.step.emit(ThoughtWritten(text=kept))
     query = await make_query(run, draft, hit)

@@ -1,7 +1,7 @@
 """The query of a hit (METHODS.md §3.2, lines 8 and 9; METHODS.md §3.3).
 
-By default it is made by QFS: the words that a doubtful word attends to most. `make_query` makes the
-calls; everything else is pure.
+It is made by QFS: the words that a doubtful word attends to most. `make_query` makes the calls;
+everything else is pure.
 """
 
 from __future__ import annotations
@@ -12,26 +12,17 @@ from typing import Final
 
 import anyio.to_thread
 
-from service.core.settings.loops import QueryFormulation
 from service.engines.signals import AttentionRow, ContextRows, ScoreRequest, Scoring, Span
 from service.strategies.drafting.calls import score, token_spans
-from service.strategies.drafting.chain import join
 from service.strategies.dragin.draft import Draft, DraginRun
 from service.strategies.dragin.rind import Hit, Word, group_words, has_content
-from service.text.tagging.base import Splitter
 
 QUERY_TOKENS: Final = 64  # of the model; a longer query loses its beginning
 
 
 async def make_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
     """The query, cut to the last 64 tokens of the model; empty where C has no content word."""
-    options, question, text = run.options, run.layout.question, run.layout.written
-    if options.formulation == "real_words":
-        query = await _attended_query(run, draft, hit)
-    else:
-        query = plain_query(options.formulation, question, text, hit, run.splitter)
-    if options.formulation == "last_n_tokens":
-        query = last_tokens(query, await token_spans(run.step, query), options.query_words)
+    query = await _attended_query(run, draft, hit)
     if len(query.encode()) < QUERY_TOKENS:  # a token has a byte at least
         return query
     return last_tokens(query, await token_spans(run.step, query), QUERY_TOKENS)
@@ -39,10 +30,9 @@ async def make_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
 
 async def _attended_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
     """QFS: over C read on its own, or inside the draft's own context."""
-    prefix_only = run.options.query_prefix_only
-    query = query_text(run.layout.question, run.layout.written, hit, prefix_only=prefix_only)
+    query = query_text(run.layout.question, run.layout.written, hit)
     if draft.rows is not None:
-        context, rows = _inside(draft, hit, draft.rows, prefix_only), draft.rows.rows
+        context, rows = _inside(draft, hit, draft.rows), draft.rows.rows
     else:
         request = ScoreRequest(text=query.text, bos=True, entropies=False, row_spans=query.hits)
         scoring = await score(run.step, request)
@@ -51,9 +41,9 @@ async def _attended_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
     return keep_content_words(context, attended(context, rows), content, run.options.query_words)
 
 
-def _inside(draft: Draft, hit: Hit, rows: ContextRows, prefix_only: bool) -> QueryContext:
-    prompt, words = draft.prompt, hit.words[: sentence_end(hit, prefix_only)]
-    end = words[-1].word.span[1] if words else 0
+def _inside(draft: Draft, hit: Hit, rows: ContextRows) -> QueryContext:
+    prompt = draft.prompt
+    end = hit.words[-1].word.span[1] if hit.words else 0
     written = (len(prompt.text), len(prompt.text) + end)
     return generation_context(
         rows,
@@ -61,22 +51,6 @@ def _inside(draft: Draft, hit: Hit, rows: ContextRows, prefix_only: bool) -> Que
         [prompt.question, prompt.written, written],
         [row.token for row in rows.rows],
     )
-
-
-def plain_query(
-    formulation: QueryFormulation, question: str, text: str, hit: Hit, splitter: Splitter
-) -> str:
-    """Every formulation that needs no attention; `last_n_tokens` is still to be cut."""
-    words = [word.word.text for word in hit.words]
-    if formulation == "current":
-        return join(*words)
-    if formulation == "current_wo_wrong":
-        kept = (word for word, flag in zip(words, hit.flags, strict=True) if not flag)
-        return join(*kept)
-    before = join(question, text, hit.previous)
-    if formulation == "last_sentence":
-        return (splitter.sentences(before) or [""])[-1]
-    return before
 
 
 def last_tokens(text: str, spans: Sequence[Span], most: int) -> str:
@@ -102,26 +76,19 @@ class QueryText:
     hits: tuple[Span, ...]
 
 
-def query_text(question: str, text: str, hit: Hit, *, prefix_only: bool = False) -> QueryText:
+def query_text(question: str, text: str, hit: Hit) -> QueryText:
     """Question, text, the sentences before, and the words of the hit's sentence, joined by spaces.
 
-    Empty parts leave their space, as in the official code. `prefix_only` leaves out the words
-    after the last hit (METHODS.md §3.4 #7).
+    Empty parts leave their space, as in the official code.
     """
-    words = [word.word.text for word in hit.words][: sentence_end(hit, prefix_only)]
     joined = f"{question} {text} {hit.previous} "
     spans: list[Span] = []
-    for word, flag in zip(words, hit.flags, strict=False):
+    for scored, flag in zip(hit.words, hit.flags, strict=True):
+        word = scored.word.text
         if flag and word:
             spans.append((len(joined), len(joined) + len(word)))
         joined += f"{word} "
     return QueryText(joined[:-1], tuple(spans))
-
-
-def sentence_end(hit: Hit, prefix_only: bool) -> int:
-    """One past the last word of the hit's sentence that C has."""
-    flagged = [index for index, flag in enumerate(hit.flags) if flag]
-    return flagged[-1] + 1 if prefix_only and flagged else len(hit.words)
 
 
 def text_context(query: QueryText, scoring: Scoring) -> QueryContext:

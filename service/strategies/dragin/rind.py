@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 from service.engines.signals import Span
 from service.text.tagging.base import Tagger
-
-Norm = Literal["sentence", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +62,11 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`threshold` is θ. `norm`: attention relative to its sentence, or as it is
-    (METHODS.md §3.4 #1). `gate_on_filter`: words without content cannot trigger
+    """`threshold` is θ. `gate_on_filter`: words without content cannot trigger
     (METHODS.md §3.4 #3). `weigh_last`: the last word of a sentence receives the mean attention of
     the others at least."""
 
     threshold: float = 1.0
-    norm: Norm = "sentence"
     gate_on_filter: bool = False
     weigh_last: bool = False
 
@@ -101,11 +97,6 @@ class Hit:
     def strongest(self) -> ScoredWord:
         kept = [word for word, flag in zip(self.words, self.flags, strict=True) if flag]
         return max(kept or self.words, key=lambda word: word.score)
-
-    @property
-    def first(self) -> int:
-        """The index of the first hit; of the strongest word where the filter cleared all."""
-        return self.flags.index(True) if any(self.flags) else self.words.index(self.strongest)
 
 
 def assign(sentences: Sequence[str], words: Sequence[Word]) -> list[range]:
@@ -147,7 +138,7 @@ def score_words(
         attention = _weigh_last(attention)
     weights = [sum(signals[t].weight for t in word.tokens) / len(word.tokens) for word in words]
     total = sum(attention)
-    factor = 1.0 if rule.norm == "none" else len(words) / total if total > 0 else 0.0
+    factor = len(words) / total if total > 0 else 0.0
     return tuple(
         ScoredWord(word, a, h, a * factor * h)
         for word, a, h in zip(words, attention, weights, strict=True)

@@ -76,9 +76,8 @@ async def _label(run: Run, query: str, passages: Sequence[Passage]) -> list[Pass
 
 
 async def _filter(run: Run, query: str, ask: Ask) -> str | Read:
-    base = query if run.options.filter_base == "current" else run.question
     with deadline(run.inquiry.budget.step_remaining_s):
-        filtered = await run.labelling.filter.filter(base, ask.infos)
+        filtered = await run.labelling.filter.filter(query, ask.infos)
     return after_filter(query, filtered, run.options)
 
 

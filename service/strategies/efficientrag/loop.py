@@ -21,7 +21,7 @@ from service.encoders.base import Labelling
 from service.strategies.base import Outcome
 from service.strategies.efficientrag.decisions import Read
 from service.strategies.efficientrag.hop import hop
-from service.strategies.efficientrag.options import resolve
+from service.strategies.efficientrag.options import PROFILES
 from service.strategies.efficientrag.pool import Candidate, Pool
 from service.strategies.efficientrag.reading import read, room_for_passages
 from service.strategies.efficientrag.run import Run
@@ -39,15 +39,11 @@ class EfficientRag:
         if roles.labelling is None:
             return "the labeler and the filter were not opened"
         labeler, query_filter = roles.labelling
-        if problem := labeler.problem() or query_filter.problem():
-            return problem
-        if settings.efficientrag.labels == 3 and labeler.tags < 3:
-            return "efficientrag.labels is 3, but the labeler was trained with 2 tags"
-        return None
+        return labeler.problem() or query_filter.problem()
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """Most retrievals: the request's `max_steps`, else 4."""
-        options = resolve(scope.inquiry.settings.efficientrag)
+        options = PROFILES[scope.inquiry.settings.efficientrag.profile]
         log.debug("efficientrag", id=scope.inquiry.id, **asdict(options))
         run = Run(
             scope=scope,
@@ -80,7 +76,7 @@ async def _conclude(run: Run, stopped_by: StoppedBy) -> Outcome:
         return Outcome(None, stopped_by)
     step = run.scope.step("answer", run.question)
     reader = run.inquiry.roles.reader
-    most = run.options.reader_passages or reader.generator.capabilities.passages
+    most = reader.generator.capabilities.passages
     shown = run.pool.to_read(most, room_for_passages(reader, run.question, run.options.official))
     for judgement in _left_out(run.pool, shown):
         await run.inquiry.emit(judgement)

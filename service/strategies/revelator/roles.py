@@ -24,6 +24,7 @@ from service.strategies.revelator.parsing import (
     parse_verdict,
 )
 
+DIRECT_CONFIDENCE: Final = 0.98  # of the classifier, for a route that looks nothing up
 ROUTE_LABELS: Final[Mapping[RouteName, str]] = {
     "direct": "straightforward question",
     "single": "single-step question",
@@ -65,8 +66,8 @@ class RouteChoice(NamedTuple):
 async def choose_route(step: OpenStep) -> RouteChoice:
     """The classifier's route, else that of the ROUTE call.
 
-    `direct`, which looks nothing up, takes `router.direct_confidence`; below it the likeliest other
-    route counts. A route below `router.confidence` is left to the model, unless the classifier
+    `direct`, which looks nothing up, takes DIRECT_CONFIDENCE; below it the likeliest other route
+    counts. A route below `router.confidence` is left to the model, unless the classifier
     chooses by default: the small model that it then stands in for is more often wrong.
     Unreadable text becomes `single`, flagged `route_parse_failed` (METHODS.md §1.2).
     """
@@ -76,7 +77,7 @@ async def choose_route(step: OpenStep) -> RouteChoice:
     question, allowed = step.inquiry.question, settings.routes.allowed
     route, probability = await classifier.classify(question, allowed)
     others = tuple(name for name in allowed if name != "direct")
-    if route == "direct" and probability < settings.router.direct_confidence and others:
+    if route == "direct" and probability < DIRECT_CONFIDENCE and others:
         route, probability = await classifier.classify(question, others)
     if probability >= settings.router.confidence or settings.router.kind is None:
         return RouteChoice(route, "classifier", round(probability, 4))

@@ -133,8 +133,7 @@ def test_a_setting_by_its_old_name_is_told_the_new_one(
         ({}, (5, 5, 2)),
         ({"preset": "2wiki"}, (10, 5, 2)),
         ({"preset": "webquestions"}, (5, 5, 1)),
-        ({"preset": "nq", "max_retrievals": 7}, (7, 5, 3)),
-        ({"preset": "nq", "max_parametric": 0, "passages": 4}, (5, 0, 4)),
+        ({"preset": "nq", "max_parametric": 0}, (5, 0, 3)),
     ],
 )
 def test_auto_rags_limits_are_those_set_else_those_of_the_preset(

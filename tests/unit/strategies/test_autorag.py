@@ -197,7 +197,7 @@ async def test_without_any_passage_but_closed_book_allowed() -> None:
 
 @pytest.mark.anyio
 async def test_an_empty_direct_answer_is_no_answer() -> None:
-    settings = Settings.model_validate({"autorag": {"parametric": False}})
+    settings = Settings.model_validate({"autorag": {"max_parametric": 0}})
     events = await run([ASKS, ASKS_ON, ""], max_steps=1, settings=settings)
     assert stop(events) == Stop(stopped_by="max_steps", answered=False)
 

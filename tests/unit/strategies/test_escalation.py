@@ -134,15 +134,14 @@ async def test_where_the_longer_way_finds_nothing_the_first_answer_comes_back() 
     [
         {"settings": Settings()},
         {"settings": settings(when="never")},
-        {"settings": settings(no_evidence=False)},
         {"settings": Settings.model_validate({
             "escalation": {"when": "auto"}, "routes": {"allowed": ["direct", "single"]}})},
         {"settings": Settings.model_validate({
-            "escalation": {"when": "auto"}, "hanrag": {"refine": False}})},
+            "escalation": {"when": "auto"}, "hanrag": {"skip": ["refine"]}})},
         {"settings": settings(), "max_steps": 1},
         {"settings": settings(), "limits": Limits(max_retrievals=1)},
     ],
-    ids=["default", "never", "not for that", "not allowed", "no refining", "one step", "no budget"],
+    ids=["default", "never", "not allowed", "no refining", "one step", "no budget"],
 )  # fmt: skip
 async def test_it_ends_unanswered_where_it_may_not_go_on(options: dict[str, Any]) -> None:
     script = [ROUTED, say("Task: relevance", "false", None)]
@@ -200,7 +199,6 @@ def test_the_check_of_one_cycle(flags: list[Flag], probability: float | None, fa
 
 def test_without_a_threshold_no_probability_fails() -> None:
     assert not fails_check([], 1e-9, EscalationSettings())
-    assert not fails_check(["no_evidence"], None, EscalationSettings(no_evidence=False))
 
 
 def test_another_loop_never_escalates() -> None:

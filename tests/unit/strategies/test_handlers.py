@@ -400,7 +400,7 @@ async def test_complex_without_evidence_refines_once_more_before_going_on() -> N
 
 async def test_the_papers_ablations_leave_their_calls_out() -> None:
     script = [say("Task: answer", "x", 2), say("Task: final", "x")]
-    off = settings(relevance=False, ending=False, refine=False)
+    off = settings(skip=["relevance", "ending", "refine"])
     body = await body_of(script, {"": [NORMA]}, "q?", route="complex", settings=off, max_steps=2)
     assert [step.question for step in body.steps] == ["q?", "q?", "q?"]
     assert body.steps[0].passages[0].kept

@@ -109,14 +109,6 @@ def test_official_waits_for_the_pass_over_the_draft() -> None:
         own.judge_scored(Scoring(scored[:-1]))
 
 
-def test_attn_prob_weighs_by_log_probability() -> None:
-    tokens = [replace(token, entropy=0.0, logprob=-token.entropy) for token in worked_tokens()]
-    assert run(tokens)[1] is None
-    _, hit = run(tokens, replace(IN_CONTEXT, weight="attn_prob"))
-    assert hit is not None
-    assert hit.strongest.word.text == "Palermo."
-
-
 def test_the_end_token_counts_to_the_last_word() -> None:
     end = len(WORKED)
     last = DraftToken(2, "", (end, end), 9.0, -9.0)

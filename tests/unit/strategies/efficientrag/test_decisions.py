@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from service.core.settings.loops import EfficientragSettings
 from service.encoders.base import PassageLabel, Tag
 from service.strategies.efficientrag.decisions import (
     Ask,
@@ -15,7 +14,7 @@ from service.strategies.efficientrag.decisions import (
     after_labels,
     as_tagged,
 )
-from service.strategies.efficientrag.options import OFFICIAL, SERVICE, Options, resolve
+from service.strategies.efficientrag.options import OFFICIAL, SERVICE, Options
 from service.strategies.efficientrag.pool import Pool
 from tests.support.asking import passage
 
@@ -119,11 +118,3 @@ def test_nearly_equal_probabilities_leave_the_order_of_the_pool() -> None:
     labels = [replace(ON, probability=share) for share in (0.62, 0.96, 0.98)]
     pool.add("1", [passage("a", "a"), passage("b", "b"), passage("c", "c")], labels)
     assert [each.passage.passage_id for each in pool.to_read(2, None)] == ["b", "c"]
-
-
-def test_a_profile_is_changed_by_what_is_set() -> None:
-    assert resolve(EfficientragSettings()) == SERVICE
-    assert resolve(EfficientragSettings(profile="official")) == OFFICIAL
-    mixed = resolve(EfficientragSettings(profile="official", labels=3, deduplicate=True))
-    assert (mixed.finishes, mixed.deduplicate, mixed.stops_early) == (True, True, False)
-    assert not resolve(EfficientragSettings(labels=2)).finishes

@@ -19,6 +19,7 @@ from service.engines.base import Capabilities
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.efficientrag import EfficientRag
+from service.strategies.efficientrag.options import PROFILES, SERVICE
 from service.strategies.pipeline import answer_stream, collect
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
@@ -65,9 +66,16 @@ def queries(body: Answer) -> list[str | None]:
     return [step.query for step in body.steps if step.kind == "retrieve"]
 
 
+@pytest.fixture
+def two_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FINISH counts as CONTINUE, as in the paper's checkpoints."""
+    monkeypatch.setitem(PROFILES, "service", replace(SERVICE, finishes=False))
+
+
+@pytest.mark.usefixtures("two_tags")
 async def test_the_worked_example_with_two_tags() -> None:
     pair = labelling()
-    body = await ask(pair, JSON, settings=settings(labels=2))
+    body = await ask(pair, JSON)
     assert queries(body) == [QUESTION, NEXT, LAST]
     first, second, third, last = body.steps
     assert first.thought == "Norma opera opera Vincenzo Bellini"
@@ -100,13 +108,6 @@ async def test_a_passage_that_finishes_ends_the_search_with_three() -> None:
     )
     assert isinstance(pair.filter, WordFilter)
     assert pair.filter.asked == [(QUESTION, ["Norma opera opera Vincenzo Bellini"])]
-
-
-async def test_the_filter_may_start_from_the_question_each_time() -> None:
-    pair = labelling()
-    await ask(pair, JSON, settings=settings(labels=2, filter_base="original"))
-    assert isinstance(pair.filter, WordFilter)
-    assert [query for query, _ in pair.filter.asked] == [QUESTION, QUESTION]
 
 
 async def test_the_prompt_holds_the_pool_as_documents() -> None:
@@ -153,8 +154,9 @@ async def test_what_has_no_room_in_the_context_is_left_out() -> None:
     assert ready.body.usage.passages == 1
 
 
+@pytest.mark.usefixtures("two_tags")
 async def test_retrievals_end_at_the_most_steps() -> None:
-    body = await ask(labelling(), JSON, settings=settings(labels=2), max_steps=2)
+    body = await ask(labelling(), JSON, max_steps=2)
     assert queries(body) == [QUESTION, NEXT]
     assert (body.stopped_by, body.answer) == ("max_steps", "Catania")
 
@@ -323,7 +325,6 @@ def test_what_is_missing_is_named() -> None:
     assert loop.missing(replace(roles, labelling=pair), Settings()) == "no filter"
     pair = Labelling(WordLabeler({}, (), tags=2), WordFilter(()))
     assert loop.missing(replace(roles, labelling=pair), Settings()) is None
-    assert "2 tags" in str(loop.missing(replace(roles, labelling=pair), settings(labels=3)))
 
 
 @pytest.mark.parametrize("profile", ["service", "official"])

@@ -18,21 +18,16 @@ CLOSED = ScriptStep(match="Task: closed", reply="in a bank")
 QUESTION = "Where do you keep money?"
 
 
-def settings(
-    confidence: float,
-    kind: str | None = "classifier",
-    direct_confidence: float = 0.5,
-    **sections: object,
-) -> Settings:
-    router = {"kind": kind, "confidence": confidence, "direct_confidence": direct_confidence}
+def settings(confidence: float, kind: str | None = "classifier", **sections: object) -> Settings:
+    router = {"kind": kind, "confidence": confidence}
     return Settings.model_validate({"router": router, **sections})
 
 
 async def test_a_sure_classifier_saves_the_call() -> None:
-    classifier = FakeClassifier("direct", 0.81234567)
+    classifier = FakeClassifier("direct", 0.98123456)
     events = await events_of([CLOSED], {}, QUESTION, settings=settings(0.8), classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
-    assert (chosen.route, chosen.by, chosen.confidence) == ("direct", "classifier", 0.8123)
+    assert (chosen.route, chosen.by, chosen.confidence) == ("direct", "classifier", 0.9812)
     assert classifier.asked == [QUESTION]
     assert chosen.step == "1"
 
@@ -51,8 +46,7 @@ async def test_below_its_confidence_it_abstains_and_the_model_is_asked() -> None
 async def test_direct_takes_more_confidence_than_other_routes() -> None:
     classifier = FakeClassifier("direct", 0.97, second="single")
     said = [ScriptStep(match="Task: relevance", reply="false", times=None)]
-    unsure = settings(0.8, direct_confidence=0.98)
-    events = await events_of(said, {}, QUESTION, settings=unsure, classifier=classifier)
+    events = await events_of(said, {}, QUESTION, settings=settings(0.8), classifier=classifier)
     (chosen,) = [event for event in events if isinstance(event, RouteChosen)]
     assert (chosen.route, chosen.by) == ("single", "classifier")
 
