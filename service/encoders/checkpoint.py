@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.errors import ConfigurationError
-from service.encoders.words import WORD_RULE
+from service.text.words import WORD_RULE
 
 FORMAT: Final = 1
 CARD_FILE: Final = "checkpoint.json"

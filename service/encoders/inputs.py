@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from service.encoders.words import words
+from service.text.words import word_spans
 
 LABELER_PIECES: Final = 384
 FILTER_PIECES: Final = 256  # the official code trains at 256 and runs at 128 (METHODS.md §4.4 #5)
@@ -163,7 +163,7 @@ def _size(spelt: Sequence[SpeltWord]) -> int:
 
 
 def _cut(text: str) -> list[str]:
-    return [word.text for word in words(text)]
+    return [word.text for word in word_spans(text)]
 
 
 def _spell(tokenizer: Any, texts: Sequence[list[str]]) -> list[list[SpeltWord]]:

@@ -10,11 +10,10 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from service.text import STOP_WORDS
 from service.text.grounding import bears, is_yes_no
+from service.text.words import STOP_WORDS, letter_words
 
 KIN: Final = 5  # letters that two forms of a name share ("Austria", "Austrian")
-_WORD = re.compile(r"[^\W\d_]+")
 _NAME = re.compile(r"(?<=[^\W\d_A-Z],\s)[A-Z][^\W\d_]+|(?<=[^\W\d_A-Z]\s)[A-Z][^\W\d_]+")
 _RUN = re.compile(r"[^\W\d_a-z][^\W\d_]*(?:[ -][^\W\d_a-z][^\W\d_]*)*")
 
@@ -32,11 +31,11 @@ def _borrows(reply: str, examples: str, shown: str) -> bool:
     """Whether a name in the reply has a word of the examples' names and none that is known:
     "the River Thames" borrows nothing where the Thames was shown."""
     names = _names(examples)
-    if names.isdisjoint(word.casefold() for word in _WORD.findall(reply)):
+    if names.isdisjoint(word.casefold() for word in letter_words(reply)):
         return False
-    known = {word[:KIN] for word in _WORD.findall(shown.casefold())}
+    known = {word[:KIN] for word in letter_words(shown.casefold())}
     for run in _RUN.findall(reply):
-        words = [word.casefold() for word in _WORD.findall(run)]
+        words = [word.casefold() for word in letter_words(run)]
         words = [word for word in words if word not in STOP_WORDS]
         strange = known.isdisjoint(word[:KIN] for word in words) and not bears(shown, run)
         if strange and not names.isdisjoint(words):
@@ -47,5 +46,5 @@ def _borrows(reply: str, examples: str, shown: str) -> bool:
 @lru_cache(maxsize=256)
 def _names(examples: str) -> frozenset[str]:
     """Words with a capital inside a sentence that are never written without it."""
-    common = {word for word in _WORD.findall(examples) if word[0].islower()}
+    common = {word for word in letter_words(examples) if word[0].islower()}
     return frozenset(name.casefold() for name in _NAME.findall(examples)) - common

@@ -1,52 +1,24 @@
 """Whether texts support an answer: the same words, numbers and dates in any form (pure).
 
-Answers are compared as words without case, accents, articles and punctuation. "5,199" equals
-"5199", "two" equals "2", and "March 4, 1851" equals "4 March 1851", which also supports "March
-1851" and "1851".
+Answers are compared by `service.text.words.normal_words`: "5,199" equals "5199", "two" equals "2",
+and "March 4, 1851" equals "4 March 1851", which also supports "March 1851" and "1851".
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from service.text import STOP_WORDS
+from service.text.words import OTHER_FORMS, STOP_WORDS, normal_words
 
 SHORT: Final = 4  # words: a longer answer may be a sentence, which no passage holds word by word
-_MONTHS: Final = (
-    "january", "february", "march", "april", "may", "june",
-    "july", "august", "september", "october", "november", "december",
-)  # fmt: skip
-_MONTH: Final = {name: name for name in _MONTHS} | {name[:3]: name for name in _MONTHS}
-_MONTH["sept"] = "september"
-_UNITS: Final = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
-    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-_TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_NUMBER: Final = {word: value for value, word in enumerate(_UNITS)} | {
-    word: value for value, word in zip(range(20, 100, 10), _TENS, strict=True)
-}
-_OTHER_FORMS: Final = frozenset(["percent", *_NUMBER, *_MONTH, *_MONTHS])
-_ARTICLES: Final = frozenset(["a", "an", "the"])
 _CONNECTIVES: Final = STOP_WORDS - {"no", "nor", "not"}
 
 _BEFORE = ' \n("'  # of a word, these end no other, and are no part of a number
 _AFTER = ' \n;:?!)"'
-_DIGIT = re.compile(r"\d")
-_ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
-_THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u2009\u202f'’](?=\d{3}(?!\d))")
-_ACRONYM = re.compile(r"\b(?:[^\W\d_]\.){2,}")
-_POSSESSIVE = re.compile(r"['’]s\b")
-_ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
-# A script that is written without spaces has a word in every letter.
-_TOKEN = re.compile(
-    r"\d+\.\d+|%|[\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff]"
-    r"|[^\W_\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff]+"
-)
 _CAPITAL = re.compile(r"(?<!^)\b[A-Z][\w'’.-]*")
 _YES_NO = re.compile(r"\W*(?:yes|no)\b(?:\W*\Z|\s*[,;:.!–—-](?!\s*\d))", re.IGNORECASE)
 _JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or|/)\s+|\n+|\s*[()]\s*", re.IGNORECASE)
@@ -76,7 +48,7 @@ def support(answer: str, question: str, texts: Sequence[str]) -> list[int]:
     the question or, if it has no names, more than half of its words.
     """
     whole = bearing(texts, answer)
-    if whole and (len(_tokens(answer)) > 1 or not is_yes_no(answer)):
+    if whole and (len(normal_words(answer)) > 1 or not is_yes_no(answer)):
         return whole
     if is_yes_no(answer):
         return _tells_of(_content(question), _names(question), texts)
@@ -87,7 +59,7 @@ def support(answer: str, question: str, texts: Sequence[str]) -> list[int]:
             return sorted(set().union(*borne))
     if len(_needle(answer)) <= SHORT:
         return []
-    asked = set(_tokens(question))
+    asked = set(normal_words(question))
     new = {word for word in _content(answer) if word not in asked} or _content(answer)
     return _tells_of(new, _names(answer) & new, texts)
 
@@ -113,7 +85,7 @@ def _tells_of(words: set[str], names: set[str], texts: Sequence[str]) -> list[in
 
 def _needle(answer: str) -> list[str]:
     """The words of an answer without the connectives around it ("in 1899" is 1899)."""
-    words = list(_tokens(answer))
+    words = list(normal_words(answer))
     begin, end = 0, len(words)
     while begin < end and words[begin] in _CONNECTIVES:
         begin += 1
@@ -123,13 +95,13 @@ def _needle(answer: str) -> list[str]:
 
 
 def _content(text: str) -> set[str]:
-    return {word for word in _tokens(text) if word not in STOP_WORDS}
+    return {word for word in normal_words(text) if word not in STOP_WORDS}
 
 
 def _names(text: str) -> set[str]:
     """Words written with a capital, but for the first one of all, and numbers."""
     capitals = _content(" ".join(_CAPITAL.findall(text.strip())))
-    return capitals | {word for word in _tokens(text) if word[0].isdigit()}
+    return capitals | {word for word in normal_words(text) if word[0].isdigit()}
 
 
 class _Wanted:
@@ -194,7 +166,7 @@ def _among(words: Sequence[str], folded: str) -> bool:
 
 def _is_plain(word: str) -> bool:
     """Whether it is no other form of a word, as month and number names are."""
-    return word.isascii() and word.isalpha() and word not in _OTHER_FORMS
+    return word.isascii() and word.isalpha() and word not in OTHER_FORMS
 
 
 def _is_long_number(word: str) -> bool:
@@ -204,83 +176,4 @@ def _is_long_number(word: str) -> bool:
 
 @lru_cache(maxsize=512)
 def _plain(text: str) -> str:
-    return f" {' '.join(_tokens(text))} "
-
-
-@lru_cache(maxsize=1024)
-def _tokens(text: str) -> tuple[str, ...]:
-    text = _ISO.sub(_spelled, _THOUSANDS.sub("", text))
-    text = unicodedata.normalize("NFKD", text).casefold()
-    if not text.isascii():
-        text = "".join(letter for letter in text if not unicodedata.combining(letter))
-    text = _ACRONYM.sub(lambda found: found[0].replace(".", ""), _POSSESSIVE.sub("", text))
-    words = [word for word in _TOKEN.findall(text) if word not in _ARTICLES]
-    if "%" in text or _DIGIT.search(text):
-        words = [_word(word) for word in words]
-    words = words if _NUMBER.keys().isdisjoint(words) else _counted(words)
-    return tuple(words if _MONTH.keys().isdisjoint(words) else _dated(words))
-
-
-def _spelled(date: re.Match[str]) -> str:
-    month = int(date[2])
-    return f"{date[3]} {_MONTHS[month - 1]} {date[1]}" if 1 <= month <= 12 else date[0]
-
-
-def _word(word: str) -> str:
-    if word == "%":
-        return "percent"
-    if word[0].isdigit():
-        ordinal = _ORDINAL.fullmatch(word)
-        word = ordinal[1] if ordinal else word
-        return (word.lstrip("0") or "0") if word.isdigit() and len(word) < 3 else word
-    return word
-
-
-def _counted(words: Iterable[str]) -> list[str]:
-    """Number words as digits: "twenty two" is 22."""
-    counted: list[str] = []
-    tens = 0
-    for word in words:
-        value = _NUMBER.get(word)
-        if value is not None and tens and 0 < value < 10:
-            counted[-1] = str(tens + value)
-        else:
-            counted.append(word if value is None else str(value))
-        tens = value if value is not None and value >= 20 else 0
-    return counted
-
-
-def _dated(words: list[str]) -> list[str]:
-    """Each date as year, month, day, as much of it as there is, so that a part of it follows."""
-    dated: list[str] = []
-    index = whole = 0  # words; those before `whole` are of a date already
-    while index < len(words):
-        at, month = index, _MONTH.get(words[index])
-        after = words[index + 1 : index + 3]
-        if month is None:
-            dated.append(words[index])
-        else:
-            before, day = dated[whole:], None
-            if len(before) > 1 and before[-1] == "of" and _is_day(before[-2]):
-                before.pop()
-                dated.pop()
-            if before and _is_day(before[-1]):
-                day = dated.pop()
-            if day is None and after and _is_day(after[0]):
-                day = after.pop(0)
-                index += 1
-            year = [after[0]] if after and _is_year(after[0]) else []
-            index += len(year)
-            known = bool(day or year)
-            dated += [*year, month if known else words[at], *([day] if day else [])]
-            whole = len(dated)
-        index += 1
-    return dated
-
-
-def _is_day(word: str) -> bool:
-    return word.isdigit() and len(word) < 3 and 1 <= int(word) <= 31
-
-
-def _is_year(word: str) -> bool:
-    return word.isdigit() and 3 <= len(word) <= 4
+    return f" {' '.join(normal_words(text))} "

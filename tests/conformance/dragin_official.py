@@ -24,7 +24,7 @@ from typing import Any
 
 from service.prompts.templates import TemplateSet
 from service.strategies.dragin.query import QUERY_TOKENS
-from service.text.tagging.factory import open_splitter, open_tagger
+from service.text.tagging import open_splitter, open_tagger
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from service.text.tagging.factory import missing
+from service.text.tagging import missing
 from tests.conformance import dragin_official as official_runs
 from tests.conformance import dragin_parity as parity
 from tests.support.tiny import TINY, open_tiny

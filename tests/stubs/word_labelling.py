@@ -11,7 +11,7 @@ from service.encoders.base import PassageLabel, Tag
 from service.encoders.checkpoint import CARD_FILE, MODEL_FILE, CheckpointCard, Kind
 from service.encoders.in_process import minilm_tokenizer
 from service.encoders.inputs import markable_words
-from service.encoders.words import words
+from service.text.words import word_spans
 
 
 @dataclass
@@ -33,7 +33,7 @@ class WordLabeler:
         return [self._label(passage) for passage in passages]
 
     def _label(self, passage: str) -> PassageLabel:
-        found = [word.text for word in words(passage)]
+        found = [word.text for word in word_spans(passage)]
         known = [self.tagged[word.lower()] for word in found if word.lower() in self.tagged]
         tag = known[0] if known else Tag.TERMINATE
         return PassageLabel(tag, _kept(found, self.marks), 0.9)

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from service.prompts.templates import NO_ANSWER
-from service.text.tagging.base import Splitter
+from service.text.tagging import Splitter
 
 PHRASE: Final = "the answer is"
 CONCLUSION: Final = "So the answer is"

@@ -15,8 +15,7 @@ from service.prompts.examples import is_example
 from service.strategies.drafting.calls import token_spans
 from service.strategies.drafting.chain import declines, is_answered, join
 from service.strategies.drafting.layout import Layout
-from service.text.tagging.base import Splitter
-from service.text.tagging.factory import SplitterName
+from service.text.tagging import Splitter, SplitterName
 
 START: Final = 1  # token that an engine puts before a prompt
 SLACK: Final = 2  # tokens that a prompt's ends may cost beyond its own text's

@@ -31,7 +31,7 @@ from service.strategies.dragin.rind import (
     judge,
     score_words,
 )
-from service.text.tagging.base import Splitter, Tagger
+from service.text.tagging import Splitter, Tagger
 
 
 @dataclass(slots=True, kw_only=True)

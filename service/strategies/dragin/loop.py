@@ -28,7 +28,7 @@ from service.strategies.dragin.draft import Draft, DraginRun, open_draft, read_d
 from service.strategies.dragin.options import resolve
 from service.strategies.dragin.query import make_query
 from service.strategies.dragin.rind import Hit
-from service.text.tagging.factory import missing, open_splitter, open_tagger
+from service.text.tagging import missing, open_splitter, open_tagger
 
 log = structlog.get_logger(__name__)
 

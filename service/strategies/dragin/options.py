@@ -8,7 +8,7 @@ from typing import Final
 from service.core.settings import DraginSettings
 from service.strategies.drafting.run import DraftOptions
 from service.strategies.dragin.rind import Rule
-from service.text.tagging.factory import TaggerName
+from service.text.tagging import TaggerName
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from service.engines.signals import Span
-from service.text.tagging.base import Tagger
+from service.text.tagging import Tagger
 
 
 @dataclass(frozen=True, slots=True)

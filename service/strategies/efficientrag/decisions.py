@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from service.core.domain import Flag, StoppedBy
 from service.encoders.base import PassageLabel, Tag
-from service.encoders.words import words
 from service.strategies.efficientrag.options import Options
+from service.text.words import word_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ def after_filter(query: str, filtered: str, options: Options) -> str | Read:
 
 
 def _compared(query: str) -> list[str]:
-    return [word.text.casefold() for word in words(query)]
+    return [word.text.casefold() for word in word_spans(query)]

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from service.encoders.inputs import passage_text
-from service.encoders.words import Word, words
 from service.text import STOP_WORDS
+from service.text.words import WordSpan, word_spans
 from service.workshop.encoders.marks import Mark
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.rows import (
@@ -54,11 +54,11 @@ def worded(text: str, phrases: Sequence[str]) -> Wording | None:
     """
     spans = [(start := text.find(phrase), start + len(phrase)) for phrase in phrases]
 
-    def hop(word: Word) -> int:
+    def hop(word: WordSpan) -> int:
         around = (k for k, (a, b) in enumerate(spans, 1) if a <= word.start and word.end <= b)
         return next(around, STAYS)
 
-    tokens = tuple(Token(word.text, hop(word)) for word in words(text))
+    tokens = tuple(Token(word.text, hop(word)) for word in word_spans(text))
     agree = [token.text for token in tokens] == sentence_words(text, ())
     return Wording(text, tokens) if agree and all(a >= 0 for a, _ in spans) else None
 
@@ -155,7 +155,7 @@ class Negative(NamedTuple):
 
 def text_words(passage: Paragraph) -> list[str]:
     """The words of a passage's text form."""
-    return [word.text for word in words(passage_text(passage.title, passage.text))]
+    return [word.text for word in word_spans(passage_text(passage.title, passage.text))]
 
 
 def info_of(part: Part) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from service.encoders.inputs import passage_text
-from service.encoders.words import Word, words
 from service.text import STOP_WORDS
+from service.text.words import WordSpan, word_spans
 from service.workshop.facts.patterns import COMPILED, Fact, clean_answer
 
 REACH = 150  # distances looked at, from 0
@@ -65,7 +65,7 @@ def mark_fact(fact: Fact) -> Marks | None:
     answer, around = (_moved(span, body) for span in found)
     subject = text.find(fact.subject, 0, body)
     title = (subject, subject + len(fact.subject)) if subject >= 0 else (0, 0)
-    cut = words(text)
+    cut = word_spans(text)
     useful: list[Mark] = [
         1 if _in(word, answer) or _in(word, title) or (_in(word, around) and _ties(word)) else 0
         for word in cut
@@ -92,11 +92,11 @@ def _moved(span: Span, by: int) -> Span:
     return span[0] + by, span[1] + by
 
 
-def _in(word: Word, span: Span) -> bool:
+def _in(word: WordSpan, span: Span) -> bool:
     """Words and marks of punctuation inside a span; a mark alone is no use to a query."""
     inside = span[0] <= word.start and word.end <= span[1]
     return inside and any(map(str.isalnum, word.text))
 
 
-def _ties(word: Word) -> bool:
+def _ties(word: WordSpan) -> bool:
     return word.text.islower() and word.text not in STOP_WORDS

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from service.encoders.inputs import passage_text
-from service.encoders.words import words
 from service.text import STOP_WORDS, sentences
+from service.text.words import word_spans
 from service.workshop.encoders.lessons import (
     STAYS,
     Lesson,
@@ -145,7 +145,7 @@ def mark_answer(passage: Paragraph, answer: str, question: str) -> Marks | None:
     best: tuple[int, tuple[int, int], tuple[int, int]] | None = None
     for start, end in sentences(text):
         for found in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text[start:end], re.I):
-            shared = sum(_stem(w.text) in sought for w in words(text[start:end]))
+            shared = sum(_stem(w.text) in sought for w in word_spans(text[start:end]))
             place = (start + found.start(), start + found.end())
             if best is None or shared > best[0]:
                 best = (shared, place, (start, end))
@@ -154,7 +154,7 @@ def mark_answer(passage: Paragraph, answer: str, question: str) -> Marks | None:
     _, (from_, to), (start, end) = best
     answers: list[Mark] = []
     useful: list[Mark] = []
-    for word in words(text):
+    for word in word_spans(text):
         is_answer = from_ <= word.start and word.end <= to and word.text.isalnum()
         near = word.end <= body or start <= word.start < end
         answers.append(1 if is_answer else 0)

@@ -2,7 +2,7 @@
 
 `Row` is a chat (`train sft`, `train router`): its messages carry the loss (`learn`), so that only
 what the model itself says is learnt, never a prompt or a retrieved text. `LabelerRow` and
-`FilterRow` (METHODS.md §4.5, step 6) have the words of `service.encoders.words`, as the encoders
+`FilterRow` (METHODS.md §4.5, step 6) have the words of `service.text.words`, as the encoders
 cut them. What a row was made from stands in `provenance`, so that the rule on what is held out is
 checked on the row alone.
 """
@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from service.core.errors import InvalidRequest
 from service.encoders.inputs import markable_words
-from service.encoders.words import words
 from service.engines.base import ChatRole
+from service.text.words import word_spans
 from service.workshop.facts import splits
 from service.workshop.facts.splits import Side, is_held_out
 
@@ -210,7 +210,7 @@ class LabelerRow(_Marked):
     def _sound(self) -> Self:
         if self.tag == "terminate" and any(self.labels):
             raise ValueError("a passage tagged terminate has no useful words")
-        return self._agree([word.text for word in words(self.passage)])
+        return self._agree([word.text for word in word_spans(self.passage)])
 
 
 class FilterRow(_Marked):

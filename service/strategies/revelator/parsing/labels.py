@@ -122,51 +122,14 @@ _TRUE = "true|yes|yep|yeah|wahr|oui|vrai|verdadero|vero|はい|да"
 _FALSE = "false|nope|untrue|falsch|nein|faux|falso|いいえ|нет"
 _SAID = re.compile(rf"(?<![a-zà-ÿ])(?:({_TRUE})|({_FALSE}))(?![a-zà-ÿ])")
 # Words that also mean something else inside a sentence: only where they stand alone.
-_ALONE_TRUE = frozenset(
-    [
-        "y",
-        "t",
-        "ja",
-        "si",
-        "sí",
-        "sì",
-        "1",
-        "是",
-        "是的",
-        "对",
-        "真",
-        "正确",
-        "예",
-        "네",
-        "참",
-        "✅",
-        "✔",
-        "👍",
-    ]
-)
-_ALONE_FALSE = frozenset(
-    [
-        "n",
-        "f",
-        "no",
-        "non",
-        "nee",
-        "0",
-        "否",
-        "不",
-        "不是",
-        "不对",
-        "假",
-        "错",
-        "错误",
-        "아니요",
-        "거짓",
-        "❌",
-        "✗",
-        "✖",
-        "👎",
-    ]
-)
+_ALONE_TRUE = frozenset([
+    "y", "t", "ja", "si", "sí", "sì", "1", "是", "是的", "对", "真", "正确", "예", "네", "참", "✅",
+    "✔", "👍",
+])  # fmt: skip
+_ALONE_FALSE = frozenset([
+    "n", "f", "no", "non", "nee", "0", "否", "不", "不是", "不对", "假", "错", "错误", "아니요", "거짓",
+    "❌", "✗", "✖", "👎",
+])  # fmt: skip
 _ALONE = re.compile(
     "(?:^|(?<=[^\\w\\s]))\\s*(" + "|".join(sorted(_ALONE_TRUE | _ALONE_FALSE, key=len)[::-1]) + ")"
     "\ufe0f?(?=\\s*(?:[^\\w\\s'-]|['-](?!\\w)|\\n|$))",

@@ -15,17 +15,10 @@ from service.strategies.revelator.parsing.salvage import (
     unwrap,
 )
 
-PARTS_KEYS = frozenset(
-    [
-        "decomposition",
-        "decomposed",
-        "decompositions",
-        "questions",
-        "subquestions",
-        "queries",
-        "subqueries",
-    ]
-)
+PARTS_KEYS = frozenset([
+    "decomposition", "decomposed", "decompositions", "questions", "subquestions", "queries",
+    "subqueries",
+])  # fmt: skip
 QUESTION_KEYS = frozenset(
     ["question", "query", "subquestion", "subquery", "nextquestion", "output"]
 )

@@ -77,24 +77,10 @@ _ASKED = re.compile(r"[?？](?:[\"'”’」]|\s?»)*(?=\s*$|\s+[^a-z\s]|\s*[(�
 _REMARK = re.compile(
     r"\s+[(\[]?(?:Explanation|Reason|Reasoning|Note|Because|Thought|This question)\b.*"
 )
-_NOTHING = frozenset(
-    [
-        "yes",
-        "no",
-        "none",
-        "nothing",
-        "null",
-        "na",
-        "done",
-        "stop",
-        "true",
-        "false",
-        "unknown",
-        "empty",
-        "complete",
-        "finished",
-    ]
-)
+_NOTHING = frozenset([
+    "yes", "no", "none", "nothing", "null", "na", "done", "stop", "true", "false", "unknown",
+    "empty", "complete", "finished",
+])  # fmt: skip
 _REFUSAL = re.compile(
     r"(?:i['’]?m sorry|i am sorry|sorry|i can(?:not|['’]t)|i don['’]t|i do not|i am (?:unable|not)"
     r"|unable to|as an ai|(?:there (?:is|are) )?no (?:more|further|next)\b)",

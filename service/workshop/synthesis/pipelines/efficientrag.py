@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from service.core.domain import Passage
 from service.encoders.inputs import passage_text
-from service.encoders.words import words
+from service.text.words import word_spans
 from service.workshop.encoders import lessons
 from service.workshop.encoders.lessons import Rewrite
 from service.workshop.encoders.marks import Mark, align
@@ -161,7 +161,7 @@ def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark
     except Dropped as drop:
         lost[drop.reason] += 1
         extracted = []
-    marks = align([word.text for word in words(text)], extracted)
+    marks = align([word.text for word in word_spans(text)], extracted)
     lost["label: word not in the passage"] += len(extracted) - sum(marks)
     return marks
 
@@ -176,7 +176,7 @@ def words_of(value: Any) -> list[str]:
         value = " ".join(map(str, value))
     if not isinstance(value, str):
         raise BadReply("no words")
-    found = [word.text for word in words(value)]
+    found = [word.text for word in word_spans(value)]
     if not found:
         raise BadReply("no words")
     return found

@@ -12,7 +12,7 @@ from service.strategies.drafting.chain import (
     join,
     read_answer,
 )
-from service.text.tagging.shipped import OwnSplitter
+from service.text.tagging import OwnSplitter
 
 COMPACT, FULL = TemplateSet("compact"), TemplateSet("full")
 

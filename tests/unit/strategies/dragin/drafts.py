@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from service.engines.signals import AttentionUpdate, DraftToken, Span
 from service.strategies.dragin.rind import Signal, Word, group_words
-from service.text.tagging.shipped import OwnSplitter
-from service.text.tagging.stopwords import StopwordTagger
+from service.text.tagging import OwnSplitter, StopwordTagger
 
 TAGGER, SPLITTER = StopwordTagger(), OwnSplitter()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.core.domain import Passage
-from service.encoders.words import words
+from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, Outcome, Reply
 from service.workshop.synthesis.pipelines.efficientrag import (
@@ -334,7 +334,7 @@ def test_a_shots_words_stand_in_its_document_in_their_order(name: str) -> None:
     for shot in demonstrations(name):
         document = re.search(r"^(?:<Document>|Paragraph): (.*)$", shot, re.MULTILINE)
         assert document
-        rest = iter(word.text for word in words(document[1]))
+        rest = iter(word.text for word in word_spans(document[1]))
         assert all(word in rest for word in read_extracted(shot.splitlines()[-1]))
 
 
@@ -344,7 +344,7 @@ def test_a_shots_query_is_made_of_given_words(name: str) -> None:
         question = re.findall(r"<Question>: (.*)", shot)
         given = sentence_words(question[0], re.findall(r"<Known Info>: (.*)", shot))
         query, marks = read_query(shot.splitlines()[-1].partition(": ")[2], given)
-        assert sum(marks) == len(words(query))
+        assert sum(marks) == len(word_spans(query))
 
 
 def test_hotpotqa_borrows_2wikis_templates() -> None:

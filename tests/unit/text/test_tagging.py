@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.text.tagging.factory import missing, open_splitter, open_tagger
+from service.text.tagging import missing, open_splitter, open_tagger
 from tests.conftest import unavailable
 
 TEXT = "He was born in Catania on 3 November 1801. Did Dr. Rossi sing? i think so. So ends it."

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.encoders.words import words
+from service.text.words import word_spans
 
 
 def cut(text: str) -> list[str]:
-    return [word.text for word in words(text)]
+    return [word.text for word in word_spans(text)]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_words_are_cut_as_plain_english_is(text: str, expected: list[str]) -> No
 
 @given(st.text())
 def test_a_word_is_where_it_says_and_nothing_but_space_and_commas_is_lost(text: str) -> None:
-    found = words(text)
+    found = word_spans(text)
     rest, end = "", 0
     for word in found:
         assert text[word.start : word.end] == word.text

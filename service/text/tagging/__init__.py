@@ -1,1 +1,0 @@
-"""Content words and sentences, by whatever is installed: one file each."""
