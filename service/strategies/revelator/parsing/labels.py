@@ -127,8 +127,8 @@ _ALONE_TRUE = frozenset([
     "✔", "👍",
 ])  # fmt: skip
 _ALONE_FALSE = frozenset([
-    "n", "f", "no", "non", "nee", "0", "否", "不", "不是", "不对", "假", "错", "错误", "아니요", "거짓",
-    "❌", "✗", "✖", "👎",
+    "n", "f", "no", "non", "nee", "0", "否", "不", "不是", "不对", "假", "错", "错误", "아니요",
+    "거짓", "❌", "✗", "✖", "👎",
 ])  # fmt: skip
 _ALONE = re.compile(
     "(?:^|(?<=[^\\w\\s]))\\s*(" + "|".join(sorted(_ALONE_TRUE | _ALONE_FALSE, key=len)[::-1]) + ")"
