@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from service.text import grounding
 from service.text.grounding import bearing, bears, is_yes_no, support
+from service.text.words import normal_words
 
 NORMA = "Norma: Norma is an opera. It was composed by Vincenzo Bellini."
 BORN = "Ingrid Solvang (4 March 1851 – 19 May 1920) was a manufacturer in Eskerby."
@@ -151,7 +152,7 @@ def test_a_look_at_the_letters_tells_what_the_words_tell(
     begin = data.draw(st.integers(0, len(text)))
     answer = data.draw(st.sampled_from([other, text[begin : begin + 12], text[begin:]]))
     needle = " ".join(grounding._needle(answer))
-    words = [f" {' '.join(grounding._tokens(each))} " for each in (text, other)]
+    words = [f" {' '.join(normal_words(each))} " for each in (text, other)]
     expected = [index for index, each in enumerate(words) if needle and f" {needle} " in each]
     assert bearing([text, other], answer) == expected
 
