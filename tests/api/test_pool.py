@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from service.core.settings import EngineSettings
 from service.engines.factory import open_generator
+from service.engines.pool import limits
+from service.engines.pool.limits import PoolLimits
 from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, live
 
@@ -32,11 +35,10 @@ def reply(body: dict[str, Any]) -> str:
 
 async def test_all_workers_down_then_up_again() -> None:
     async with StubServer(reply=reply, owned_by="vllm") as worker:
-        settings = EngineSettings.model_validate(
-            {"kind": "vllm", "urls": [worker.url],
-             "pool": {"probe_s": 0.2, "eject_s": 0.1, "outage_s": 0.2, "slow_start_s": 0}}
-        )  # fmt: skip
-        engine = open_generator("default", settings)
+        settings = EngineSettings(kind="vllm", urls=[worker.url])
+        quick = PoolLimits(probe_s=0.2, eject_s=0.1, outage_s=0.2, slow_start_s=0)
+        with mock.patch.object(limits, "LIMITS", quick):
+            engine = open_generator("default", settings)
         async with aclosing(engine), live(engine) as service:
             await until_ready(service, 200)
             assert (await service.ask(route="single"))[0] == 200

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from unittest import mock
 
 import aiohttp
 
@@ -23,6 +24,8 @@ from service.core.concurrency import closing
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Generator, complete
 from service.engines.factory import open_generator
+from service.engines.pool import limits
+from service.engines.pool.limits import PoolLimits
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.client_cpu import cpu_per_call
 from tests.benchmarks.http_support import in_ms, quantile
@@ -35,15 +38,18 @@ ROUNDS = 5
 WAITING = 2000
 
 
-def pool(urls: Sequence[str], **more: object) -> Generator:
-    settings = {"kind": "vllm", "urls": list(urls), "model": "stub-model", "max_concurrency": 4096,
-                "pool": {"slow_start_s": 0.0, "max_wait_s": 600.0, **more}}  # fmt: skip
-    return open_generator("pool", EngineSettings.model_validate(settings))
+def pool(urls: Sequence[str], **more: int) -> Generator:
+    settings = EngineSettings(
+        kind="vllm", urls=list(urls), model="stub-model", max_concurrency=4096
+    )
+    own = PoolLimits(slow_start_s=0.0, wait_s=600.0, **more)
+    with mock.patch.object(limits, "LIMITS", own):
+        return open_generator("pool", settings)
 
 
 async def throughput(urls: Sequence[str]) -> float:
     """Calls a second of a pool that always has work: twice as many callers as slots."""
-    engine = pool(urls, max_per_worker=SLOTS)
+    engine = pool(urls, per_worker=SLOTS)
     left = iter(range(CALLS_PER_WORKER * len(urls)))
 
     async def caller(question: str) -> None:
@@ -140,7 +146,7 @@ async def _lag(seconds: float) -> list[float]:
 
 
 async def _waiting(url: str) -> None:
-    engine = pool([url], max_per_worker=SLOTS)
+    engine = pool([url], per_worker=SLOTS)
     await engine.check()
 
     async def watch(number: int) -> None:

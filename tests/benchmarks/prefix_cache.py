@@ -34,7 +34,7 @@ COUNTERS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
 
 
 def settings_for(workers: Sequence[Vllm], folder: Path) -> Settings:
-    engine = {"kind": "vllm", "urls": [w.url for w in workers], "pool": {"slow_start_s": 0}}
+    engine = {"kind": "vllm", "urls": [w.url for w in workers]}
     sections = as_trained() | {"data_dir": folder, "engines": {"default": engine}}
     return Settings.model_validate(sections)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -18,6 +18,8 @@ from unittest import mock
 from service.answer.events import AnswerReady, Failed, Token, Withdraw
 from service.core.concurrency import closing
 from service.core.settings import Settings
+from service.engines.pool import limits
+from service.engines.pool.limits import PoolLimits
 from service.engines.pool.report import Pool
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
@@ -39,10 +41,16 @@ FAULTS: dict[str, Callable[[StubWorker], None]] = {
 }
 
 
-def pool_settings(urls: Sequence[str], **pool: object) -> Settings:
-    quick = {"probe_s": 0.5, "eject_s": 0.5, "slow_start_s": 1.0}
-    engine = {"kind": "vllm", "urls": urls, "max_concurrency": 256, "pool": {**quick, **pool}}
-    return Settings.model_validate({"engines": {"default": engine}})
+QUICK = PoolLimits(resolve_s=0.2, probe_s=0.5, eject_s=0.5, slow_start_s=1.0)
+
+
+@asynccontextmanager
+async def pool_of(urls: Sequence[str], **engine: object) -> AsyncIterator[Runtime]:
+    engine |= {"kind": "vllm", "urls": urls, "max_concurrency": 256}
+    settings = Settings.model_validate({"engines": {"default": engine}})
+    with mock.patch.object(limits, "LIMITS", QUICK):
+        async with open_runtime(settings, retriever=FakeRetriever()) as runtime:
+            yield runtime
 
 
 @dataclass
@@ -102,8 +110,7 @@ async def survive(fault: Callable[[StubWorker], None]) -> Row:
     """All questions at once over three workers; `fault` befalls the first on the way."""
     row, begun = Row(), asyncio.Event()
     with stub_workers(3, OPTIONS) as workers:
-        settings = pool_settings([worker.url for worker in workers])
-        async with open_runtime(settings, retriever=FakeRetriever()) as runtime:
+        async with pool_of([worker.url for worker in workers]) as runtime:
             await runtime.warm()
             started = time.monotonic()
             asked = [
@@ -134,8 +141,7 @@ async def roll(listed: list[str], port: int) -> Row:
 
     with ExitStack() as old, ExitStack() as new:
         first = {f"127.0.0.{n}": old.enter_context(start(f"127.0.0.{n}")) for n in (2, 3, 4)}
-        settings = pool_settings([f"http://workers:{port}/v1"], resolve=True, resolve_s=0.2)
-        async with open_runtime(settings, retriever=FakeRetriever()) as runtime:
+        async with pool_of([f"http://workers:{port}/v1"], resolve=True) as runtime:
             pool = runtime.engines["default"]
             assert isinstance(pool, Pool)
             await runtime.warm()

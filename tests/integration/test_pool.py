@@ -16,6 +16,8 @@ from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest, complete
 from service.engines.factory import open_generator
+from service.engines.pool import limits
+from service.engines.pool.limits import PoolLimits
 from service.runtime import Runtime, open_runtime
 from service.strategies.pipeline import collect
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
@@ -41,12 +43,16 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Vllm]]:
         yield [one, other]
 
 
+@pytest.fixture(autouse=True)
+def _full_share_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LIMITS", PoolLimits(slow_start_s=0.0))
+
+
 def settings_for(workers: Sequence[Vllm]) -> Settings:
     engine = {
         "kind": "vllm",
         "urls": [worker.url for worker in workers],
         "timeout_s": 60.0,
-        "pool": {"probe_s": 2.0, "slow_start_s": 0.0},
     }
     return Settings.model_validate(as_trained() | {"engines": {"default": engine}})
 

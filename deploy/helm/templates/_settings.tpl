@@ -54,7 +54,7 @@
 {{- range $name, $_ := .Values.workers -}}
 {{- $pool := include "revelator.pool" (list $root $name) | fromJson -}}
 {{- $url := printf "http://%s-worker-%s:8000/v1" (include "revelator.fullname" $root) $name -}}
-{{- $engine := dict "kind" "vllm" "urls" (list $url) "model" $pool.model "pool" (dict "resolve" true) -}}
+{{- $engine := dict "kind" "vllm" "urls" (list $url) "model" $pool.model "resolve" true -}}
 {{- if include "revelator.has" (list $root "worker-key") -}}
 {{- $_ := set $engine "key_file" (include "revelator.secretFile" "worker-key") -}}
 {{- end -}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.core.settings.engines import EngineSettings, PoolSettings, RoleSettings, RolesSettings
+from service.core.settings.engines import EngineSettings, RoleSettings, RolesSettings
 from service.core.settings.loading import Settings, load_settings
 from service.core.settings.loops import (
     AutoragSettings,
@@ -25,7 +25,6 @@ __all__ = [
     "EscalationSettings",
     "HanragSettings",
     "LimitSettings",
-    "PoolSettings",
     "RerankerSettings",
     "RetrievalSettings",
     "RoleSettings",

@@ -21,50 +21,6 @@ REQUEST_FIELDS: Final = frozenset([
 NO_THINKING: Final[dict[str, Any]] = {"enable_thinking": False, "thinking": False}
 
 
-class PoolSettings(Section):
-    """Settings of a pool of workers (engines of kind `vllm`)."""
-
-    resolve: bool = Field(
-        False,
-        description="Use every address of a host name in `urls` as a worker (Kubernetes "
-        "headless service).",
-    )
-    resolve_s: float = Field(5.0, gt=0, description="Seconds between DNS look-ups of host names.")
-    probe_s: float = Field(
-        2.0, gt=0, description="Seconds between probes of a worker, and the time limit of a probe."
-    )
-    max_per_worker: int = Field(64, ge=1, description="Maximum concurrent calls per worker.")
-    max_waiting: int = Field(
-        2048, ge=0, description="Maximum number of waiting calls. Further calls get 503."
-    )
-    max_wait_s: float = Field(
-        30.0,
-        gt=0,
-        description="Maximum seconds that a call waits for a free worker. Then it gets 503.",
-    )
-    outage_s: float = Field(
-        5.0, ge=0, description="Maximum seconds that a call waits while no worker is up."
-    )
-    eject_after: int = Field(
-        3, ge=1, description="Number of consecutive failures after which a worker is ejected."
-    )
-    eject_s: float = Field(
-        1.0,
-        gt=0,
-        description="Seconds of the first ejection. Doubles with each further one, up to one "
-        "minute.",
-    )
-    forgive_s: float = Field(
-        60.0, gt=0, description="Seconds of health after which earlier ejections are forgotten."
-    )
-    slow_start_s: float = Field(
-        10.0, ge=0, description="Seconds until a new worker gets its full share of calls."
-    )
-    retries: int = Field(
-        3, ge=0, description="Maximum number of times that a call is restarted at another worker."
-    )
-
-
 class EngineSettings(SectionWithSecrets):
     kind: Literal["local", "embedded", "openai", "vllm"] = Field(
         "embedded",
@@ -95,7 +51,11 @@ class EngineSettings(SectionWithSecrets):
         description="Request header that carries the question's id, for load balancers with "
         "session affinity.",
     )
-    pool: PoolSettings = PoolSettings()
+    resolve: bool = Field(
+        False,
+        description="Kind `vllm`: use every address of a host name in `urls` as a worker "
+        "(Kubernetes headless service).",
+    )
     constrained: Literal["auto", "vllm", "json_schema", "none"] = Field(
         "auto",
         description="How the engine is asked to restrict its output to choices and schemas. "

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 # By dotted name; `*` stands for the name of an engine or a store. The changelog has the same table.
 REMOVED: Final[dict[str, str]] = {
+    "engines.*.pool": "Pools need no settings but engines.*.resolve (before: pool.resolve).",
     "hanrag.on_no_evidence": "It was renamed to answers.no_evidence.",
     "hanrag.relevance": 'Write hanrag.skip = ["relevance"] to switch it off.',
     "hanrag.ending": 'Write hanrag.skip = ["ending"] to switch it off.',

@@ -11,6 +11,7 @@ from functools import partial
 from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.pool.choice import Candidate, choose
+from service.engines.pool.limits import LIMITS, PoolLimits
 from service.engines.pool.member import Member, share
 from service.engines.pool.queue import Waiter, WaitingCalls
 
@@ -24,9 +25,11 @@ class Admission:
         settings: EngineSettings,
         members: dict[str, Member],
         observe: Callable[[str, int], None],
+        limits: PoolLimits = LIMITS,
     ) -> None:
         self._name = name
         self._settings = settings
+        self._limits = limits
         self._members = members
         self._observe = observe
         self._waiting = WaitingCalls()
@@ -68,11 +71,10 @@ class Admission:
                 promise.set_result(member)
 
     async def _wait(self, waiter: Waiter) -> Member:
-        pool = self._settings.pool
-        if len(self._waiting) >= pool.max_waiting:
+        if len(self._waiting) >= self._limits.waiting:
             raise Overloaded(
                 f"{len(self._waiting)} calls are waiting for engine {self._name!r}; try again "
-                f"later, add workers, or raise engines.{self._name}.pool.max_waiting"
+                "later, or add workers"
             )
         up = any(member.serves(waiter) for member in self._members.values())
         promise: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
@@ -80,7 +82,7 @@ class Admission:
         self._waiting.add(waiter)
         self.dispatch()  # others may wait for a model that this call does not need
         try:
-            async with asyncio.timeout(pool.max_wait_s if up else pool.outage_s):
+            async with asyncio.timeout(self._limits.wait_s if up else self._limits.outage_s):
                 return await promise
         except TimeoutError:
             if promise.done() and not promise.cancelled():
@@ -96,16 +98,15 @@ class Admission:
 
     def _too_long(self, waiter: Waiter) -> Exception:
         if any(member.serves(waiter) for member in self._members.values()):
-            seconds = self._settings.pool.max_wait_s
             return Overloaded(
-                f"no worker of engine {self._name!r} became free within {seconds:g} s; try again "
-                "later, or add workers"
+                f"no worker of engine {self._name!r} became free within {self._limits.wait_s:g} s; "
+                "try again later, or add workers"
             )
         return outage(self._name, waiter, self._members.values())
 
     def _has_room(self) -> bool:
         """Whether any call could be sent; thousands may wait, and this is asked for each."""
-        most = self._settings.pool.max_per_worker
+        most = self._limits.per_worker
         return self._running < self._settings.max_concurrency and any(
             member.health.usable and member.calls < most for member in self._members.values()
         )
@@ -123,11 +124,11 @@ class Admission:
             return None
         serving = [member for member in self._members.values() if member.serves(waiter)]
         others = [member for member in serving if member.name not in waiter.avoid]
-        pool, now = self._settings.pool, time.monotonic()
+        now = time.monotonic()
         free = [
-            Candidate(member.name, member.tokens, share(member.health, now, pool))
+            Candidate(member.name, member.tokens, share(member.health, now, self._limits))
             for member in others or serving
-            if member.calls < pool.max_per_worker
+            if member.calls < self._limits.per_worker
         ]
         name = choose(free, waiter.question or None, waiter.tokens)
         return None if name is None else self._members[name]

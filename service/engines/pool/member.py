@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from yarl import URL
 
-from service.core.settings import PoolSettings
 from service.engines.base import Generator
+from service.engines.pool.limits import PoolLimits
 from service.engines.pool.queue import Waiter
 
 Phase = Literal["joining", "up", "ejected", "draining"]
@@ -27,7 +27,7 @@ class Health:
     succeeds. `draining`: it was removed from the list for good. `since` is when the phase began.
 
     `failures` counts consecutive failed calls and probes, `ejections` how often it was ejected
-    without `settings.forgive_s` of health in between.
+    without `limits.forgive_s` of health in between.
     """
 
     phase: Phase = "joining"
@@ -54,19 +54,19 @@ def joined(health: Health, now: float) -> Health:
 
 
 def failed(
-    health: Health, now: float, settings: PoolSettings, jitter: float, *, dead: bool = False
+    health: Health, now: float, limits: PoolLimits, jitter: float, *, dead: bool = False
 ) -> Health:
     """A call or probe failed. `dead`: the connection was not accepted, which ejects it at once.
 
     `jitter` in [0, 1) spreads the times at which gateways retry it.
     """
     failures = health.failures + 1
-    tolerated = health.phase == "up" and not dead and failures < settings.eject_after
+    tolerated = health.phase == "up" and not dead and failures < limits.eject_after
     if tolerated or health.phase == "draining":
         return replace(health, failures=failures)
-    calm = health.phase == "up" and now - health.since >= settings.forgive_s
+    calm = health.phase == "up" and now - health.since >= limits.forgive_s
     ejections = 1 if calm else health.ejections + 1
-    pause = min(LONGEST_EJECTION_S, settings.eject_s * 2.0 ** (ejections - 1)) * (1 + jitter) / 2
+    pause = min(LONGEST_EJECTION_S, limits.eject_s * 2.0 ** (ejections - 1)) * (1 + jitter) / 2
     return Health("ejected", now, failures, ejections, now + pause)
 
 
@@ -80,11 +80,11 @@ def returned(health: Health, now: float) -> Health:
     return Health("joining", now) if health.phase == "draining" else health
 
 
-def share(health: Health, now: float, settings: PoolSettings) -> float:
+def share(health: Health, now: float, limits: PoolLimits) -> float:
     """The part of its normal share of work that it gets, from 0.1 to 1 over `slow_start_s`."""
-    if settings.slow_start_s <= 0:
+    if limits.slow_start_s <= 0:
         return 1.0
-    grown = (now - health.since) / settings.slow_start_s
+    grown = (now - health.since) / limits.slow_start_s
     return min(1.0, FEWEST_SHARE + (1 - FEWEST_SHARE) * grown)
 
 

@@ -11,6 +11,7 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities, Delta, GenerationRequest
+from service.engines.pool import limits
 from service.engines.pool.admission import Admission, outage
 from service.engines.pool.choice import Losses
 from service.engines.pool.member import Connect, Member
@@ -47,8 +48,9 @@ class PoolGenerator:
         self._closed = False
         self._losses = Losses()
         self._members: dict[str, Member] = {}
-        self._admission = Admission(name, settings, self._members, observer.worker_in_flight)
-        self._upkeep = Upkeep(name, settings, self._members, connect, self._changed)
+        own = self._limits = limits.LIMITS
+        self._admission = Admission(name, settings, self._members, observer.worker_in_flight, own)
+        self._upkeep = Upkeep(name, settings, self._members, connect, self._changed, own)
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ class PoolGenerator:
         prompt = len(request.prompt or "") + sum(len(m.content) for m in request.messages)
         waiter = self._waiter(request, prompt, request.max_tokens)
         begun = False
-        for retries in range(self._settings.pool.retries, -1, -1):
+        for retries in range(self._limits.retries, -1, -1):
             try:
                 async with (
                     self._worker_for(waiter) as member,
@@ -155,7 +157,7 @@ class PoolGenerator:
         self, waiter: Waiter, call: Callable[[SignalGenerator], Awaitable[Result]]
     ) -> Result:
         """A call whose answer comes whole, at one worker after the other until one gives it."""
-        retries = self._settings.pool.retries
+        retries = self._limits.retries
         while True:
             try:
                 async with self._worker_for(waiter) as member:

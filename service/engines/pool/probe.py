@@ -23,7 +23,8 @@ class Probe:
     Only vLLM has all four. A 404 of another server means that it does not have this endpoint.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, limit_s: float) -> None:
+        self._limit_s = limit_s
         self._settings = settings
         self._session: aiohttp.ClientSession | None = None
 
@@ -74,9 +75,7 @@ class Probe:
             async with self._connected().get(url, allow_redirects=False) as response:
                 return response.status, await response.content.read(MOST_BYTES)
         except TimeoutError:
-            raise EngineFailure(
-                f"no response to a probe within {self._settings.pool.probe_s:g} s"
-            ) from None
+            raise EngineFailure(f"no response to a probe within {self._limit_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
             raise EngineUnreached(
                 f"the server did not accept the connection ({error.strerror or error})"
@@ -88,11 +87,10 @@ class Probe:
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
-            limit_s = self._settings.pool.probe_s
             self._session = open_session(
                 headers=authorization("", self._settings.key),
-                total_s=limit_s,
-                connect_s=limit_s,
+                total_s=self._limit_s,
+                connect_s=self._limit_s,
                 ca_file=self._settings.ca_file,
                 ca_setting="engines.*.ca_file",
                 limit=0,

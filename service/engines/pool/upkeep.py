@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import socket
 import time
@@ -13,6 +14,7 @@ from yarl import URL
 
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
+from service.engines.pool.limits import LIMITS, PoolLimits
 from service.engines.pool.member import (
     Connect,
     Health,
@@ -79,6 +81,7 @@ class Upkeep:
         members: dict[str, Member],
         connect: Connect,
         changed: Callable[[Member], None],
+        limits: PoolLimits = LIMITS,
     ) -> None:
         self.problem: str | None = None
         self._name = name
@@ -86,7 +89,8 @@ class Upkeep:
         self._members = members
         self._connect = connect
         self._changed = changed
-        self._probe = Probe(settings)
+        self._limits = limits
+        self._probe = Probe(settings, limits.probe_s)
         self._task: asyncio.Task[None] | None = None
         self._first_round = asyncio.Event()
         self._resolve_at = 0.0
@@ -128,9 +132,7 @@ class Upkeep:
         member.problem = error.detail
         dead = isinstance(error, EngineUnreached)
         now = time.monotonic()
-        self._set(
-            member, failed(member.health, now, self._settings.pool, random.random(), dead=dead)
-        )
+        self._set(member, failed(member.health, now, self._limits, random.random(), dead=dead))
 
     async def _run(self) -> None:
         while True:
@@ -142,13 +144,13 @@ class Upkeep:
         """Until the next probe, or the end of the first ejection where that is sooner."""
         now = time.monotonic()
         ejected = [m.health.until - now for m in self._members.values() if _is_out(m.health)]
-        return max(0.05, min([self._settings.pool.probe_s, *ejected]))
+        return max(0.05, min([self._limits.probe_s, *ejected]))
 
     async def _look_up(self) -> None:
-        pool = self._settings.pool
-        self._resolve_at = time.monotonic() + (pool.resolve_s if pool.resolve else float("inf"))
+        resolve = self._settings.resolve
+        self._resolve_at = time.monotonic() + (self._limits.resolve_s if resolve else math.inf)
         try:
-            found = await addresses([URL(url) for url in self._settings.urls], pool.resolve)
+            found = await addresses([URL(url) for url in self._settings.urls], resolve)
             self.problem = None
         except EngineFailure as error:
             self.problem = error.detail  # the workers known so far stay

@@ -13,6 +13,7 @@ from yarl import URL
 from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.pool.admission import Admission
+from service.engines.pool.limits import PoolLimits
 from service.engines.pool.member import Health, Member, Profile
 from service.engines.pool.queue import Waiter
 
@@ -30,11 +31,10 @@ class World:
     def __init__(self, *members: Member, **pool: Any) -> None:
         self.members = {member.name: member for member in members}
         self.flights: list[tuple[str, int]] = []
-        settings = EngineSettings.model_validate(
-            {"kind": "vllm", "urls": ["http://a:80"], "pool": {"max_per_worker": 1, **pool}}
-        )
+        settings = EngineSettings.model_validate({"kind": "vllm", "urls": ["http://a:80"]})
+        limits = PoolLimits(**{"per_worker": 1, **pool})
         self.admission = Admission(
-            "e", settings, self.members, lambda *flight: self.flights.append(flight)
+            "e", settings, self.members, lambda *flight: self.flights.append(flight), limits
         )
 
     @asynccontextmanager
@@ -104,16 +104,16 @@ async def test_a_caller_that_leaves_as_it_is_sent_gives_its_place_back() -> None
 
 
 async def test_too_many_wait() -> None:
-    world = World(member("a"), max_waiting=0)
+    world = World(member("a"), waiting=0)
 
     async with world.taken(Waiter("first")):
-        with pytest.raises(Overloaded, match="max_waiting"):
+        with pytest.raises(Overloaded, match="calls are waiting"):
             async with world.taken(Waiter("second")):
                 pass
 
 
 async def test_it_took_too_long() -> None:
-    world = World(member("a"), max_wait_s=0.01)
+    world = World(member("a"), wait_s=0.01)
 
     async with world.taken(Waiter("first")):
         with pytest.raises(Overloaded, match=r"no worker .* became free within 0.01 s"):
@@ -123,7 +123,7 @@ async def test_it_took_too_long() -> None:
 
 
 async def test_a_worker_gets_only_what_it_serves() -> None:
-    world = World(member("a", "base"), member("b", "base", "adapter"), max_per_worker=5)
+    world = World(member("a", "base"), member("b", "base", "adapter"), per_worker=5)
 
     for _ in range(3):
         async with world.taken(Waiter("q", model="adapter")) as name:
@@ -156,7 +156,7 @@ async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
 
 
 async def test_what_failed_a_call_is_avoided_while_there_are_others() -> None:
-    world = World(member("a"), member("b"), max_per_worker=5)
+    world = World(member("a"), member("b"), per_worker=5)
 
     async with world.taken(Waiter("q", avoid=frozenset({"a:80"}))) as name:
         assert name == "b:80"
@@ -165,12 +165,12 @@ async def test_what_failed_a_call_is_avoided_while_there_are_others() -> None:
 
 
 async def test_the_limit_over_all_workers_holds() -> None:
-    world = World(member("a"), member("b"), member("c"), max_per_worker=5, max_wait_s=0.01)
+    world = World(member("a"), member("b"), member("c"), per_worker=5, wait_s=0.01)
     settings = EngineSettings.model_validate(
-        {"kind": "vllm", "urls": ["http://a:80"], "max_concurrency": 2,
-         "pool": {"max_wait_s": 0.01}}
-    )  # fmt: skip
-    world.admission = Admission("e", settings, world.members, lambda *_: None)
+        {"kind": "vllm", "urls": ["http://a:80"], "max_concurrency": 2}
+    )
+    limits = PoolLimits(wait_s=0.01)
+    world.admission = Admission("e", settings, world.members, lambda *_: None, limits)
 
     async with world.taken(Waiter("p")), world.taken(Waiter("q")):
         with pytest.raises(Overloaded):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.core.settings import PoolSettings
+from service.engines.pool.limits import PoolLimits
 from service.engines.pool.member import (
     LONGEST_EJECTION_S,
     Health,
@@ -12,7 +12,7 @@ from service.engines.pool.member import (
     succeeded,
 )
 
-RULES = PoolSettings(eject_after=3, eject_s=1.0, forgive_s=60.0, slow_start_s=10.0)
+RULES = PoolLimits(eject_after=3, eject_s=1.0, forgive_s=60.0, slow_start_s=10.0)
 
 
 def test_a_worker_is_used_once_it_said_what_it_serves() -> None:
@@ -80,4 +80,4 @@ def test_a_new_worker_starts_small() -> None:
     assert share(health, 100.0, RULES) == 0.1
     assert 0.5 < share(health, 105.0, RULES) < 0.6
     assert share(health, 200.0, RULES) == 1.0
-    assert share(health, 100.0, PoolSettings(slow_start_s=0)) == 1.0
+    assert share(health, 100.0, PoolLimits(slow_start_s=0)) == 1.0

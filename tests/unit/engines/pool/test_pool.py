@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -14,6 +15,8 @@ from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, complete
 from service.engines.factory import open_generator
+from service.engines.pool import limits
+from service.engines.pool.limits import PoolLimits
 from service.engines.pool.pool import PoolGenerator
 from tests.stubs.openai_server import StubServer
 
@@ -50,9 +53,10 @@ async def pool_of(
 ) -> AsyncIterator[PoolGenerator]:
     settings = EngineSettings.model_validate(
         {"kind": "vllm", "urls": [server.url for server in servers], "timeout_s": 5.0,
-         "pool": {**QUICK, **(pool or {})}, **more}
+         **more}
     )  # fmt: skip
-    made = open_generator("workers", settings, seen or Seen())  # type: ignore[arg-type]
+    with mock.patch.object(limits, "LIMITS", PoolLimits(**QUICK | (pool or {}))):
+        made = open_generator("workers", settings, seen or Seen())  # type: ignore[arg-type]
     assert isinstance(made, PoolGenerator)
     try:
         yield made
