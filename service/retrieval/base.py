@@ -60,8 +60,6 @@ class Retriever(Protocol):
 
     async def search(self, request: SearchRequest) -> SearchResult: ...
 
-    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]: ...
-
     async def check_request(self, collection: str | None, filter: Filter) -> str:
         """Validate a request before any work. Returns the resolved collection name.
 

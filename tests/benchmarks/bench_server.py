@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -64,9 +64,6 @@ class StubRetriever:
 
     async def search(self, request: SearchRequest) -> SearchResult:
         return self._result
-
-    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
-        return [self._result for _ in requests]
 
     async def check_request(self, collection: str | None, filter: Filter) -> str:
         return collection or "sample"

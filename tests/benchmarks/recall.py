@@ -78,7 +78,7 @@ async def rankings(
     stores: EmbeddedStores, asked: Sequence[Question], retriever: Name, depth: int
 ) -> dict[str, Ranking]:
     requests = [SearchRequest(each.text, depth, NAME, retriever) for each in asked]
-    results = await stores.retriever.search_many(requests)
+    results = [await stores.retriever.search(request) for request in requests]
     return {each.text: result.passages for each, result in zip(asked, results, strict=True)}
 
 

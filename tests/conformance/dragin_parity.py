@@ -130,9 +130,6 @@ class WordRetriever:
         found = enumerate(self.best(request.query, request.top_k), 1)
         return SearchResult(tuple(ScoredPassage(p, rank, 1 / rank) for rank, p in found))
 
-    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
-        return [await self.search(request) for request in requests]
-
     async def check_request(self, collection: str | None, filter: Filter) -> str:
         return "sample"
 

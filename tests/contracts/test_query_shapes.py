@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, get_args
 from unittest.mock import ANY
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.core.concurrency import gather
 from service.retrieval.base import TIE_BREAKER, QueryShape, Retriever, SearchRequest
 from tests.contracts.stores import WORLDS
 from tests.contracts.worlds import world
@@ -125,7 +127,7 @@ async def test_searches_together_are_searches_alone(
         for number, (word, other) in enumerate(zip(WORDS * 3, reversed(WORDS * 3), strict=True))
     ]  # fmt: skip
     alone = [await retriever.search(request) for request in requests]
-    assert await retriever.search_many(requests) == alone
+    assert await gather([partial(retriever.search, each) for each in requests]) == alone
     assert any(result.passages for result in alone)
 
 

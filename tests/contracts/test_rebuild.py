@@ -17,7 +17,7 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.collections import rebuild
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import Report
+from service.retrieval.collections.check import CheckReport
 from service.retrieval.embedding import Vector
 from service.retrieval.ingest.documents import Record, parse_document
 from service.retrieval.ingest.pipeline import ingest_documents
@@ -214,7 +214,7 @@ async def test_questions_are_answered_while_it_is_repaired(
     async with opened(world.data, world.backends) as collections:
         await filled(collections)
         await world.lose(collections)
-    halt, reports = Halt(), list[Report]()
+    halt, reports = Halt(), list[CheckReport]()
 
     def halting(payload: Any, parts: int) -> Record:
         halt.stand()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.core.concurrency import gather
 from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest, NotFound
 from service.retrieval.base import Retriever, SearchRequest
@@ -163,7 +165,7 @@ async def test_words_are_stemmed_and_folded(retriever: Retriever) -> None:
     assert set(ids(await hits(retriever, "Bellíni", retriever="bm25"))) == {"norma", "bellini"}
 
 
-async def test_search_many_is_search_in_order(retriever: Retriever) -> None:
+async def test_concurrent_searches_are_searches_alone(retriever: Retriever) -> None:
     kinds: Any = ({}, {"kind": ("work", "place")})
     requests = [
         SearchRequest(query, 2, "default", retriever, kind, frozenset({"etna"}))
@@ -171,9 +173,8 @@ async def test_search_many_is_search_in_order(retriever: Retriever) -> None:
         for retriever in RETRIEVERS
         for kind in kinds
     ]
-    many = await retriever.search_many(requests)
-    assert many == [await retriever.search(request) for request in requests]
-    assert await retriever.search_many([]) == []
+    together = await gather([partial(retriever.search, request) for request in requests])
+    assert together == [await retriever.search(request) for request in requests]
 
 
 async def test_requests_are_checked(retriever: Retriever) -> None:

@@ -4,11 +4,13 @@ compared, repaired and searched."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 import pytest
 
+from service.core.concurrency import gather
 from service.core.errors import StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
@@ -80,7 +82,7 @@ async def test_compared_and_repaired_within_its_limits(
             found = await retriever.search(request)
             assert (len(found.passages), found.missing) == (request.top_k, ())
         five = [SearchRequest(f"volcano {n}", 10, NAME, "dense") for n in range(5)]
-        together = await retriever.search_many(five)
+        together = await gather([partial(retriever.search, request) for request in five])
         assert together == [await retriever.search(request) for request in five]
     finally:
         await collections.aclose()

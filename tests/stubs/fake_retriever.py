@@ -48,9 +48,6 @@ class FakeRetriever:
         hits = [ScoredPassage(p, rank, 1 / rank) for rank, p in enumerate(found, 1)]
         return SearchResult(tuple(hits[: request.top_k]), self.missing)
 
-    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
-        return [await self.search(request) for request in requests]
-
     async def check_request(self, collection: str | None, filter: Filter) -> str:
         name = collection or ("default" if "default" in self.collections else "sample")
         if name not in self.collections:

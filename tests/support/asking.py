@@ -45,9 +45,6 @@ class ScriptedRetriever:
         scored = [ScoredPassage(p, rank, 1.0 / rank) for rank, p in enumerate(left, 1)]
         return SearchResult(tuple(scored), self.missing)
 
-    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
-        return [await self.search(request) for request in requests]
-
     async def check_request(self, collection: str | None, filter: Filter) -> str:
         return collection or "sample"
 

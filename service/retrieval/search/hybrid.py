@@ -7,12 +7,11 @@ the only one requested: RetrievalFailure (METHODS.md §6 #5).
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import partial
 from typing import NamedTuple
 
 from service.core.concurrency import gather
-from service.core.domain import RetrieverName, ScoredPassage
 from service.core.errors import InvalidRequest, RetrievalFailure
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import (
@@ -32,8 +31,7 @@ from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.observer import SearchObserver, Silent
 from service.retrieval.search.sides import Side, Sides
 
-# Each side is asked for more than top_k: a passage both sides know of may stand below the cut of
-# one of them.
+# Each side returns more than top_k: a passage that both sides find may be below the cut of one.
 DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
 
@@ -41,11 +39,9 @@ INCOMPLETE = "index-incomplete"
 LOST_BEFORE = "it failed earlier in this question and is not searched again"
 NOTHING = SearchResult(())
 
-Requests = Sequence[SearchRequest]
-
 
 class _Found(NamedTuple):
-    """`whole`: nothing was out, so it may be remembered."""
+    """`whole`: nothing was unavailable, so that the result may be cached."""
 
     result: SearchResult
     whole: bool
@@ -85,27 +81,16 @@ class HybridRetriever:
         return name
 
     async def search(self, request: SearchRequest) -> SearchResult:
-        (result,) = await self.search_many([request])
-        return result
-
-    async def search_many(self, requests: Requests) -> list[SearchResult]:
-        """Results in order. Those of one collection and retriever go together: one batch of
-        embeddings, one request to each store. Any that fails cancels the others."""
-        groups: dict[tuple[str, RetrieverName, frozenset[SideName], bool], list[int]] = {}
-        for index, request in enumerate(requests):
-            if request.query.strip() and request.top_k > 0:
-                group = (request.collection, request.retriever, request.without, request.probe)
-                groups.setdefault(group, []).append(index)
-        calls = [
-            partial(self._together, [requests[index] for index in indices])
-            for indices in groups.values()
-        ]
-        found = await gather(calls)
-        results = [NOTHING] * len(requests)
-        for indices, own in zip(groups.values(), found, strict=True):
-            for index, result in zip(indices, own, strict=True):
-                results[index] = result
-        return results
+        if not request.query.strip() or request.top_k < 1:
+            return NOTHING
+        async with self._catalog.lend(request.collection) as stores:
+            key = _key(request, stores)
+            if key is not None and (known := self._results.get(key)) is not None:
+                return known
+            found = await self._searched(request, stores)
+            if key is not None and found.whole:
+                self._results.put(key, found.result)
+            return found.result
 
     async def warm(self, collection: str | None = None) -> None:
         """Open the collection and load the models, so that no question waits for them."""
@@ -123,65 +108,44 @@ class HybridRetriever:
         await self._sides.aclose()
         await self._catalog.aclose()
 
-    async def _together(self, requests: Requests) -> list[SearchResult]:
-        """Of one group; what is remembered is not searched."""
-        async with self._catalog.lend(requests[0].collection) as stores:
-            keys = [_key(request, stores) for request in requests]
-            known = [self._results.get(key) if key is not None else None for key in keys]
-            absent = [index for index, result in enumerate(known) if result is None]
-            if absent:
-                fresh = await self._searched([requests[index] for index in absent], stores)
-                for index, found in zip(absent, fresh, strict=True):
-                    known[index] = found.result
-                    if (key := keys[index]) is not None and found.whole:
-                        self._results.put(key, found.result)
-            return [result for result in known if result is not None]
+    async def _searched(self, request: SearchRequest, stores: OpenCollection) -> _Found:
+        until = time.monotonic() + request.within_s
+        if request.retriever == "hybrid":
+            return await self._both(request, stores, until)
+        return await self._one(request, stores, until)
 
-    async def _searched(self, requests: Requests, stores: OpenCollection) -> list[_Found]:
-        until = time.monotonic() + min(request.within_s for request in requests)
-        if requests[0].retriever == "hybrid":
-            return await self._both(requests, stores, until)
-        return await self._one(requests, stores, until)
-
-    async def _one(self, requests: Requests, stores: OpenCollection, until: float) -> list[_Found]:
-        name: SideName = "bm25" if requests[0].retriever == "bm25" else "dense"
-        queries = [_store_query(each, each.top_k) for each in requests]
-        side = await self._side(name, requests[0], queries, stores, until)
+    async def _one(self, request: SearchRequest, stores: OpenCollection, until: float) -> _Found:
+        name: SideName = "bm25" if request.retriever == "bm25" else "dense"
+        side = await self._side(name, request, request.top_k, stores, until)
         if side.failure is not None:
             raise RetrievalFailure(f"{name} is unavailable: {side.failure}")
         missing = _incomplete(stores)
-        return [_Found(SearchResult(tuple(hits), missing), not missing) for hits in side.hits]
+        return _Found(SearchResult(tuple(side.hits), missing), not missing)
 
-    async def _both(self, requests: Requests, stores: OpenCollection, until: float) -> list[_Found]:
-        queries = [_store_query(each, self._depth(each)) for each in requests]
+    async def _both(self, request: SearchRequest, stores: OpenCollection, until: float) -> _Found:
+        depth = self._depth(request)
         bm25, dense = await gather(
             [
-                partial(self._side, "bm25", requests[0], queries, stores, until),
-                partial(self._side, "dense", requests[0], queries, stores, until),
+                partial(self._side, "bm25", request, depth, stores, until),
+                partial(self._side, "dense", request, depth, stores, until),
             ]
         )
-        missing = (*_out(bm25, dense), *_incomplete(stores))
-        none: list[list[ScoredPassage]] = [[]] * len(requests)
-        rankings = zip(requests, bm25.hits or none, dense.hits or none, strict=True)
-        calls = [
-            partial(self._fused, request, lexical, semantic, missing, until)
-            for request, lexical, semantic in rankings
-        ]
-        return await gather(calls)
+        missing = (*_unavailable(bm25, dense), *_incomplete(stores))
+        return await self._fused(request, bm25.hits, dense.hits, missing, until)
 
     async def _side(
         self,
         name: SideName,
         request: SearchRequest,
-        queries: Sequence[StoreQuery],
+        top_k: int,
         stores: OpenCollection,
         until: float,
     ) -> Side:
-        """One side's answer to the queries of a group, of which `request` is one."""
         if name in request.without:
             return Side(failure=LOST_BEFORE)
+        query = StoreQuery(request.query, top_k, (), request.filter, request.exclude, request.shape)
         ask = self._sides.bm25 if name == "bm25" else self._sides.dense
-        return await ask(queries, stores, until, request.probe)
+        return await ask(query, stores, until, request.probe)
 
     async def _fused(
         self,
@@ -204,12 +168,8 @@ class HybridRetriever:
         return max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, wanted)
 
 
-def _store_query(request: SearchRequest, top_k: int) -> StoreQuery:
-    return StoreQuery(request.query, top_k, (), request.filter, request.exclude, request.shape)
-
-
-def _out(bm25: Side, dense: Side) -> tuple[str, ...]:
-    """Names of the sides that are out. Raises RetrievalFailure where both are."""
+def _unavailable(bm25: Side, dense: Side) -> tuple[str, ...]:
+    """Return the names of the unavailable sides. Raises RetrievalFailure if both are."""
     sides = {"bm25": bm25, "dense": dense}
     failures = {name: side.failure for name, side in sides.items() if side.failure is not None}
     if len(failures) == len(sides):
@@ -224,8 +184,9 @@ def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
 
 
 def _key(request: SearchRequest, stores: OpenCollection) -> Hashable:
-    """All that a result depends on; None where contents may change unseen, and of a probe. Values
-    of a filter go by type too: True and 1 are equal in Python, but not to a filter."""
+    """Return everything that a result depends on; None if contents may change unnoticed, and for a
+    probe. The values of a filter have their types: True and 1 are equal in Python, but not to a
+    filter."""
     if stores.version is None or request.probe:
         return None
     wanted = tuple(

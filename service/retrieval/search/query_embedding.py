@@ -1,4 +1,4 @@
-"""Vectors of queries: remembered, and those of concurrent questions embedded together."""
+"""Vectors of queries: cached, and computed in batches for concurrent questions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ QueryVector = Sequence[float]  # kept as 32-bit floats, an eighth of a list's me
 
 
 class QueryEmbedding:
-    """The queries of one call that are not remembered go to the embedder as one batch.
-
-    A single one goes with those of other calls: with those of the same turn of the event loop,
-    and while a batch is under way, with those of the next `embedding.window_s`.
-    """
+    """Embeds queries in batches: those of one turn of the event loop, and while a batch is being
+    embedded, those of the next `embedding.window_s`."""
 
     def __init__(
         self,
@@ -39,26 +36,16 @@ class QueryEmbedding:
             self._embed, settings.embedding.batch, settings.embedding.window_s
         )
 
-    async def vectors(
-        self, texts: Sequence[str], until: float, probe: bool = False
-    ) -> list[QueryVector]:
-        """In the order of `texts`; a `probe` remembers nothing. Raises as `Guard.call` does."""
+    async def vector(self, text: str, until: float, probe: bool = False) -> QueryVector:
+        """Return the vector of a query. A `probe` caches nothing. Raises as `Guard.call` does."""
         if probe:
-            return list(await self._guard.probe(partial(self._embed, texts), until))
-        model = self._embedder.contract.model
-        known = {text: self._cache.get((model, text)) for text in texts}
-        absent = [text for text, vector in known.items() if vector is None]
-        if absent:
-            fresh = await self._guard.call(partial(self._fresh, absent), until)
-            for text, made in zip(absent, fresh, strict=True):
-                known[text] = made
-                self._cache.put((model, text), made)
-        return [vector for text in texts if (vector := known[text]) is not None]
-
-    async def _fresh(self, texts: Sequence[str]) -> Sequence[QueryVector]:
-        if len(texts) == 1:
-            return [await self._batcher.ask(texts[0])]
-        return await self._embed(texts)
+            return (await self._guard.probe(partial(self._embed, [text]), until))[0]
+        key = self._embedder.contract.model, text
+        known = self._cache.get(key)
+        if known is None:
+            known = await self._guard.call(partial(self._batcher.ask, text), until)
+            self._cache.put(key, known)
+        return known
 
     async def _embed(self, texts: Sequence[str]) -> list[QueryVector]:
         return [array("f", vector) for vector in await self._embedder.embed_queries(texts)]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
 
-from service.core.concurrency import gather
 from service.core.domain import ScoredPassage
 from service.core.errors import RevelatorError
 from service.core.settings import RetrievalSettings
@@ -20,16 +19,14 @@ from service.retrieval.search.guard import Guard
 from service.retrieval.search.observer import SearchObserver
 from service.retrieval.search.query_embedding import QueryEmbedding
 
-Hits = list[ScoredPassage]
-
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The result of one retriever: hits per query, or why it is unavailable."""
+    """The result of one side: its ranking, or why it is unavailable."""
 
-    hits: Sequence[Hits] = field(default_factory=list)
+    hits: Sequence[ScoredPassage] = ()
     failure: str | None = None
 
 
@@ -52,15 +49,15 @@ class Sides:
         self._embedding = QueryEmbedding(embedder, guard, settings, observer)
 
     async def bm25(
-        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float, probe: bool
+        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
     ) -> Side:
         try:
-            return Side(await self._ask(stores.bm25, queries, until, probe))
+            return Side(await self._ask(stores.bm25, query, until, probe))
         except RevelatorError as error:
             return Side(failure=error.detail)
 
     async def dense(
-        self, queries: Sequence[StoreQuery], stores: OpenCollection, until: float, probe: bool
+        self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
     ) -> Side:
         """Search the dense side. Refuses a collection whose vectors are not comparable to the
         embedder's."""
@@ -69,12 +66,8 @@ class Sides:
             _log.warning("vectors_not_comparable", why=apart)
             return Side(failure=f"the vectors were made with other embedding settings: {apart}")
         try:
-            texts = [query.text for query in queries]
-            vectors = await self._embedding.vectors(texts, until, probe)
-            asked = [
-                replace(query, vector=vector)
-                for query, vector in zip(queries, vectors, strict=True)
-            ]
+            vector = await self._embedding.vector(query.text, until, probe)
+            asked = replace(query, vector=vector)
             return Side(await self._ask(stores.dense, asked, until, probe))
         except RevelatorError as error:
             return Side(failure=error.detail)
@@ -84,15 +77,12 @@ class Sides:
             await guard.aclose()
 
     async def _ask(
-        self, store: SearchStore, queries: Sequence[StoreQuery], until: float, probe: bool
-    ) -> list[Hits]:
-        """Several queries are one call: they begin in one turn of the event loop, in which a
-        store on a server sends them together. One that fails fails them all."""
-        calls = [partial(store.search, query) for query in queries]
-        guard = self._guard(store.backend)
+        self, store: SearchStore, query: StoreQuery, until: float, probe: bool
+    ) -> Sequence[ScoredPassage]:
+        guard, search = self._guard(store.backend), partial(store.search, query)
         if probe:
-            return await guard.probe(partial(gather, calls), until)
-        found = await guard.call(partial(gather, calls), until)
+            return await guard.probe(search, until)
+        found = await guard.call(search, until)
         self.answered = time.monotonic()
         return found
 

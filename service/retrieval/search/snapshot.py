@@ -50,20 +50,13 @@ class SnapshotRetriever:
         await self._stack.aclose()
 
     async def search(self, request: SearchRequest) -> SearchResult:
-        (result,) = await self.search_many([request])
-        return result
-
-    async def search_many(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
-        held = [await self._of_held(each) for each in requests]
         try:
-            results = await self._retriever.search_many(held)
+            result = await self._retriever.search(await self._of_held(request))
         except RetrievalFailure:
-            if len({(each.collection, each.retriever) for each in requests}) == 1:
-                self._lose(requests[0], SIDES_OF[requests[0].retriever])
+            self._lose(request, SIDES_OF[request.retriever])
             raise
-        for request, result in zip(requests, results, strict=True):
-            self._lose(request, result.missing)
-        return results
+        self._lose(request, result.missing)
+        return result
 
     def _lose(self, request: SearchRequest, missing: Sequence[str]) -> None:
         """Remember the sides that a search missed."""

@@ -3,11 +3,13 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
+from service.core.concurrency import gather
 from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -152,30 +154,21 @@ async def test_cancelling_leaves_at_once() -> None:
     assert time.perf_counter() - started < 30
 
 
-async def test_search_many_keeps_order_and_fails_as_one() -> None:
-    world = World()
-    requests = [SearchRequest("q", n, "c", "bm25") for n in (1, 2, 0)]
-    results = await world.retriever.search_many(requests)
-    assert [len(result.passages) for result in results] == [1, 2, 0]
-    world.bm25.breaks()
-    with pytest.raises(RetrievalFailure):
-        await world.retriever.search_many(requests)
-
-
-async def test_search_many_embeds_once_and_asks_each_store_in_one_turn() -> None:
+async def test_concurrent_questions_are_embedded_together_and_do_not_mix() -> None:
     world = World()
     requests = [SearchRequest(query, 2, "c") for query in ("one", "two", "one")]
     requests.insert(1, SearchRequest("three", 1, "c", "dense"))
-    results = await world.retriever.search_many(requests)
-    assert [len(result.passages) for result in results] == [2, 1, 2, 2]
+    requests.append(SearchRequest("four", 0, "c"))
+    results = await gather([partial(world.retriever.search, request) for request in requests])
+    assert [len(result.passages) for result in results] == [2, 1, 2, 2, 0]
     assert results[0] == results[2] == results[3]
-    assert sorted(world.embedder.queries, key=len) == [["three"], ["one", "two"]]
+    # A hybrid search starts its sides a turn of the event loop later.
+    assert sorted(world.embedder.queries, key=len) == [["three"], ["one", "two", "one"]]
     assert [query.text for query in world.bm25.queries] == ["one", "two", "one"]
     assert len(world.dense.queries) == 4
     world.dense.breaks()
-    results = await world.retriever.search_many([requests[0], requests[2]])
-    assert [result.missing for result in results] == [("dense",), ("dense",)]
-    assert await world.retriever.search_many([]) == []
+    calls = [partial(world.retriever.search, requests[index]) for index in (0, 2)]
+    assert [result.missing for result in await gather(calls)] == [("dense",), ("dense",)]
 
 
 async def test_a_side_that_takes_longer_than_the_question_allows_is_out() -> None:
