@@ -163,7 +163,12 @@ async def test_concurrent_questions_are_embedded_together_and_do_not_mix() -> No
     assert [len(result.passages) for result in results] == [2, 1, 2, 2, 0]
     assert results[0] == results[2] == results[3]
     assert len(world.embedder.queries) == 2
-    assert sorted(sum(world.embedder.queries, [])) == ["one", "one", "three", "two"]
+    assert sorted(text for batch in world.embedder.queries for text in batch) == [
+        "one",
+        "one",
+        "three",
+        "two",
+    ]
     assert [query.text for query in world.bm25.queries] == ["one", "two", "one"]
     assert len(world.dense.queries) == 4
     world.dense.breaks()
