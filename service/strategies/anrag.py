@@ -12,7 +12,7 @@ from service.core.errors import LimitReached
 from service.prompts.templates import PassageText
 from service.retrieval.base import SearchResult
 from service.strategies.base import Outcome
-from service.strategies.revelator.reading import write_answer
+from service.strategies.revelator.generation import write_answer
 from service.strategies.revelator.relevance import Verdict, judge_relevance
 
 TOP_K: Final = 3

@@ -13,7 +13,7 @@ from service.core.errors import LimitReached
 from service.prompts.templates import Pair
 from service.strategies.anrag import retrieve_and_answer
 from service.strategies.base import Outcome
-from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
+from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import RETRY_TEMPERATURE, judge_ending, refine
 
 MAX_STEPS: Final = 5

@@ -12,7 +12,7 @@ from service.core.concurrency import gather
 from service.core.errors import LimitReached
 from service.prompts.templates import NO_ANSWER, Pair
 from service.strategies.base import Loop, Outcome
-from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
+from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import Decomposition as Parts
 from service.strategies.revelator.roles import decompose
 

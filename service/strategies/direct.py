@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.answer.inquiry import Scope
 from service.strategies.base import Outcome
-from service.strategies.revelator.reading import PROSE_TOKENS, write_answer
+from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 
 
 async def handle_direct(scope: Scope, question: str) -> Outcome:

@@ -11,7 +11,7 @@ from service.core.domain import StoppedBy
 from service.prompts.templates import PassageText
 from service.strategies.anrag import Anrag
 from service.strategies.base import Outcome
-from service.strategies.revelator.reading import write_answer
+from service.strategies.revelator.generation import write_answer
 
 TOKENS_PER_LETTER: Final = 0.3  # more than of English prose, to be safe
 ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the answer

@@ -36,8 +36,8 @@ from service.engines.base import GenerationRequest, Generator, Message, complete
 from service.engines.factory import open_generator
 from service.evaluation.metrics import exact_match, f1
 from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
+from service.strategies.revelator.generation import ANSWER_TOKENS
 from service.strategies.revelator.parsing import parse_route, read_answer
-from service.strategies.revelator.reading import ANSWER_TOKENS
 from service.strategies.revelator.roles import ROUTE_LABELS, label_request
 from service.workshop.facts.corpora import Paragraph, load_passages, read_lines
 from service.workshop.facts.names import Names

@@ -16,7 +16,7 @@ from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest, SearchResult
-from service.strategies.efficientrag.options import OFFICIAL, PROFILES
+from service.strategies.efficientrag.decisions import OFFICIAL, PROFILES
 from service.strategies.pipeline import answer_stream, collect
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 

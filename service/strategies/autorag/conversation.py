@@ -1,4 +1,4 @@
-"""The loop `autorag` (METHODS.md §2.2): `Plan` decides, this makes the calls, `Record` shows them.
+"""The loop `autorag` (METHODS.md §2.2): `Policy` decides, this makes the calls, `Record` shows them.
 
 Each retrieval is a step `retrieve`: `thought` and `query` of the turn that asked for it (and that
 turn's call), `passages`, all kept since nobody judges; its `answer` is the reasoning of the turn
@@ -26,7 +26,7 @@ from service.strategies.autorag.decisions import (
     Conclude,
     GiveUp,
     Imagine,
-    Plan,
+    Policy,
     Remind,
     Search,
 )
@@ -72,7 +72,7 @@ class Autorag:
         form = ANYWHERE if tuned else AT_LINES
         conversation = _Conversation(
             inquiry=inquiry,
-            plan=Plan(
+            policy=Policy(
                 question.strip(),
                 most,
                 parametric,
@@ -95,7 +95,7 @@ class _Conversation:
     came after it; `wrong`: the newest turn, which was not in the form."""
 
     inquiry: Inquiry
-    plan: Plan
+    policy: Policy
     tuned: bool
     dialogue: Dialogue
     record: Record
@@ -117,7 +117,7 @@ class _Conversation:
             self.stopped_by = limit.stopped_by
         if not self.ended:
             await self._last_words()
-        if read_answer(self.record.answer, self.plan.question).declined:
+        if read_answer(self.record.answer, self.policy.question).declined:
             await self.record.decline()
         return Outcome(await self.record.close(), self.stopped_by)
 
@@ -132,7 +132,7 @@ class _Conversation:
     def _unfounded(self) -> bool:
         """Retrieved, found nothing at all, and the service abstains then."""
         abstains = self.inquiry.settings.answers.no_evidence == "abstain"
-        return abstains and self.plan.retrieved > 0 and not self.seen
+        return abstains and self.policy.retrieved > 0 and not self.seen
 
     async def _cycle(self) -> None:
         """One turn, and the document it asks for."""
@@ -152,14 +152,14 @@ class _Conversation:
     async def _turn(self, final: bool = False) -> None:
         """Let the model speak and decide what follows; an answer is shown as it comes."""
         request, call = self._turn_request(), self.record.call()
-        stream = TurnStream(self.plan.form)
+        stream = TurnStream(self.policy.form)
 
         async def show(event: BaseEvent) -> None:
             nonlocal stream
             if isinstance(event, Token):
                 await self._show(stream.feed(event.text), stream.text)
             else:
-                stream = TurnStream(self.plan.form)
+                stream = TurnStream(self.policy.form)
                 await self.record.restart()
 
         try:
@@ -168,7 +168,7 @@ class _Conversation:
             self.record.owed = self.record.owed.plus(call.usage)
         await self._show(stream.finish(), stream.text)
         self.dialogue.learn(request.messages, call.usage.prompt_tokens)
-        self.action = self.plan.decide(stream.text, self.dialogue.shown, cut=call.cut)
+        self.action = self.policy.decide(stream.text, self.dialogue.shown, cut=call.cut)
         if isinstance(self.action, Remind):
             self.wrong = stream.text
             await self.record.restart()
@@ -178,14 +178,14 @@ class _Conversation:
         self._flag_cut(call, stream.text)
 
     def _turn_request(self) -> GenerationRequest:
-        most = self.plan.max_tokens
+        most = self.policy.max_tokens
         served = self.inquiry.roles.reader.generator.capabilities.context_tokens
         context = min(CONTEXT_TOKENS, served or CONTEXT_TOKENS)
         messages = self.dialogue.fitted(context - most)
         if messages != self.dialogue.messages and self.record.step:
             self.record.step.flag("shortened")
         if self.wrong is not None:
-            templates, first = self.inquiry.roles.reader.templates, not self.plan.retrieved
+            templates, first = self.inquiry.roles.reader.templates, not self.policy.retrieved
             messages = [*messages, *reminder(templates, self.wrong, first=first)]
         stop = () if self.tuned else FEW_SHOT_STOPS
         return GenerationRequest(messages=tuple(messages), max_tokens=most, stop=stop)
@@ -198,7 +198,7 @@ class _Conversation:
             elif piece.kind == "draft":
                 await self.record.draft(piece.text)
             elif not self._unfounded:
-                await self._answer(piece.text, read_turn(text, self.plan.form).thought)
+                await self._answer(piece.text, read_turn(text, self.policy.form).thought)
 
     async def _answer(self, text: str, thought: str | None) -> None:
         """More of the answer, written after `thought`; without passages it is closed-book."""
@@ -215,7 +215,7 @@ class _Conversation:
         if asked_again and isinstance(self.action, Search):
             self.action = replace(self.action, repaired=True)
         self.thought = (
-            None if isinstance(self.action, GiveUp) else read_turn(text, self.plan.form).thought
+            None if isinstance(self.action, GiveUp) else read_turn(text, self.policy.form).thought
         )
         if self.seen:
             self.finding = self.thought
@@ -247,9 +247,9 @@ class _Conversation:
         step = await self.record.open("retrieve", self.record.question, self.thought)
         if search.repaired:
             step.flag("repaired")
-        if self.plan.shortened:
+        if self.policy.shortened:
             step.flag("shortened")
-        if self.plan.echoed:
+        if self.policy.echoed:
             step.flag("prompt_example")
         top_k = self.inquiry.request.top_k or self.inquiry.settings.autorag.limits.passages
         result = await step.search(search.query, top_k, frozenset(self.seen))
@@ -260,20 +260,20 @@ class _Conversation:
         self.seen.update({passage.passage_id: passage for passage in passages})
         bare = document_text(passage.text for passage in passages)
         text = bare if self.tuned else titled_text(passages)
-        self.dialogue.document(self.plan.document_number, text)
+        self.dialogue.document(self.policy.document_number, text)
         self.unread = bool(passages)
 
     async def _imagine(self, query: str) -> None:
         """Lines 13 and 14: the model writes the document itself."""
         step = await self.record.open("retrieve", query, self.thought)
         step.flag("closed_book")
-        if self.plan.shortened:
+        if self.policy.shortened:
             step.flag("shortened")
         templates = self.inquiry.roles.reader.templates
-        request = knowledge_request(templates, self.plan.question, query)
+        request = knowledge_request(templates, self.policy.question, query)
         await step.write("reader", request, "draft")
         await step.emit(Token(role="draft", text="\n\n"))  # its reading follows in the same step
-        self.dialogue.document(self.plan.document_number, document_text([step.written]))
+        self.dialogue.document(self.policy.document_number, document_text([step.written]))
         self.unread = True
 
     # ---- the end
@@ -299,10 +299,10 @@ class _Conversation:
         reader = self.inquiry.roles.reader
         published = self.tuned and reader.templates.has("autorag_naive")
         if published or not self.seen:
-            return naive_request(reader.templates, self.plan.question)
+            return naive_request(reader.templates, self.policy.question)
         most = reader.generator.capabilities.passages or EVIDENCE
         newest = list(self.seen.values())[-most:]
-        return evidence_request(reader.templates, self.plan.question, newest)
+        return evidence_request(reader.templates, self.policy.question, newest)
 
     async def _answer_directly(self) -> None:
         """NAIVE (line 17), which published checkpoints answer from memory; other models answer from
@@ -311,7 +311,7 @@ class _Conversation:
         step.flag("fallback_direct")
         if not self.seen:
             step.flag("closed_book")
-        if self.plan.echoed:
+        if self.policy.echoed:
             step.flag("prompt_example")
         request = self._direct_request()
         try:

@@ -54,7 +54,7 @@ Action = Search | Imagine | Conclude | GiveUp | Remind
 
 
 @dataclass(slots=True)
-class Plan:
+class Policy:
     """The pseudocode of METHODS.md §2.2: `max_retrievals` is T, `max_parametric` T^PK.
 
     Models that were not trained on the `form` are reminded of it, once (`reminds`), and also when

@@ -1,14 +1,42 @@
-"""What follows a hop (METHODS.md §4.2, lines 6 to 9; METHODS.md §6 #25); no I/O."""
+"""What an EfficientRAG loop may do, and what follows a hop (METHODS.md §4.2, lines 6 to 9;
+METHODS.md §6 #25). Pure.
+
+The options are a profile, and the settings that override it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from service.core.domain import Flag, StoppedBy
 from service.encoders.base import PassageLabel, Tag
-from service.strategies.efficientrag.options import Options
 from service.text.words import word_spans
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where the profiles differ (METHODS.md §4.2, §4.4, §6 #25).
+
+    `finishes`: FINISH is a tag of its own, else it is CONTINUE. `deduplicate`: a passage found
+    twice is read once. `stops_early`: a hop without a new passage is the last one, and so is one
+    whose next query is its own. `closed_book`: with nothing kept the reader answers all the same.
+    `official`: the reader is asked as the paper's is.
+    """
+
+    finishes: bool = False
+    deduplicate: bool = False
+    stops_early: bool = False
+    closed_book: bool = True
+    official: bool = True
+
+
+OFFICIAL: Final = Options()
+SERVICE: Final = Options(
+    finishes=True, deduplicate=True, stops_early=True, closed_book=False, official=False
+)
+PROFILES: Final = {"official": OFFICIAL, "service": SERVICE}
 
 
 @dataclass(frozen=True, slots=True)

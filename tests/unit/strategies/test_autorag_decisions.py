@@ -8,7 +8,7 @@ from service.strategies.autorag.decisions import (
     Conclude,
     GiveUp,
     Imagine,
-    Plan,
+    Policy,
     Remind,
     Search,
     is_looping,
@@ -24,7 +24,7 @@ ANSWERS = "Intermediate Answer_1: Found.\n\nFinal Answer: X"
 
 
 def test_both_phases_and_the_direct_answer() -> None:
-    plan = Plan("Q?", max_retrievals=2, max_parametric=2)
+    plan = Policy("Q?", max_retrievals=2, max_parametric=2)
     steps = [(plan.max_tokens, plan.decide(asks(query)), plan.document_number) for query in "abcde"]
     assert steps == [
         (200, Search("a"), 1),
@@ -37,14 +37,14 @@ def test_both_phases_and_the_direct_answer() -> None:
 
 def test_the_answer_is_found_at_lines_5_10_and_15() -> None:
     for turns_before in range(5):
-        plan = Plan("Q?", max_retrievals=2, max_parametric=3)
+        plan = Policy("Q?", max_retrievals=2, max_parametric=3)
         for _ in range(turns_before):
             plan.decide(asks("a"))
         assert plan.decide(ANSWERS) == Conclude("X")
 
 
 def test_a_turn_without_marker_searches_the_question_then_the_last_query() -> None:
-    plan = Plan("Q?", max_retrievals=9, max_parametric=0)
+    plan = Policy("Q?", max_retrievals=9, max_parametric=0)
     assert plan.decide("Hm.") == Search("Q?", repaired=True)
     assert plan.decide(asks("a")) == Search("a")
     assert plan.decide("Hm.") == Search("a", repaired=True)
@@ -53,20 +53,20 @@ def test_a_turn_without_marker_searches_the_question_then_the_last_query() -> No
 
 
 def test_a_turn_without_marker_after_the_last_retrieval_gives_up() -> None:
-    plan = Plan("Q?", max_retrievals=1, max_parametric=5)
+    plan = Policy("Q?", max_retrievals=1, max_parametric=5)
     plan.decide(asks("a"))
     assert plan.decide("Hm.") == GiveUp("max_steps")
 
 
 def test_only_a_refined_query_is_imagined() -> None:
-    plan = Plan("Q?", max_retrievals=1, max_parametric=5)
+    plan = Policy("Q?", max_retrievals=1, max_parametric=5)
     plan.decide(asks("a"))
     assert plan.decide("Initial Query: b") == GiveUp("max_steps")
 
 
 def test_a_query_outweighs_an_answer_but_not_beyond_the_limit() -> None:
     both = "Final Answer: X\nRefined Query: b"
-    plan = Plan("Q?", max_retrievals=1, max_parametric=0)
+    plan = Policy("Q?", max_retrievals=1, max_parametric=0)
     assert plan.decide(both) == Search("b")
     assert plan.decide("Refined Query: b\nFinal Answer: X") == Conclude("X")
 
@@ -75,7 +75,7 @@ CUT = "Intermediate Answer_1: It is Bellini.\n\nRefined Query: birthplace of the
 
 
 def test_a_query_that_was_cut_is_none() -> None:
-    plan = Plan("Q?", 9, 9, AT_LINES)
+    plan = Policy("Q?", 9, 9, AT_LINES)
     assert plan.decide(asks("a")) == Search("a")
     assert plan.decide(CUT, cut=True) == Search("a", repaired=True)
     assert plan.decide(asks("Where was Bellini born?"), cut=True) == Search(
@@ -86,20 +86,20 @@ def test_a_query_that_was_cut_is_none() -> None:
 
 
 def test_a_cut_query_is_asked_for_again_once() -> None:
-    plan = Plan("Q?", 9, 9, AT_LINES, reminds=True)
+    plan = Policy("Q?", 9, 9, AT_LINES, reminds=True)
     assert plan.decide(CUT, cut=True) == Remind()
     assert plan.decide(CUT, cut=True) == Search("Q?", repaired=True)
 
 
 def test_no_document_is_imagined_for_a_cut_query() -> None:
-    plan = Plan("Q?", 1, 9, AT_LINES)
+    plan = Policy("Q?", 1, 9, AT_LINES)
     plan.decide(asks("a"))
     assert plan.decide(CUT, cut=True) == GiveUp("max_steps")
     assert plan.decide(f"Final Answer: X\n{CUT}", cut=True) == Conclude("X")
 
 
 def test_published_models_go_on_with_a_cut_query_and_it_is_told() -> None:
-    plan = Plan("Q?", 1, 9)
+    plan = Policy("Q?", 1, 9)
     for action in (Search, Imagine):
         assert plan.decide(CUT, cut=True) == action("birthplace of the composer Vin")
         assert plan.shortened
@@ -108,7 +108,7 @@ def test_published_models_go_on_with_a_cut_query_and_it_is_told() -> None:
 
 
 def test_a_loop_gives_up_at_once() -> None:
-    plan = Plan("Q?", max_retrievals=5, max_parametric=5)
+    plan = Policy("Q?", max_retrievals=5, max_parametric=5)
     assert plan.decide("Initial Query: 1.1.1.1.1.1") == GiveUp("answer")
 
 
@@ -143,7 +143,7 @@ def test_no_loops(text: str) -> None:
 
 
 def test_an_untuned_model_is_reminded_of_the_form_once_before_it_misses() -> None:
-    plan = Plan("Q?", max_retrievals=9, max_parametric=0, form=AT_LINES, reminds=True)
+    plan = Policy("Q?", max_retrievals=9, max_parametric=0, form=AT_LINES, reminds=True)
     assert plan.decide("Norma is an opera.") == Remind()
     assert (plan.retrieved, plan.misses) == (0, 0)
     assert plan.decide("Norma is an opera.") == Search("Q?", repaired=True)
@@ -151,12 +151,12 @@ def test_an_untuned_model_is_reminded_of_the_form_once_before_it_misses() -> Non
 
 
 def test_it_is_reminded_after_the_retrievals_too() -> None:
-    plan = Plan("Q?", max_retrievals=1, max_parametric=0, form=AT_LINES, reminds=True)
+    plan = Policy("Q?", max_retrievals=1, max_parametric=0, form=AT_LINES, reminds=True)
     assert plan.decide("Query: a") == Search("a")
     assert plan.decide("It is Bellini.") == Remind()
     assert plan.decide("Final Answer: Bellini") == Conclude("Bellini")
 
 
 def test_a_loop_is_not_asked_for_again() -> None:
-    plan = Plan("Q?", max_retrievals=1, max_parametric=0, reminds=True)
+    plan = Policy("Q?", max_retrievals=1, max_parametric=0, reminds=True)
     assert plan.decide("so " * 20) == GiveUp("answer")

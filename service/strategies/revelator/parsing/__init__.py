@@ -12,9 +12,12 @@ from service.strategies.revelator.parsing.answers import (
     read_answer,
 )
 from service.strategies.revelator.parsing.labels import parse_route, parse_verdict
-from service.strategies.revelator.parsing.parts import Decomposed, parse_decomposition
+from service.strategies.revelator.parsing.questions import (
+    Decomposed,
+    parse_decomposition,
+    parse_question,
+)
 from service.strategies.revelator.parsing.salvage import ends_with
-from service.strategies.revelator.parsing.texts import parse_question
 
 __all__ = [
     "DECLINED",

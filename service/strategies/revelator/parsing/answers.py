@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from service.strategies.revelator.parsing.declining import answer_left, is_title
+from service.strategies.revelator.parsing.questions import field, without_lead
+from service.strategies.revelator.parsing.refusals import answer_left, is_title
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unfence, unwrap
-from service.strategies.revelator.parsing.texts import field, without_lead
 
 _MOST = 20_000  # characters read: an answer has a few hundred, and no reading may take long
 _MOST_THOUGHTS = 4

@@ -8,13 +8,15 @@ import pytest
 
 from service.encoders.base import PassageLabel, Tag
 from service.strategies.efficientrag.decisions import (
+    OFFICIAL,
+    SERVICE,
     Ask,
+    Options,
     Read,
     after_filter,
     after_labels,
     as_tagged,
 )
-from service.strategies.efficientrag.options import OFFICIAL, SERVICE, Options
 from service.strategies.efficientrag.pool import Pool
 from tests.support.asking import passage
 

@@ -19,7 +19,7 @@ from service.engines.base import Capabilities
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.efficientrag import EfficientRag
-from service.strategies.efficientrag.options import PROFILES, SERVICE
+from service.strategies.efficientrag.decisions import PROFILES, SERVICE
 from service.strategies.pipeline import answer_stream, collect
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage

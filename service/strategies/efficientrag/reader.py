@@ -7,6 +7,8 @@ there is nothing to read; in every other case `closed` does.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,7 +20,7 @@ from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
 from service.prompts.quoting import quote
 from service.prompts.templates import PassageText, Prompt, TemplateSet, passage_line
-from service.strategies.efficientrag.answer_field import SCHEMA, AnswerField, answer_in
+from service.strategies.revelator.generation import settle, write_answer
 from service.strategies.revelator.parsing import (
     DECLINED,
     NOTHING,
@@ -26,7 +28,13 @@ from service.strategies.revelator.parsing import (
     ends_with,
     read_answer,
 )
-from service.strategies.revelator.reading import settle, write_answer
+from service.strategies.revelator.parsing.salvage import (
+    has_word,
+    json_values,
+    member,
+    one_line,
+    unwrap,
+)
 from service.strategies.revelator.roles import RETRY_TEMPERATURE
 
 TEMPLATE: Final = "efficientrag_read"
@@ -34,6 +42,16 @@ OFFICIAL: Final = "efficientrag_read_official"
 READ_TOKENS: Final = 96
 TOKENS_PER_BYTE: Final = 0.3  # more than of English prose, to be safe
 BLANK: Final = Passage("", "", "")
+KEY: Final = "answer"
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {KEY: {"type": "string"}},
+    "required": [KEY],
+    "additionalProperties": False,
+}
+_OPENING = re.compile(rf'\A\s*(?:```(?:json)?\s*)?\{{\s*"{KEY}"\s*:\s*"')
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # of an escape whose other half is to come
+_WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 
 
 async def read(
@@ -141,3 +159,47 @@ async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
         await step.emit(Withdraw(role=as_role, reason="repair"))
     if step.answer:
         await step.emit(Token(role=as_role, text=step.answer))
+
+
+class AnswerField:
+    """Tells the answer from the JSON around it while that is written.
+
+    White space is held back until a word follows, so that the pieces joined are the answer as
+    `answer_in` reads it, where the JSON is plain.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.shown = ""
+
+    def restart(self) -> bool:
+        """All that came is void; whether some of it was shown."""
+        shown, self.text, self.shown = self.shown, "", ""
+        return bool(shown)
+
+    def feed(self, text: str) -> str:
+        """Take the next piece of the output, return what can be shown of the answer."""
+        self.text += text
+        opening = _OPENING.match(self.text)
+        if opening is None:
+            return ""
+        whole = _WHOLE.match(self.text, opening.end())
+        written = json.loads(f'"{whole[0]}"', strict=False) if whole else ""
+        fresh = str(written).strip()[len(self.shown) :]
+        if _HALF_PAIR.search(fresh):
+            return ""
+        self.shown += fresh
+        return fresh
+
+
+def answer_in(text: str) -> str | None:
+    """The answer in an output that has the key; None where there is none, or it is empty."""
+    for value in json_values(unwrap(text)):
+        found = member(value, {KEY}) if isinstance(value, dict) else None
+        if isinstance(found, list):
+            found = ", ".join(str(item) for item in found)
+        if isinstance(found, bool):
+            found = "yes" if found else "no"
+        if isinstance(found, str | int | float) and has_word(str(found)):
+            return one_line(str(found))
+    return None
