@@ -1,11 +1,13 @@
-"""The loop `autorag` (METHODS.md §2.2): `Policy` decides, this makes the calls, `Record` shows them.
+"""The loop `autorag` (METHODS.md §2.2). `Policy` decides, this makes the calls, and `Record` emits
+the steps.
 
-Each retrieval is a step `retrieve`: `thought` and `query` of the turn that asked for it (and that
-turn's call), `passages`, all kept since nobody judges; its `answer` is the reasoning of the turn
-that read them, whose text streams as drafts meanwhile. A document out of the model's own knowledge
-is a step `retrieve` as well, flagged `closed_book`, with the query it was written for as its
-question and no `query`, so that it is no retrieval. The answer is a step `answer`. The first turn
-is shown once it is known which step it opens.
+Each retrieval is a step `retrieve` with the `thought` and `query` of the turn that asked for it
+(and the cost of that turn's call), and with its `passages`. All of them are kept, because nobody
+judges. Its `answer` is the reasoning of the turn that read the passages, whose text streams as
+drafts meanwhile. A document that the model wrote from its own knowledge is a step `retrieve` as
+well, flagged `closed_book`. Its question is the query for which it was written; it has no `query`
+event, so it is not counted as a retrieval. The answer is a step `answer`. The first turn is shown
+once it is known which step it opens.
 """
 
 from __future__ import annotations

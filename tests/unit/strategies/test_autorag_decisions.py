@@ -1,4 +1,4 @@
-"""Auto-RAG's plan stepped by hand (METHODS.md §2.2, pseudocode and failure table)."""
+"""Auto-RAG's policy stepped by hand (METHODS.md §2.2, pseudocode and failure table)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ ANSWERS = "Intermediate Answer_1: Found.\n\nFinal Answer: X"
 
 
 def test_both_phases_and_the_direct_answer() -> None:
-    plan = Policy("Q?", max_retrievals=2, max_parametric=2)
-    steps = [(plan.max_tokens, plan.decide(asks(query)), plan.document_number) for query in "abcde"]
+    policy = Policy("Q?", max_retrievals=2, max_parametric=2)
+    steps = [
+        (policy.max_tokens, policy.decide(asks(query)), policy.document_number) for query in "abcde"
+    ]
     assert steps == [
         (200, Search("a"), 1),
         (200, Search("b"), 2),
@@ -37,79 +39,79 @@ def test_both_phases_and_the_direct_answer() -> None:
 
 def test_the_answer_is_found_at_lines_5_10_and_15() -> None:
     for turns_before in range(5):
-        plan = Policy("Q?", max_retrievals=2, max_parametric=3)
+        policy = Policy("Q?", max_retrievals=2, max_parametric=3)
         for _ in range(turns_before):
-            plan.decide(asks("a"))
-        assert plan.decide(ANSWERS) == Conclude("X")
+            policy.decide(asks("a"))
+        assert policy.decide(ANSWERS) == Conclude("X")
 
 
 def test_a_turn_without_marker_searches_the_question_then_the_last_query() -> None:
-    plan = Policy("Q?", max_retrievals=9, max_parametric=0)
-    assert plan.decide("Hm.") == Search("Q?", repaired=True)
-    assert plan.decide(asks("a")) == Search("a")
-    assert plan.decide("Hm.") == Search("a", repaired=True)
-    assert plan.document_number == 3
-    assert plan.decide("Hm again.") == GiveUp("answer")
+    policy = Policy("Q?", max_retrievals=9, max_parametric=0)
+    assert policy.decide("Hm.") == Search("Q?", repaired=True)
+    assert policy.decide(asks("a")) == Search("a")
+    assert policy.decide("Hm.") == Search("a", repaired=True)
+    assert policy.document_number == 3
+    assert policy.decide("Hm again.") == GiveUp("answer")
 
 
 def test_a_turn_without_marker_after_the_last_retrieval_gives_up() -> None:
-    plan = Policy("Q?", max_retrievals=1, max_parametric=5)
-    plan.decide(asks("a"))
-    assert plan.decide("Hm.") == GiveUp("max_steps")
+    policy = Policy("Q?", max_retrievals=1, max_parametric=5)
+    policy.decide(asks("a"))
+    assert policy.decide("Hm.") == GiveUp("max_steps")
 
 
 def test_only_a_refined_query_is_imagined() -> None:
-    plan = Policy("Q?", max_retrievals=1, max_parametric=5)
-    plan.decide(asks("a"))
-    assert plan.decide("Initial Query: b") == GiveUp("max_steps")
+    policy = Policy("Q?", max_retrievals=1, max_parametric=5)
+    policy.decide(asks("a"))
+    assert policy.decide("Initial Query: b") == GiveUp("max_steps")
 
 
 def test_a_query_outweighs_an_answer_but_not_beyond_the_limit() -> None:
     both = "Final Answer: X\nRefined Query: b"
-    plan = Policy("Q?", max_retrievals=1, max_parametric=0)
-    assert plan.decide(both) == Search("b")
-    assert plan.decide("Refined Query: b\nFinal Answer: X") == Conclude("X")
+    policy = Policy("Q?", max_retrievals=1, max_parametric=0)
+    assert policy.decide(both) == Search("b")
+    assert policy.decide("Refined Query: b\nFinal Answer: X") == Conclude("X")
 
 
 CUT = "Intermediate Answer_1: It is Bellini.\n\nRefined Query: birthplace of the composer Vin"
 
 
 def test_a_query_that_was_cut_is_none() -> None:
-    plan = Policy("Q?", 9, 9, AT_LINES)
-    assert plan.decide(asks("a")) == Search("a")
-    assert plan.decide(CUT, cut=True) == Search("a", repaired=True)
-    assert plan.decide(asks("Where was Bellini born?"), cut=True) == Search(
+    policy = Policy("Q?", 9, 9, AT_LINES)
+    assert policy.decide(asks("a")) == Search("a")
+    assert policy.decide(CUT, cut=True) == Search("a", repaired=True)
+    assert policy.decide(asks("Where was Bellini born?"), cut=True) == Search(
         "Where was Bellini born?"
     )
-    assert plan.decide(asks("b\nIt will tell us the"), cut=True) == Search("b")
-    assert not plan.shortened
+    assert policy.decide(asks("b\nIt will tell us the"), cut=True) == Search("b")
+    assert not policy.shortened
 
 
 def test_a_cut_query_is_asked_for_again_once() -> None:
-    plan = Policy("Q?", 9, 9, AT_LINES, reminds=True)
-    assert plan.decide(CUT, cut=True) == Remind()
-    assert plan.decide(CUT, cut=True) == Search("Q?", repaired=True)
+    policy = Policy("Q?", 9, 9, AT_LINES, reminds=True)
+    assert policy.decide(CUT, cut=True) == Remind()
+    assert policy.decide(CUT, cut=True) == Search("Q?", repaired=True)
 
 
 def test_no_document_is_imagined_for_a_cut_query() -> None:
-    plan = Policy("Q?", 1, 9, AT_LINES)
-    plan.decide(asks("a"))
-    assert plan.decide(CUT, cut=True) == GiveUp("max_steps")
-    assert plan.decide(f"Final Answer: X\n{CUT}", cut=True) == Conclude("X")
+    policy = Policy("Q?", 1, 9, AT_LINES)
+    policy.decide(asks("a"))
+    assert policy.decide(CUT, cut=True) == GiveUp("max_steps")
+    assert policy.decide(f"Final Answer: X\n{CUT}", cut=True) == Conclude("X")
 
 
 def test_published_models_go_on_with_a_cut_query_and_it_is_told() -> None:
-    plan = Policy("Q?", 1, 9)
+    policy = Policy("Q?", 1, 9)
     for action in (Search, Imagine):
-        assert plan.decide(CUT, cut=True) == action("birthplace of the composer Vin")
-        assert plan.shortened
-    plan.decide(CUT)
-    assert not plan.shortened
+        assert policy.decide(CUT, cut=True) == action("birthplace of the composer Vin")
+        assert policy.shortened
+    policy.decide(CUT)
+    assert not policy.shortened
 
 
 def test_a_loop_gives_up_at_once() -> None:
-    plan = Policy("Q?", max_retrievals=5, max_parametric=5)
-    assert plan.decide("Initial Query: 1.1.1.1.1.1") == GiveUp("answer")
+    policy = Policy("Q?", max_retrievals=5, max_parametric=5)
+    assert policy.decide("Initial Query: 1.1.1.1.1.1") == GiveUp("answer")
 
 
 @pytest.mark.parametrize(
@@ -143,20 +145,20 @@ def test_no_loops(text: str) -> None:
 
 
 def test_an_untuned_model_is_reminded_of_the_form_once_before_it_misses() -> None:
-    plan = Policy("Q?", max_retrievals=9, max_parametric=0, form=AT_LINES, reminds=True)
-    assert plan.decide("Norma is an opera.") == Remind()
-    assert (plan.retrieved, plan.misses) == (0, 0)
-    assert plan.decide("Norma is an opera.") == Search("Q?", repaired=True)
-    assert plan.decide("Norma is an opera.") == GiveUp("answer")
+    policy = Policy("Q?", max_retrievals=9, max_parametric=0, form=AT_LINES, reminds=True)
+    assert policy.decide("Norma is an opera.") == Remind()
+    assert (policy.retrieved, policy.misses) == (0, 0)
+    assert policy.decide("Norma is an opera.") == Search("Q?", repaired=True)
+    assert policy.decide("Norma is an opera.") == GiveUp("answer")
 
 
 def test_it_is_reminded_after_the_retrievals_too() -> None:
-    plan = Policy("Q?", max_retrievals=1, max_parametric=0, form=AT_LINES, reminds=True)
-    assert plan.decide("Query: a") == Search("a")
-    assert plan.decide("It is Bellini.") == Remind()
-    assert plan.decide("Final Answer: Bellini") == Conclude("Bellini")
+    policy = Policy("Q?", max_retrievals=1, max_parametric=0, form=AT_LINES, reminds=True)
+    assert policy.decide("Query: a") == Search("a")
+    assert policy.decide("It is Bellini.") == Remind()
+    assert policy.decide("Final Answer: Bellini") == Conclude("Bellini")
 
 
 def test_a_loop_is_not_asked_for_again() -> None:
-    plan = Policy("Q?", max_retrievals=1, max_parametric=0, reminds=True)
-    assert plan.decide("so " * 20) == GiveUp("answer")
+    policy = Policy("Q?", max_retrievals=1, max_parametric=0, reminds=True)
+    assert policy.decide("so " * 20) == GiveUp("answer")

@@ -177,7 +177,7 @@ def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
 def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
     """What the loop would do at each of the model's turns: its query, or its answer at the end;
     None where it would do anything else."""
-    plan = loop.Plan(question, UNLIMITED, 0)
+    plan = loop.Policy(question, UNLIMITED, 0)
     read: list[str | None] = []
     for message in messages:
         if message.role == "assistant":
