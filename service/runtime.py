@@ -20,8 +20,8 @@ from service.core.concurrency import gather
 from service.core.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.settings import RoleSettings, Settings
-from service.encoders.factory import open_labelling
-from service.encoders.router.factory import open_classifier
+from service.encoders.efficientrag import open_labelling
+from service.encoders.router import open_classifier
 from service.engines.base import Generator
 from service.engines.factory import open_generator
 from service.engines.pool.report import UNOBSERVED, Pool, PoolObserver

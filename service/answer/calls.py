@@ -9,8 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from service.core.domain import RoleName
 from service.core.errors import EngineInterrupted
-from service.encoders.base import Labelling
-from service.encoders.router.base import Classifier
+from service.encoders.base import Classifier, Labelling
 from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import ScoreRequest, SignalRequest
 from service.prompts.templates import TemplateSet

@@ -1,11 +1,13 @@
-"""What a labeler and a filter do (METHODS.md §4.2)."""
+"""What the encoders do: a labeler and a filter (METHODS.md §4.2), and a classifier of questions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from service.core.domain import RouteName
 
 
 class Tag(IntEnum):
@@ -63,3 +65,21 @@ class Labelling(NamedTuple):
 
     labeler: Labeler
     filter: QueryFilter
+
+
+ROUTES: Final[tuple[RouteName, ...]] = ("direct", "single", "compound", "complex")
+
+
+class Routed(NamedTuple):
+    """The most likely route and its calibrated probability."""
+
+    route: RouteName
+    probability: float
+
+
+class Classifier(Protocol):
+    """Classifies questions by route. One that cannot run here cannot be opened."""
+
+    async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
+        """Return the most likely of the allowed routes, and its probability among them. Raises
+        RevelatorError if it failed this time."""

@@ -9,13 +9,17 @@ from threading import Event
 from typing import Final
 
 from service.core.errors import ConfigurationError, EngineFailure, LoopUnavailable
-from service.encoders.base import PassageLabel, Tag
+from service.core.settings.loops import EfficientragSettings
+from service.encoders.base import Labelling, PassageLabel, Tag
 from service.encoders.checkpoint import CheckpointCard, Kind, is_saved, read_card
 from service.encoders.in_process import InProcess, missing_packages
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.encoders.session import Output, Session, load_session
+from service.retrieval.embedding.factory import default_threads
 from service.retrieval.stores.batcher import Batcher
 
+SERVED: Final = "served"  # the checkpoint in the folder that `revelator train` wrote
+SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"
 QUESTIONS: Final = 8  # whose calls share forward passes
 Asked = tuple[str, Sequence[str]]
 _NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
@@ -101,3 +105,17 @@ def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
     inputs = [encode_query(session.tokenizer, *each, most) for each in asked]
     outputs = session.forward(inputs, gone)
     return [marked_text(*pair) for pair in zip(inputs, (o.margins for o in outputs), strict=True)]
+
+
+def open_labelling(settings: EfficientragSettings) -> Labelling:
+    """Loads no model yet. What is wrong with a checkpoint, its `problem` says."""
+    threads, folder = default_threads(), settings.location or SHIPPED
+    return Labelling(
+        EncoderLabeler(_checkpoint(folder / "labeler"), threads),
+        EncoderFilter(_checkpoint(folder / "filter"), threads),
+    )
+
+
+def _checkpoint(folder: Path) -> Path:
+    """A checkpoint, or the one in the folder of a training run."""
+    return served if (served := folder / SERVED).is_dir() else folder

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from service.encoders.checkpoint import Kind, read_card
-from service.encoders.factory import SHIPPED
+from service.encoders.efficientrag import SHIPPED
 from service.encoders.session import INPUTS, Session, load_session
 from service.workshop.encoders.network import (
     Labelled,

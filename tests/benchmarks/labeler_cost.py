@@ -26,8 +26,7 @@ import orjson
 
 from service.core.concurrency import gather
 from service.encoders.checkpoint import read_card
-from service.encoders.efficientrag import EncoderLabeler
-from service.encoders.factory import SHIPPED
+from service.encoders.efficientrag import SHIPPED, EncoderLabeler
 from service.encoders.inputs import encode_passages, passage_text
 from service.encoders.session import INPUTS, load_session
 from service.retrieval.collections.sample import Sample

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from service.encoders.in_process import minilm_tokenizer, open_onnx
-from service.encoders.router.factory import SHIPPED
-from service.encoders.router.head import ROUTES, Head, load_head
+from service.encoders.router import ROUTES, SHIPPED, Head, load_head
 from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.minilm import (
     FOLDER,

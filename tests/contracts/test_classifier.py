@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from service.core.domain import RouteName
-from service.encoders.router.base import Classifier
-from service.encoders.router.factory import SHIPPED
+from service.encoders.base import Classifier
+from service.encoders.router import SHIPPED
 from tests.conftest import need
 from tests.stubs.fake_classifier import FakeClassifier
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 def shipped() -> Classifier:
     need("onnxruntime")
-    from service.encoders.router.minilm import MinilmClassifier
+    from service.encoders.router import MinilmClassifier
 
     return MinilmClassifier(SHIPPED)
 

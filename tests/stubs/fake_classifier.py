@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.core.domain import RouteName
-from service.encoders.router.base import ROUTES, Routed
+from service.encoders.base import ROUTES, Routed
 
 
 class FakeClassifier:

@@ -12,8 +12,7 @@ from service.answer.inquiry import Emit, Inquiry, QuestionRequest, Scope
 from service.core.channel import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
-from service.encoders.base import Labelling
-from service.encoders.router.base import Classifier
+from service.encoders.base import Classifier, Labelling
 from service.engines.base import Generator
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.prompts.templates import TemplateSet

@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from service.core.errors import ConfigurationError
 from service.encoders.checkpoint import TOKENIZER_FILE, CheckpointCard, Kind
-from service.encoders.factory import SERVED
+from service.encoders.efficientrag import SERVED
 from service.encoders.in_process import file_tokenizer, minilm_tokenizer
 from service.workshop.compilation.bert import minilm_folder
 from service.workshop.encoders.export import write_checkpoint

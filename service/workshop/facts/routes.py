@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from service.core.domain import RouteName
-from service.encoders.router.head import normal_form
+from service.encoders.router import normal_form
 from service.workshop.facts.corpora import load_passages, load_questions
 from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import Fact, all_facts

@@ -22,9 +22,8 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
 from service.core.errors import ConfigurationError, InvalidRequest
-from service.encoders.router.base import ROUTES
-from service.encoders.router.head import SIZE, Head, RouterCard, normal_form, save_head
-from service.encoders.router.minilm import encoder_of
+from service.encoders.base import ROUTES
+from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_form, save_head
 from service.strategies.revelator.parsing import parse_route
 from service.workshop.facts.routes import RoutedQuestion, routed_questions, weights
 from service.workshop.facts.rows import read_rows

@@ -16,7 +16,7 @@ torch = need("torch", "transformers")
 need("onnxruntime")
 
 from service.core.errors import ConfigurationError, InvalidRequest
-from service.encoders.router.head import CARD_FILE, WEIGHTS_FILE, load_head
+from service.encoders.router import CARD_FILE, WEIGHTS_FILE, load_head
 from service.workshop.recipes.recipe import Run
 from service.workshop.recipes.router import (
     RECIPE,

@@ -1,8 +1,12 @@
-"""The router's head: two layers on the mean of a MiniLM layer, and the file that holds them."""
+"""The learned router: the first layers of MiniLM on ONNX Runtime, and two layers on their mean.
+
+It chooses the route of a question without calling a language model.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -11,12 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from service.core.domain import RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
-from service.encoders.router.base import ROUTES
+from service.core.settings import RouterSettings
+from service.encoders.base import ROUTES, Classifier, Routed
+from service.retrieval.embedding.contract import MINILM
+from service.retrieval.embedding.in_process import InProcessEmbedder
+from service.retrieval.embedding.minilm import load_encoder, minilm_problem
 
 FORMAT: Final = 1
 SIZE: Final = 384  # of MiniLM's vectors
 CARD_FILE: Final = "router.json"
 WEIGHTS_FILE: Final = "router.safetensors"
+SHIPPED: Final = Path(__file__).parents[1] / "models" / "router"
 
 
 class RouterCard(BaseModel):
@@ -109,3 +118,54 @@ def save_head(head: Head, folder: Path) -> None:
     write_whole(folder / WEIGHTS_FILE, weights)
     card = json.dumps(head.card.model_dump(mode="json"), indent=2)
     write_whole(folder / CARD_FILE, f"{card}\n")
+
+
+def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
+    """Mean vectors after the card's layers; loaded at the first use."""
+    contract = MINILM.model_copy(update={"max_length": card.longest})
+    return InProcessEmbedder(
+        contract, lambda: load_encoder(contract, threads, card.layers), minilm_problem
+    )
+
+
+class MinilmClassifier:
+    """The head of a folder; its encoder is loaded at the first question."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ConfigurationError where a package or a file is missing or damaged."""
+        if problem := minilm_problem():
+            raise ConfigurationError(problem)
+        self._head = load_head(folder)
+        self._encoder = encoder_of(self._head.card)
+
+    async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
+        vectors = await self._encoder.embed_queries([normal_form(question)])
+        (chances,) = self._head.probabilities(vectors)
+        return likeliest(
+            dict(zip(self._head.card.routes, map(float, chances), strict=True)), allowed
+        )
+
+
+def likeliest(chances: Mapping[RouteName, float], allowed: Sequence[RouteName]) -> Routed:
+    """The likeliest route of those allowed, with its probability among them; where the head knows
+    none of them, any, with 0."""
+    left = {route: chance for route, chance in chances.items() if route in allowed}
+    if not sum(left.values()):
+        return Routed(allowed[0], 0.0)
+    best = max(left, key=lambda route: left[route])
+    return Routed(best, left[best] / sum(left.values()))
+
+
+def open_classifier(settings: RouterSettings, *, small: bool = False) -> Classifier | None:
+    """Return None if the Revelator's language model chooses the route. Loads no encoder yet.
+
+    If the settings do not name what chooses, the classifier does for a `small` model, if it can be
+    opened. Raises ConfigurationError, which says what is missing."""
+    if settings.kind == "model" or (settings.kind is None and not small):
+        return None
+    try:
+        return MinilmClassifier(settings.location or SHIPPED)
+    except ConfigurationError as error:
+        if settings.kind is None:
+            return None
+        raise ConfigurationError(f'router.kind is "classifier": {error.detail}') from None

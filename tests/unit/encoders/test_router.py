@@ -9,15 +9,16 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.core.settings import RouterSettings
-from service.encoders.router.factory import SHIPPED, open_classifier
-from service.encoders.router.head import (
+from service.encoders.router import (
     CARD_FILE,
+    SHIPPED,
     SIZE,
     WEIGHTS_FILE,
     Head,
     RouterCard,
     load_head,
     normal_form,
+    open_classifier,
     read_card,
     save_head,
 )
