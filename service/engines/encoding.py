@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.engines.base import GenerationRequest, Message
+from service.engines.signals import Span
 
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:
@@ -38,7 +39,6 @@ def simplest(messages: Sequence[Message]) -> list[Message]:
     return merge_turns(fold_system(messages))
 
 
-Span = tuple[int, int]  # code points, first and one past the last
 _MARK = "\ue0d7{}\ue0d8"  # private use: stands for a content while the template is rendered
 _MARKS = re.compile("\ue0d7([0-9]+)\ue0d8")
 

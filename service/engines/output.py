@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from service.engines.base import FinishReason
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import AttentionUpdate, DraftToken, ScoreRequest, Span
-
-
-class Decoder(Protocol):
-    """`service.engines.encoding.Detokenizer`."""
-
-    def feed(self, token: int) -> str: ...
-
-    def flush(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -34,22 +26,23 @@ class Placed:
 class DraftText:
     """Feed it ids. A stop string ends the text and is cut off it, with the tokens inside it."""
 
-    def __init__(self, decoder: Decoder, stops: Sequence[str] = ()) -> None:
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = ()) -> None:
         self.text = ""
         self.tokens: list[Placed] = []
         self.stopped = False
-        self._decoder = decoder
-        self._stops = [stop for stop in stops if stop]
-        self._longest = max(map(len, self._stops), default=0)
+        self._detokenizer = detokenizer
+        self._stops = Stops(stops)
 
     def feed(self, token: int) -> None:
         self.tokens.append(Placed(token))
-        self._add(self._decoder.feed(token))
+        if text := self._detokenizer.feed(token):
+            self._place(text)
+            self._stop(len(self.text) - len(text))
 
     def end(self, token: int | None = None) -> None:
         """The text is over; `token` is the special one that ended it."""
         if not self.stopped:
-            self._place(self._decoder.flush())
+            self._place(self._detokenizer.flush())
             for placed in self.tokens:
                 placed.span = placed.span or (len(self.text), len(self.text))
             if token is not None:
@@ -58,18 +51,13 @@ class DraftText:
     @property
     def certain(self) -> int:
         """How many tokens are settled: placed, and no part of what may become a stop string."""
-        end = len(self.text) - self._partial_stop()
+        end = len(self.text) - self._stops.partial(self.text)
         count = 0
         for placed in self.tokens:
             if placed.span is None or (not self.stopped and placed.span[1] > end):
                 break
             count += 1
         return count
-
-    def _add(self, text: str) -> None:
-        if text:
-            self._place(text)
-            self._stop(len(self.text) - len(text))
 
     def _place(self, text: str) -> None:
         span = (len(self.text), len(self.text) + len(text))
@@ -82,25 +70,15 @@ class DraftText:
 
     def _stop(self, before: int) -> None:
         """Cut at the stop string that is whole first, looking behind place `before`."""
-        begin = max(0, before - self._longest + 1)
-        found = [
-            (at + len(stop), at) for stop in self._stops if (at := self.text.find(stop, begin)) >= 0
-        ]
-        if not found:
+        cut = self._stops.find(self.text, max(0, before - self._stops.longest + 1))
+        if cut is None:
             return
-        cut = min(found)[1]
         self.stopped, self.text = True, self.text[:cut]
         self.tokens = [placed for placed in self.tokens if placed.span and placed.span[0] < cut]
         for placed in self.tokens:
             first, last = placed.span or (cut, cut)
             placed.text = placed.text[: max(0, cut - first)]
             placed.span = (first, min(last, cut))
-
-    def _partial_stop(self) -> int:
-        for length in range(min(self._longest - 1, len(self.text)), 0, -1):
-            if any(stop.startswith(self.text[-length:]) for stop in self._stops):
-                return length
-        return 0
 
 
 def place_tokens(encoder: PromptEncoder, request: ScoreRequest) -> tuple[list[int], list[Span]]:
@@ -172,31 +150,51 @@ class Detokenizer:
         return str(self._backend.decode(ids, skip_special_tokens=True))
 
 
+class Stops:
+    """The strings that end a text. Of several, the one that is whole first counts."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self.longest = max(map(len, self._stops), default=0)
+
+    def find(self, text: str, begin: int = 0) -> int | None:
+        """Return where the text is to be cut, or None."""
+        found = [
+            (at + len(stop), at) for stop in self._stops if (at := text.find(stop, begin)) >= 0
+        ]
+        return min(found)[1] if found else None
+
+    def partial(self, text: str) -> int:
+        """Return the length of the longest end of the text that may become a stop string."""
+        for length in range(min(self.longest - 1, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0
+
+
 class StopCutter:
     """Cuts text that arrives in pieces at the first stop string, which is not part of the output.
 
     An end of the text that may still become a stop string is held back, so that no part of one is
-    ever shown. Of several, the one that is whole first counts, however the text is cut.
+    ever shown.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops = tuple(stop for stop in stops if stop)
-        self._longest = max(map(len, self._stops), default=0)
+        self._stops = Stops(stops)
         self._held = ""
         self.stopped = False
 
     def feed(self, text: str) -> str:
         """Take the next piece, return what can be shown; "" for ever once `stopped`."""
-        if not self._stops:
+        if not self._stops.longest:
             return text
         if self.stopped:
             return ""
         held = self._held + text
-        found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
-        if found:
+        if (cut := self._stops.find(held)) is not None:
             self.stopped, self._held = True, ""
-            return held[: min(found)[1]]
-        keep = self._partial_stop(held)
+            return held[:cut]
+        keep = self._stops.partial(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
 
@@ -204,13 +202,6 @@ class StopCutter:
         """Return what was held back, at the end of the text."""
         rest, self._held = self._held, ""
         return rest
-
-    def _partial_stop(self, text: str) -> int:
-        for length in range(min(self._longest - 1, len(text)), 0, -1):
-            tail = text[len(text) - length :]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0
 
 
 class Draft:

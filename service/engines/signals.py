@@ -97,6 +97,17 @@ class ContextRows:
     rows: tuple[AttentionRow, ...]
 
 
+def check_rows(request: SignalRequest, tokens: Sequence[int], received: int) -> None:
+    """Raise ValueError if these draft tokens have no rows, of `received` tokens."""
+    if not request.attention:
+        raise ValueError("the request did not ask for attention")
+    if any(not 0 <= token < received for token in tokens):
+        raise ValueError(
+            f"attention rows of tokens {list(tokens)} are not available; {received} tokens were "
+            "received"
+        )
+
+
 class SignalCall(Protocol):
     """A generation under way. Iterate over it once; `rows` may be asked for at any point."""
 

@@ -21,6 +21,7 @@ from service.engines.signals import (
     SignalDelta,
     SignalRequest,
     Span,
+    check_rows,
 )
 from service.engines.vllm_wire import (
     PluginInfo,
@@ -160,11 +161,5 @@ class VllmSignalCall:
                     return
 
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        if not self._request.attention:
-            raise ValueError("the request did not ask for attention")
-        if any(not 0 <= token < self._received for token in tokens):
-            raise ValueError(
-                f"attention rows of tokens {list(tokens)} are not available; {self._received} "
-                "tokens were received"
-            )
+        check_rows(self._request, tokens, self._received)
         return await self._rows(self._name, tokens)

@@ -22,6 +22,7 @@ from service.engines.signals import (
     SignalDelta,
     SignalRequest,
     Span,
+    check_rows,
 )
 from service.engines.training_notes import read_training_notes
 
@@ -219,13 +220,7 @@ class LocalSignalCall:
 
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
         self._job.cancelled = True
-        if not self._request.attention:
-            raise ValueError("the request did not ask for attention")
-        if any(not 0 <= token < len(self._spans) for token in tokens):
-            raise ValueError(
-                f"attention rows of tokens {list(tokens)} are not available; {len(self._spans)} "
-                "tokens were received"
-            )
+        check_rows(self._request, tokens, len(self._spans))
         start, first = len(self._request.prompt), len(self._job.spans)
         draft = [(start + begin, start + end) for begin, end in self._spans]
         rows = [
