@@ -6,6 +6,7 @@ the only one requested: RetrievalFailure (METHODS.md §6 #5).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Hashable
 from functools import partial
@@ -141,8 +142,12 @@ class HybridRetriever:
         stores: OpenCollection,
         until: float,
     ) -> Side:
+        """One side's answer. The dense side begins a turn of the event loop later: what BM25 asks
+        of a server is on its way first, and 0.1 ms of preparation is done while it is answered."""
         if name in request.without:
             return Side(failure=LOST_BEFORE)
+        if name == "dense":
+            await asyncio.sleep(0)
         query = StoreQuery(request.query, top_k, (), request.filter, request.exclude, request.shape)
         ask = self._sides.bm25 if name == "bm25" else self._sides.dense
         return await ask(query, stores, until, request.probe)

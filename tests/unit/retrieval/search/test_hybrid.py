@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from service.core.concurrency import gather
+from service.core.domain import ScoredPassage
 from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -19,7 +20,7 @@ from service.core.errors import (
     StoreError,
 )
 from service.core.settings import RetrievalSettings
-from service.retrieval.base import SearchRequest
+from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.embedding import HASHING
 from service.retrieval.reranking import Reranking
 from service.retrieval.search.hybrid import HybridRetriever
@@ -74,6 +75,33 @@ async def test_both_sides_are_fused_and_observed() -> None:
     ]  # fmt: skip
     assert world.bm25.queries[0].top_k == 30
     assert len(world.dense.queries[0].vector) == 384
+
+
+class OrderedStore(FakeStore):
+    """Notes when it begins, `turns` of the event loop after it was asked, as a batcher does."""
+
+    def __init__(self, backend: str, turns: int, begun: list[str]) -> None:
+        super().__init__(backend, ["a"])
+        self._turns = turns
+        self._begun = begun
+
+    async def search(self, query: StoreQuery) -> list[ScoredPassage]:
+        for _ in range(self._turns):
+            await asyncio.sleep(0)
+        self._begun.append(self.backend)
+        return await super().search(query)
+
+
+async def test_bm25_is_on_its_way_before_the_dense_side_begins() -> None:
+    world, begun = World(), list[str]()
+    world.catalog.stores = replace(
+        world.catalog.stores,
+        bm25=OrderedStore("elasticsearch", 1, begun),
+        dense=OrderedStore("qdrant", 0, begun),
+    )
+    for _ in range(2):  # the second time the query's vector is known
+        await world.ask()
+    assert begun == ["elasticsearch", "qdrant"] * 2
 
 
 async def test_both_sides_are_asked_at_once() -> None:
