@@ -95,6 +95,11 @@ class Inquiry:
     def question(self) -> str:
         return self.request.question
 
+    @property
+    def abstains(self) -> bool:
+        """Whether a question for which no evidence was found gets no answer."""
+        return self.settings.answers.no_evidence == "abstain"
+
 
 class Scope:
     """Numbers steps. The root yields "1", "2", …; a part "3.1" is one step or the parent of

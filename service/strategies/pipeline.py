@@ -35,7 +35,6 @@ from service.core.domain import (
     Timing,
 )
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
-from service.core.settings import AnswerSettings
 from service.strategies.base import Outcome
 from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
@@ -140,11 +139,12 @@ async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _withheld(step: StepState, fold: Fold, settings: AnswerSettings) -> bool:
-    """Whether the settings keep back the answer that a step reached."""
+def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
+    """Whether the settings withhold the answer that a step reached."""
+    settings = inquiry.settings.answers
     if fold.route == "direct":
         return False
-    if fold.kept_nothing and settings.no_evidence == "abstain":
+    if fold.kept_nothing and inquiry.abstains:
         return True
     from_memory = "closed_book" in step.flags and settings.no_evidence != "closed_book"
     return settings.unsupported == "abstain" and ("unsupported" in step.flags or from_memory)
@@ -153,7 +153,7 @@ def _withheld(step: StepState, fold: Fold, settings: AnswerSettings) -> bool:
 async def _end(stopped_by: StoppedBy, fold: Fold, inquiry: Inquiry) -> None:
     """`stop` with citations, after the answer text where no handler wrote one.
 
-    An answer that the settings keep back is withdrawn. At a limit of the question the newest
+    An answer that the settings withhold is withdrawn. At a limit of the question the newest
     sub-answer is the answer; out of time without any, DeadlineExceeded is raised, unless the
     passages were judged and held no evidence.
     """
@@ -166,7 +166,7 @@ async def _end(stopped_by: StoppedBy, fold: Fold, inquiry: Inquiry) -> None:
             raise DeadlineExceeded(
                 "The time limit was reached before there was an answer. Allow a longer timeout_s."
             )
-    answered = final is not None and not _withheld(final, fold, settings)
+    answered = final is not None and not _withheld(final, fold, inquiry)
     if final is not None and not answered:
         await inquiry.emit(Withdraw(step=final.id, role="answer", reason="unsupported"))
     if not answered:

@@ -53,17 +53,18 @@ EVIDENCE: Final = 6  # passages, as three searches bring
 
 
 def autorag_mode(settings: AutoragSettings, reader: Role) -> AutoragMode:
-    """The mode that is set, else the one that the reader's model was trained on."""
+    """Return the mode that is set, or else the one that the reader's model was trained on."""
     return settings.mode or reader.generator.capabilities.autorag or "few_shot"
 
 
 class Autorag:
-    """Model and retriever talk, then the model with itself; at the end it answers directly."""
+    """The model talks with the retriever until it answers or T retrievals are made. Then it writes
+    documents itself, T^PK at most, and in the end it answers directly."""
 
     name: LoopName = "autorag"
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
-        """T is the request's `max_steps` where it names one, T^PK is at most T."""
+        """T is the request's `max_steps`, if given. T^PK is at most T."""
         inquiry = scope.inquiry
         settings = inquiry.settings.autorag
         most = inquiry.request.max_steps or settings.limits.max_retrievals
@@ -92,9 +93,12 @@ class Autorag:
 
 @dataclass(slots=True)
 class _Conversation:
-    """`final`: the last call may use the time reserve (a compound part leaves it to the merge).
-    `thought`: the newest turn's reasoning; `finding`: the newest on passages; `unread`: documents
-    came after it; `wrong`: the newest turn, which was not in the form."""
+    """A conversation in progress.
+
+    `final`: the last call may use the time reserve; a part of a compound question leaves it to the
+    merge. `thought`: the reasoning of the newest turn; `finding`: the newest reasoning on passages;
+    `unread`: documents came after it; `wrong`: the newest turn, if it was not in the form.
+    """
 
     inquiry: Inquiry
     policy: Policy
@@ -132,9 +136,8 @@ class _Conversation:
 
     @property
     def _unfounded(self) -> bool:
-        """Retrieved, found nothing at all, and the service abstains then."""
-        abstains = self.inquiry.settings.answers.no_evidence == "abstain"
-        return abstains and self.policy.retrieved > 0 and not self.seen
+        """Whether all retrievals found nothing and the settings require abstaining then."""
+        return self.inquiry.abstains and self.policy.retrieved > 0 and not self.seen
 
     async def _cycle(self) -> None:
         """One turn, and the document it asks for."""

@@ -20,7 +20,7 @@ MISSES_IN_A_ROW: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Retrieve for `query`; `repaired`: the turn named none, so it is the one before."""
+    """Retrieve for `query`. `repaired`: the turn named none, so this is an earlier query."""
 
     query: str
     repaired: bool = False
@@ -35,19 +35,21 @@ class Imagine:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
+    """End with this answer."""
+
     answer: str
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """NAIVE: answer without documents."""
+    """Give up the conversation, and answer directly (NAIVE)."""
 
     stopped_by: StoppedBy
 
 
 @dataclass(frozen=True, slots=True)
 class Remind:
-    """Ask for the same turn once more, and say in which form."""
+    """Ask for the same turn again, and state its form."""
 
 
 Action = Search | Imagine | Conclude | GiveUp | Remind
@@ -55,11 +57,13 @@ Action = Search | Imagine | Conclude | GiveUp | Remind
 
 @dataclass(slots=True)
 class Policy:
-    """The pseudocode of METHODS.md §2.2: `max_retrievals` is T, `max_parametric` T^PK.
+    """Decides what follows each turn, by the pseudocode of METHODS.md §2.2. `max_retrievals` is T,
+    `max_parametric` T^PK.
 
-    Models that were not trained on the `form` are reminded of it, once (`reminds`), and also when
-    they copy the `examples` they were shown; `echoed`: the newest turn did. A query of theirs that
-    was cut is none; those that were trained go on with it, as published (`shortened`: the newest).
+    A model that was not trained on the `form` is reminded of it once (`reminds`), also when it
+    copies the `examples` that it was shown (`echoed`: the newest turn did). A query of such a model
+    that was cut is not used. A trained model continues with a cut query, as published
+    (`shortened`: the newest query is one).
     """
 
     question: str
@@ -77,7 +81,7 @@ class Policy:
 
     @property
     def document_number(self) -> int:
-        """k: the number of the newest document, retrieved or imagined, found or empty."""
+        """k, the number of the newest document, retrieved or written by the model, empty or not."""
         return self.retrieved + self.imagined
 
     @property
@@ -86,8 +90,8 @@ class Policy:
         return RETRIEVING_TOKENS if self.retrieved < self.max_retrievals else READING_TOKENS
 
     def decide(self, text: str, shown: str = "", *, cut: bool = False) -> Action:
-        """What the turn `text`, which a limit may have `cut`, leads to; `shown` is the question and
-        the documents so far."""
+        """Return what follows the turn `text`. `shown`: the question and the documents so far;
+        `cut`: a limit ended the turn."""
         if is_looping(text):
             return GiveUp("answer")
         turn = self._own(read_turn(text, self.form), shown)
@@ -144,12 +148,9 @@ _LONGEST_LOOP: Final = 32
 
 
 def is_looping(text: str) -> bool:
-    """Whether a text is stuck: the same words, or the same letters, over and over
-    (METHODS.md §2.2).
-
-    One word six times, two or three words four times, four to 32 words three times; in scripts
-    that write without spaces, the same letters eight times (digits may: 100000000).
-    """
+    """Whether a text repeats itself (METHODS.md §2.2): one word six times in a row, two or three
+    words four times, four to 32 words three times, or in scripts without spaces the same letters
+    eight times. Digits may repeat (100000000)."""
     words = [word.lower() for word in _WORD.findall(text)]
     longest = min(_LONGEST_LOOP, len(words) // 3)
     if any(_repeats(words, size) for size in range(1, longest + 1)):

@@ -39,7 +39,7 @@ _TELLING_BYTES: Final = 2_000  # of a shorter prompt the format is too large a p
 
 
 def opening(templates: TemplateSet, mode: AutoragMode, question: str) -> list[Message]:
-    """The messages before the first turn."""
+    """Return the messages before the first turn."""
     system: list[Message] = []
     if mode == "few_shot":
         system.append(Message("system", _render(templates, "autorag_few_shot")))
@@ -51,14 +51,14 @@ def opening(templates: TemplateSet, mode: AutoragMode, question: str) -> list[Me
 def evidence_request(
     templates: TemplateSet, question: str, passages: Iterable[Passage]
 ) -> GenerationRequest:
-    """An answer from passages that were found, asked for as ANRAG asks."""
+    """Return the request for an answer from passages, with ANRAG's prompt."""
     texts = [PassageText(passage.title, passage.text) for passage in passages]
     prompt = templates.answer(question, texts)
     return GenerationRequest(messages=(Message("user", prompt),), max_tokens=DIRECT_TOKENS)
 
 
 def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:
-    """NAIVE: an answer from the model's own knowledge and nothing else."""
+    """Return the request for an answer from the model's knowledge alone (NAIVE)."""
     if templates.has("autorag_naive"):
         system = Message("system", templates.render("autorag_naive"))
         messages = [system, _question(question)]
@@ -68,25 +68,28 @@ def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:
 
 
 def knowledge_request(templates: TemplateSet, question: str, query: str) -> GenerationRequest:
-    """COMPLETE: a document for `query` out of the model's own knowledge, by raw completion."""
+    """Return the request for a document on `query` from the model's knowledge (COMPLETE), as a raw
+    completion."""
     fields = {"question": quote(question), "query": quote(query)}
     prompt = _render(templates, "autorag_knowledge", **fields)
     return GenerationRequest(prompt=prompt, max_tokens=KNOWLEDGE_TOKENS, stop=KNOWLEDGE_STOPS)
 
 
 def reminder(templates: TemplateSet, wrong: str, *, first: bool) -> list[Message]:
-    """A turn in the wrong form, and the form it should have: the first turn's, or a later one's."""
+    """Return a turn that was in the wrong form, and a message that states the form of a first or a
+    later turn."""
     name = "autorag_reminder_first" if first else "autorag_reminder"
     return [Message("assistant", wrong), Message("user", _render(templates, name))]
 
 
 def document_text(texts: Iterable[str]) -> str:
-    """The user turn's document: texts alone, in rank order, joined by one space."""
+    """Return a document for the user turn: the texts in rank order, joined by one space."""
     return " ".join(quote(text) for text in texts)
 
 
 def titled_text(passages: Iterable[Passage]) -> str:
-    """The same for models that were not trained on texts alone: each after its title."""
+    """As `document_text`, with each text after its title, for models that were not trained on texts
+    alone."""
     return " ".join(passage_line(PassageText(each.title, each.text)) for each in passages)
 
 
@@ -103,7 +106,7 @@ def _render(templates: TemplateSet, name: str, **fields: str) -> str:
 
 @dataclass(slots=True)
 class Dialogue:
-    """The messages so far, and what the engine's counts say of their length."""
+    """The messages so far, and an estimate of tokens per byte from the engine's counts."""
 
     messages: list[Message]
     tokens_per_byte: float = TOKENS_PER_BYTE
@@ -115,24 +118,24 @@ class Dialogue:
         return "\n".join(each.content for each in self.messages if each.role == "user")
 
     def reply(self, text: str) -> None:
-        """The assistant's turn."""
+        """Add the assistant's turn."""
         self.messages.append(Message("assistant", text))
 
     def document(self, number: int, text: str) -> None:
-        """The retriever's turn; `text` is empty when it found nothing new."""
+        """Add the retriever's turn; `text` is empty if it found nothing new."""
         self._documents.append(len(self.messages))
         self.messages.append(Message("user", f"Retrieved Document_{number}: {text}"))
 
     def learn(self, messages: Iterable[Message], prompt_tokens: int) -> None:
-        """Take the engine's own count of a prompt; the estimate only ever becomes more careful."""
+        """Take the engine's count of a prompt's tokens. The estimate never decreases."""
         size = sum(len(message.content.encode()) for message in messages)
         if size >= _TELLING_BYTES:
             self.tokens_per_byte = max(self.tokens_per_byte, prompt_tokens / size)
 
     def fitted(self, limit: int) -> list[Message]:
-        """The messages in at most about `limit` tokens: the oldest documents' text goes first, the
-        reasoning stays; the newest document is cut where it alone is too long
-        (METHODS.md §2.2)."""
+        """Return the messages in about `limit` tokens at most (METHODS.md §2.2). The text of the
+        oldest documents is removed first, reasoning stays, and the newest document is cut if it is
+        too long by itself."""
         messages = list(self.messages)
         for index in self._documents[:-1]:
             if self._tokens(messages) <= limit:

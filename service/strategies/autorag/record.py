@@ -1,4 +1,4 @@
-"""The steps an Auto-RAG conversation leaves, as events."""
+"""The steps of an Auto-RAG conversation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from service.core.domain import CallUsage, StepKind
 
 @dataclass(slots=True)
 class Record:
-    """At most one step is open. `answer` is what stands of the answer's tokens; `owed` the cost of
-    calls that no step was charged with yet."""
+    """Opens steps and emits their events; at most one step is open.
+
+    `answer` is what stands of the answer's tokens, `owed` the cost of calls that were not charged
+    to a step yet.
+    """
 
     scope: Scope
     question: str
@@ -28,11 +31,12 @@ class Record:
         return self.step is not None and self.step.kind == "answer"
 
     def call(self) -> OpenStep:
-        """A step that is never shown: it counts a call until a step can be charged with it."""
+        """Return a step that is never shown. It counts a call until that can be charged to a step
+        that is."""
         return OpenStep(self.scope.inquiry, "", "retrieve")
 
     async def open(self, kind: StepKind, question: str, thought: str | None) -> OpenStep:
-        """Close the open step, open the next one; it is charged with what is owed."""
+        """End the open step and start the next one, which is charged with what is owed."""
         await self._end()
         step = self.step = self.scope.step(kind, question)
         self.drafted = False
@@ -43,43 +47,43 @@ class Record:
         return step
 
     async def open_answer(self, thought: str | None) -> OpenStep:
-        """The step that the answer is written in; opened if it is not open yet."""
+        """Return the step in which the answer is written; start it if it is not open."""
         if self.step is not None and self.step.kind == "answer":
             return self.step
         return await self.open("answer", self.question, thought)
 
     def read(self, thought: str | None) -> None:
-        """The open retrieval's documents were read, with this result."""
+        """Note the reasoning on the documents of the open retrieval."""
         if self.step is not None and self.step.kind == "retrieve":
             self.step.answer = thought
 
     async def draft(self, text: str) -> None:
-        """Reasoning, shown in the step whose documents it is about."""
+        """Emit reasoning in the step whose documents it is about."""
         if self.step is not None and self.step.kind != "answer":
             self.drafted = True
             await self.step.emit(Token(role="draft", text=text))
 
     async def write(self, text: str, thought: str | None) -> None:
-        """More of the answer."""
+        """Emit more of the answer."""
         if text:
             step = await self.open_answer(thought)
             self.answer += text
             await step.emit(Token(role=self.as_role, text=text))
 
     async def withdraw(self, reason: Literal["restart", "repair"] = "restart") -> None:
-        """What was written of the answer is void."""
+        """Withdraw what was written of the answer."""
         if self.answer and self.step is not None:
             self.answer = ""
             await self.step.emit(Withdraw(role=self.as_role, reason=reason))
 
     async def decline(self) -> None:
-        """What was written says that there is no answer."""
+        """Withdraw an answer that says that there is none."""
         if self.step is not None:
             self.step.flag("declined")
         await self.withdraw("repair")
 
     async def restart(self) -> None:
-        """The turn under way is void: it will be written again."""
+        """Withdraw the turn in progress, which will be written again."""
         await self.withdraw()
         if self.drafted and self.step is not None and self.step.kind == "retrieve":
             await self.step.emit(Withdraw(role="draft", reason="restart"))

@@ -1,9 +1,9 @@
-"""What an assistant turn says (METHODS.md §2.3), whole or while it is being written; no I/O.
+"""What an assistant turn says (METHODS.md §2.3), whole or while it is being written. Pure.
 
-Markers are matched whatever their case and the last one counts (METHODS.md §2.4 #3); asterisks that
-untuned models put around them are passed over. Tuned models are read as the paper's code reads
-them, a marker anywhere; of others a marker counts at the start of a line only, and its text ends
-with the line, since they write prose around it and run on into the next example.
+Markers are matched in any case, and the last one counts (METHODS.md §2.4 #3). Asterisks that
+untuned models put around them are ignored. The output of tuned models is read as the paper's code
+reads it, with a marker anywhere. For other models a marker counts only at the start of a line, and
+its text ends with the line, because they write prose around it and continue with the next example.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _COLON = r"\*{0,2}\s*[:：]"
 
 
 class Form(NamedTuple):
-    """How markers are found. `lines`: at the start of a line, and no further than its end."""
+    """How markers are found. `lines`: only at the start of a line, and their text ends with it."""
 
     lines: bool
     query: re.Pattern[str]
@@ -69,7 +69,7 @@ class Turn(NamedTuple):
 
     `thought`: the reasoning before the first marker, without its label. `query`: after the last
     `Query:` of any kind. `refined`: after the last `Refined Query:`. `final`: after the last
-    `Final Answer:`. What is absent or empty is None.
+    `Final Answer:`. A field that is absent or empty is None.
     """
 
     thought: str | None
@@ -144,7 +144,7 @@ def _tidy(answer: str) -> str:
 
 
 class Piece(NamedTuple):
-    """Text to show while a turn is written; `void`: the answer so far was none."""
+    """Text to show while a turn is written. `void` means that the answer so far was none."""
 
     kind: Literal["draft", "answer", "void"]
     text: str = ""
@@ -168,12 +168,12 @@ class TurnStream:
         self._answer_from: int | None = None
 
     def feed(self, text: str) -> list[Piece]:
-        """Take the next piece of the turn, return what can be shown of it."""
+        """Take the next piece of the turn. Return what can be shown."""
         self.text += text
         return [*self._draft(ended=False), *self._answers(ended=False)]
 
     def finish(self) -> list[Piece]:
-        """The turn is complete: return what was held back."""
+        """The turn is complete. Return what was held back."""
         return [*self._draft(ended=True), *self._answers(ended=True)]
 
     def _draft(self, ended: bool) -> list[Piece]:

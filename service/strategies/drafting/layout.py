@@ -1,4 +1,4 @@
-"""DRAGIN's prompts: demonstrations, passages, the question, the text so far (METHODS.md §3.3).
+"""The prompt of a draft: demonstrations, passages, the question, the text so far (METHODS.md §3.3).
 
 Raw text, and in this order, so that each draft's prompt begins with the one before it and every
 question's with the demonstrations. Where the profile lets the model decline, a demonstration of
@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"\[(\s*\d+\s*)\]")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`question` and `written` (the text so far) are their places in `text`."""
+    """A prompt. `question` and `written` (the text so far) are their spans in `text`."""
 
     text: str
     question: Span
@@ -35,7 +35,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a prompt is made of; `passages` as they are shown, without their numbers."""
+    """The parts of a prompt; `passages` as they are shown, without their numbers."""
 
     templates: TemplateSet
     demonstrations: tuple[str, ...]
@@ -44,7 +44,7 @@ class Layout:
     passages: tuple[str, ...] = ()
 
     def shots(self) -> str:
-        """What every prompt begins with."""
+        """Return the demonstrations, with which every prompt begins."""
         return "".join(f"{demonstration}\n" for demonstration in self.demonstrations)
 
     def prompt(self) -> Prompt:
@@ -63,8 +63,8 @@ class Layout:
         )
 
     def shorter(self) -> Iterator[Layout]:
-        """This layout with ever less in it: fewer passages, then fewer sentences of the last one,
-        then without it, then with ever fewer demonstrations, the last of them the last to go."""
+        """Yield ever shorter layouts: with fewer passages, with fewer sentences of the last one,
+        without it, and with fewer demonstrations, of which the last is removed last."""
         layout = self
         while len(layout.passages) > 1:
             layout = replace(layout, passages=layout.passages[:-1])
@@ -81,14 +81,15 @@ class Layout:
 
 
 def opening_layout(templates: TemplateSet, question: str, *, may_decline: bool = False) -> Layout:
-    """The first draft's: nothing written, nothing retrieved."""
+    """Return the layout of the first draft: nothing is written or retrieved yet."""
     text = demonstrations_text(templates, may_decline=may_decline)
     demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
     return Layout(templates, demonstrations, as_data(question))
 
 
 def demonstrations_text(templates: TemplateSet, *, may_decline: bool) -> str:
-    """The demonstrations, one a question; the one that declines only where the set has it."""
+    """Return the demonstrations, one for each question, and with `may_decline` the one that
+    declines, if the template set has it."""
     text = templates.render("dragin_demonstrations")
     if may_decline and templates.has(DRAGIN_DECLINING):
         return f"{templates.render(DRAGIN_DECLINING)}\n{text}"
@@ -96,10 +97,11 @@ def demonstrations_text(templates: TemplateSet, *, may_decline: bool) -> str:
 
 
 def shown(passages: Sequence[str]) -> tuple[str, ...]:
-    """Passages as data; one without text has no line (METHODS.md §3.2, failures)."""
+    """Return passages as data. One without text has no line (METHODS.md §3.2, failures)."""
     return tuple(line for line in map(as_data, passages) if line)
 
 
 def as_data(text: str) -> str:
-    """One line that cannot be mistaken for structure, nor a `[2]` in it for a passage's number."""
+    """Return one line that cannot be mistaken for structure, nor a `[2]` in it for a passage's
+    number."""
     return _NUMBERED.sub(r"(\1)", quote(text))

@@ -88,8 +88,7 @@ class Run:
     @property
     def unfounded(self) -> bool:
         """Whether all retrievals found nothing and the settings require abstaining then."""
-        abstains = self.inquiry.settings.answers.no_evidence == "abstain"
-        return abstains and self.retrievals > 0 and not self.seen
+        return self.inquiry.abstains and self.retrievals > 0 and not self.seen
 
     async def rounds(self, round: Callable[[], Awaitable[None]]) -> None:
         """Repeat `round` until the text is complete or a limit of the question is reached."""

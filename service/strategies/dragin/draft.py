@@ -48,7 +48,8 @@ class DraginRun(Run):
 
 @dataclass(slots=True)
 class Draft:
-    """`rows` are those of the hit's tokens in the draft's own context, where that is asked for."""
+    """A draft in progress. `rows` are the attention rows of the hit's tokens in the draft's own
+    context, if they are needed."""
 
     prompt: Prompt
     watch: DraftWatch
@@ -115,7 +116,7 @@ def hit_tokens(hit: Hit) -> list[int]:
 
 @dataclass(slots=True)
 class DraftWatch:
-    """Feed it every token of a draft in order, then `finish`, or `judge_scored`.
+    """Finds the hit of a draft. Feed it every token in order, then `finish` or `judge_scored`.
 
     Raises EngineFailure for signals that no model can have given.
     """
@@ -131,7 +132,7 @@ class DraftWatch:
     _start: int = 0  # word that the next sentence begins with
 
     def feed(self, token: DraftToken) -> Hit | None:
-        """Take one token; a hit where one of its sentences is complete and asks."""
+        """Take one token. Return a hit if a sentence is now complete and asks for retrieval."""
         check_token(token, self.tokens)
         self.tokens.append(token)
         self._maxima.append(0.0)
@@ -141,7 +142,7 @@ class DraftWatch:
         return self._judge_complete() if early and brings_word else None
 
     def finish(self) -> Hit | None:
-        """The draft has ended: judge what was not judged yet."""
+        """The draft has ended. Judge the sentences that were not judged yet."""
         words = self.words()
         sentences = self.splitter.sentences(self.text)[len(self._previous) :]
         for number, sentence in enumerate(sentences, 1):
@@ -202,7 +203,7 @@ class DraftWatch:
 
 
 def check_token(token: DraftToken, before: Sequence[DraftToken]) -> None:
-    """Raise EngineFailure where a token's signals contradict themselves or those before."""
+    """Raise EngineFailure if a token's signals contradict themselves or earlier ones."""
     check_numbers((token.entropy, token.logprob))
     check_numbers(value for update in token.updates for value in (update.maximum, update.later))
     begin, end = token.span

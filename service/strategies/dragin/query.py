@@ -21,7 +21,8 @@ QUERY_TOKENS: Final = 64  # of the model; a longer query loses its beginning
 
 
 async def make_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
-    """The query, cut to the last 64 tokens of the model; empty where C has no content word."""
+    """Return the query, cut to the last 64 tokens of the model. It is empty if C has no content
+    word."""
     query = await _attended_query(run, draft, hit)
     if len(query.encode()) < QUERY_TOKENS:  # a token has a byte at least
         return query
@@ -54,7 +55,7 @@ def _inside(draft: Draft, hit: Hit, rows: ContextRows) -> QueryContext:
 
 
 def last_tokens(text: str, spans: Sequence[Span], most: int) -> str:
-    """The end of `text`, whose tokens lie at `spans`, from its last `most` tokens on."""
+    """Return the last `most` tokens of `text`, whose tokens lie at `spans`."""
     return text[spans[-most][0] :].strip() if len(spans) > most else text
 
 
@@ -70,14 +71,14 @@ class QueryContext:
 
 @dataclass(frozen=True, slots=True)
 class QueryText:
-    """C as a text of its own, and where the hit words lie in it."""
+    """C as a text of its own, and the spans of the hit words in it."""
 
     text: str
     hits: tuple[Span, ...]
 
 
 def query_text(question: str, text: str, hit: Hit) -> QueryText:
-    """Question, text, the sentences before, and the words of the hit's sentence, joined by spaces.
+    """Join question, text, the previous sentences and the words of the hit's sentence by spaces.
 
     Empty parts leave their space, as in the official code.
     """
@@ -92,7 +93,7 @@ def query_text(question: str, text: str, hit: Hit) -> QueryText:
 
 
 def text_context(query: QueryText, scoring: Scoring) -> QueryContext:
-    """C from a pass over its text. A hit that no word of the tokens lies at exactly is skipped
+    """Return C from a pass over its text. A hit at whose place no word lies exactly is skipped
     (METHODS.md §6 #23)."""
     spans = [token.span for token in scoring.tokens]
     first = next((n for n, (begin, end) in enumerate(spans) if end > begin), len(spans))
@@ -105,7 +106,7 @@ def text_context(query: QueryText, scoring: Scoring) -> QueryContext:
 def generation_context(
     context: ContextRows, text: str, regions: Sequence[Span], hits: Iterable[int]
 ) -> QueryContext:
-    """C inside a generation's own context, `text`: what lies in its `regions`.
+    """Return C inside a generation's own context `text`: what lies in its `regions`.
 
     `hits` are tokens of the hit words, one of each at least.
     """
@@ -121,7 +122,7 @@ def generation_context(
 
 
 def attended(context: QueryContext, rows: Sequence[AttentionRow]) -> list[float] | None:
-    """How much the hit words attend to each word of C; None where no hit has a row.
+    """Return how much the hit words attend to each word of C, or None if no hit has a row.
 
     For each piece of a hit word the row that predicted it, over the tokens of C before the word,
     normalised to 1; averaged over pieces and hits, summed into words.
@@ -149,10 +150,8 @@ def attended(context: QueryContext, rows: Sequence[AttentionRow]) -> list[float]
 def keep_content_words(
     context: QueryContext, weights: Sequence[float] | None, content: frozenset[str], most: int
 ) -> str:
-    """The `most` words attended to most that have content and are no hit, in their order.
-
-    Without weights (no hit survived the content filter) the first ones.
-    """
+    """Return the `most` words that receive most attention, have content and are not hits, in their
+    order. Without weights (no hit survived the content filter), return the first ones."""
     candidates = [
         index
         for index, word in enumerate(context.words)

@@ -13,7 +13,8 @@ from service.text.tagging import Tagger
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Tokens `first` to `last`; `text` is what they spell at `span`, without white space."""
+    """A word made of the tokens `first` to `last`. `text` is what they spell at `span`, without
+    white space."""
 
     text: str
     span: Span
@@ -26,7 +27,7 @@ class Word:
 
 
 def group_words(text: str, spans: Sequence[Span], first: int = 0) -> list[Word]:
-    """The words of `text`, whose tokens lie at `spans`; the first of them is token `first`.
+    """Return the words of `text`, whose tokens lie at `spans`; the first is token number `first`.
 
     A word starts with the first token and with each that brings white space, in its own text or,
     where a tokenizer cuts that off, before it. That is the rule of the official code for Llama-2
@@ -54,7 +55,8 @@ def _word(text: str, spans: Sequence[Span], left: int, right: int, offset: int) 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Of one token: attention it receives, and entropy (or −log p) of what it was taken from."""
+    """The attention that a token receives, and the entropy (or −log p) of the distribution from
+    which it was taken."""
 
     attention: float
     weight: float
@@ -100,7 +102,7 @@ class Hit:
 
 
 def assign(sentences: Sequence[str], words: Sequence[Word]) -> list[range]:
-    """The words of each sentence, by index: the fewest that hold it as a substring (step 4).
+    """Return the words of each sentence, by index: the fewest that contain it (step 4).
 
     The last sentence takes the rest. One that is not found has none; its words go to the next.
     """
@@ -114,7 +116,8 @@ def assign(sentences: Sequence[str], words: Sequence[Word]) -> list[range]:
 
 
 def find_end(sentence: str, words: Sequence[Word], start: int) -> int:
-    """One past the last word of a sentence that begins at `start` or later; `start`: not found.
+    """Return the index after the last word of a sentence that begins at `start` or later. Return
+    `start` if the sentence is not found.
 
     The last word is never tried, as in the official code.
     """
@@ -129,7 +132,7 @@ def find_end(sentence: str, words: Sequence[Word], start: int) -> int:
 def score_words(
     words: Sequence[Word], signals: Sequence[Signal], rule: Rule = _RULE
 ) -> tuple[ScoredWord, ...]:
-    """The words of one sentence: the sum of attention times the mean of weight (steps 3 and 5).
+    """Score the words of one sentence: the sum of attention times the mean of weight (steps 3, 5).
 
     Attention that is 0 in the whole sentence stays 0.
     """
@@ -159,7 +162,7 @@ def _weigh_last(attention: Sequence[float]) -> list[float]:
 def judge(
     previous: Sequence[str], sentence: str, scored: tuple[ScoredWord, ...], rule: Rule, tag: Tagger
 ) -> Hit | None:
-    """The hit of one sentence, None where it has none (steps 6 and 7)."""
+    """Return the hit of one sentence, or None (steps 6 and 7)."""
     over = [word.score > rule.threshold for word in scored]
     if not any(over):
         return None
@@ -174,7 +177,7 @@ def judge(
 
 
 def has_content(word: str, content: frozenset[str]) -> bool:
-    """Whether a word holds a content word of its text: a substring, as in the official code."""
+    """Whether a word contains a content word of its text, as in the official code."""
     return any(term in word for term in content)
 
 
@@ -185,7 +188,7 @@ def find_hit(
     rule: Rule,
     tag: Tagger,
 ) -> Hit | None:
-    """The first hit of a whole draft."""
+    """Return the first hit of a whole draft."""
     for number, indexes in enumerate(assign(sentences, words)):
         own = [words[index] for index in indexes]
         scored = score_words(own, signals, rule)

@@ -41,21 +41,21 @@ PROFILES: Final = {"official": OFFICIAL, "service": SERVICE}
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Make the next query of these infos."""
+    """Make the next query from these marked words."""
 
     infos: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The search is over: the reader's turn."""
+    """End the search and let the reader answer."""
 
     stopped_by: StoppedBy = "answer"
     flag: Flag | None = None
 
 
 def as_tagged(labels: Sequence[PassageLabel], options: Options) -> list[PassageLabel]:
-    """In two-tag mode FINISH is CONTINUE."""
+    """Return the labels; with two tags, FINISH counts as CONTINUE."""
     if options.finishes:
         return list(labels)
     return [
@@ -66,7 +66,8 @@ def as_tagged(labels: Sequence[PassageLabel], options: Options) -> list[PassageL
 def after_labels(
     labels: Sequence[PassageLabel], added: int, hops_left: int, options: Options
 ) -> Ask | Read:
-    """Lines 6 to 8. `added`: passages that the hop brought into the pool."""
+    """Return what follows the labels of a hop (lines 6 to 8). `added`: the number of passages that
+    the hop added to the pool."""
     infos = [label.info for label in labels if label.tag is Tag.CONTINUE]
     if not infos:
         return Read()
@@ -78,7 +79,7 @@ def after_labels(
 
 
 def after_filter(query: str, filtered: str, options: Options) -> str | Read:
-    """Line 9: the next query, unless it is none, or the one before again."""
+    """Return the next query (line 9), unless it is empty or repeats the current one."""
     same = _compared(filtered) == _compared(query)
     if not filtered or (same and options.stops_early):
         return Read(flag="no_progress")

@@ -42,19 +42,19 @@ UNLABELLED: Final = 3  # passages of a hop that are read where no label says whi
 
 
 class EfficientRag:
-    """Labels what each search finds and filters the next query out of it, then reads once."""
+    """Labels what each search finds, makes the next query from it, and reads once at the end."""
 
     name: LoopName = "efficientrag"
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
-        """What this deployment lacks for it; None where it can run."""
+        """Return what this deployment lacks for the loop, or None if it can run."""
         if roles.labelling is None:
             return "the labeler and the filter were not opened"
         labeler, query_filter = roles.labelling
         return labeler.problem() or query_filter.problem()
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
-        """Most retrievals: the request's `max_steps`, else 4."""
+        """The maximum number of retrievals is the request's `max_steps`, or 4."""
         options = PROFILES[scope.inquiry.settings.efficientrag.profile]
         log.debug("efficientrag", id=scope.inquiry.id, **asdict(options))
         run = Run(
@@ -76,7 +76,8 @@ class EfficientRag:
 
 @dataclass(slots=True)
 class Run:
-    """`following` is the next query, or how the search ended; `hops` the retrievals so far."""
+    """A question in progress. `following` is the next query, or how the search ended; `hops` is the
+    number of retrievals so far."""
 
     scope: Scope
     question: str
@@ -99,7 +100,8 @@ def _labelling(roles: Roles) -> Labelling:
 
 
 async def _conclude(run: Run, stopped_by: StoppedBy) -> Outcome:
-    """Line 10. An empty pool is read too where the profile or `answers.no_evidence` says so."""
+    """Read the pool (line 10). An empty pool is read too if the profile or `answers.no_evidence`
+    says so."""
     policy = run.inquiry.settings.answers.no_evidence
     closed_book = run.options.closed_book or policy == "closed_book"
     if not run.pool.candidates and (stopped_by == "deadline" or not closed_book):
@@ -122,7 +124,7 @@ async def _conclude(run: Run, stopped_by: StoppedBy) -> Outcome:
 
 
 def _left_out(pool: Pool, shown: Sequence[Candidate]) -> list[Judgement]:
-    """Of passages that their step said were kept, and that the reader is not shown."""
+    """Judgements of passages that were kept by their step but are not shown to the reader."""
     return [
         Judgement(
             step=candidate.step,
@@ -137,7 +139,7 @@ def _left_out(pool: Pool, shown: Sequence[Candidate]) -> list[Judgement]:
 
 
 async def _hop(run: Run, query: str) -> None:
-    """A step `retrieve`; leaves in `run.following` what follows."""
+    """Run a step `retrieve`, and leave in `run.following` what follows."""
     run.hops += 1
     step = run.scope.step("retrieve", run.question)
     await step.start()
@@ -191,7 +193,7 @@ async def _filter(run: Run, query: str, ask: Ask) -> str | Read:
 
 
 async def _take(run: Run, step: OpenStep, found: Sequence[Passage], why: str) -> None:
-    """The best-ranked passages into the pool, without a label that says so."""
+    """Add the best-ranked passages to the pool although no label says so."""
     best = found[:UNLABELLED]
     run.pool.candidates += [Candidate(passage, step.id, Tag.CONTINUE, 0.0, why) for passage in best]
     for passage in best:

@@ -1,4 +1,4 @@
-"""The candidate pool: what the reader is shown (METHODS.md §4.2, lines 5 and 10)."""
+"""The candidate pool, from which the reader reads (METHODS.md §4.2, lines 5 and 10)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FRAME: Final = 16  # bytes around a passage in a prompt
 
 
 class Candidate(NamedTuple):
-    """A kept passage, the step that found it, and its tag; without one, `probability` is 0."""
+    """A kept passage, the step that found it, and its tag. `probability` is 0 without a label."""
 
     passage: Passage
     step: str
@@ -23,7 +23,8 @@ class Candidate(NamedTuple):
 
     @property
     def preference(self) -> tuple[bool, float]:
-        """Who may say the answer comes first, then who is surer; a few hundredths say nothing."""
+        """Passages tagged FINISH come first, then those with a higher probability, rounded to one
+        decimal."""
         return self.tag is Tag.FINISH, round(self.probability, 1)
 
 
@@ -36,7 +37,8 @@ class Choice(NamedTuple):
 
 @dataclass(slots=True)
 class Pool:
-    """Hop order, then rank. With `deduplicate` a passage has its first place only."""
+    """Candidates in the order of hops, then of ranks. With `deduplicate` a passage is kept once, in
+    its first place."""
 
     deduplicate: bool
     candidates: list[Candidate] = field(default_factory=list)
@@ -44,7 +46,7 @@ class Pool:
     def add(
         self, step: str, passages: Sequence[Passage], labels: Sequence[PassageLabel]
     ) -> list[Choice]:
-        """Take in the labelled passages of one hop; a choice for each."""
+        """Add the labelled passages of one hop. Return a choice for each."""
         return [
             self._add(Candidate(passage, step, label.tag, label.probability, _reason(label)))
             for passage, label in zip(passages, labels, strict=True)
@@ -62,8 +64,8 @@ class Pool:
         return any(c.passage.passage_id == passage.passage_id for c in self.candidates)
 
     def to_read(self, most: int | None, room: int | None) -> list[Candidate]:
-        """All of it in its order; where only `most`, or `room` bytes, may be read, the
-        preferred first. None: no limit."""
+        """Return all candidates in order, or the preferred ones first if not all fit in `most`
+        passages and `room` bytes. None means no limit."""
         chosen: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda each: each.preference, reverse=True):
             size = len(f"{candidate.passage.title}{candidate.passage.text}".encode()) + FRAME

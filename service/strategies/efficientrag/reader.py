@@ -62,7 +62,7 @@ async def read(
     *,
     official: bool = False,
 ) -> None:
-    """Stream the answer and leave it in `step.answer`, None where none can be had.
+    """Stream the answer and leave it in `step.answer`; None if there is none.
 
     At a limit of the question, told in `step.stopped_by`, what was written so far is the answer.
     """
@@ -76,7 +76,7 @@ async def read(
 
 
 def room_for_passages(reader: Role, question: str, official: bool) -> int | None:
-    """Bytes of passages that fit the model's context; None where it is not known."""
+    """Return the bytes of passages that fit the model's context, or None if it is not known."""
     context = reader.generator.capabilities.context_tokens
     if context is None:
         return None
@@ -96,9 +96,9 @@ def _prompt(
 
 
 async def _read_json(step: OpenStep, prompt: Prompt, as_role: TokenRole, official: bool) -> None:
-    """One retry where the output is no JSON with the key; then its plain text, flagged
-    `repaired`, is the answer. One retry as well for an example of the prompt; then there is none.
-    The official reader's is flagged and stands."""
+    """Read the answer from JSON. Output without JSON is retried once; then its plain text is the
+    answer, flagged `repaired`. An example of the prompt is retried once; then there is no answer.
+    With the `official` prompt the example is flagged and stands."""
     stopped = echoed = False
     for last, temperature in enumerate((0.0, RETRY_TEMPERATURE)):
         request = GenerationRequest(
@@ -124,7 +124,8 @@ async def _read_json(step: OpenStep, prompt: Prompt, as_role: TokenRole, officia
 
 
 def _read_reply(text: str, shown: str, question: str, *, take_text: bool) -> AnswerReading:
-    """The JSON's answer, or what was `shown` of it; other text counts where it must."""
+    """Return the answer in the JSON, or what was `shown` of it. Other text counts only with
+    `take_text`."""
     found = answer_in(text) or shown or None
     whole = read_answer(text, question)
     if whole.declined or (found and read_answer(found, question).declined):
@@ -162,7 +163,7 @@ async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
 
 
 class AnswerField:
-    """Tells the answer from the JSON around it while that is written.
+    """Separates the answer from the JSON around it while the JSON is being written.
 
     White space is held back until a word follows, so that the pieces joined are the answer as
     `answer_in` reads it, where the JSON is plain.
@@ -173,12 +174,12 @@ class AnswerField:
         self.shown = ""
 
     def restart(self) -> bool:
-        """All that came is void; whether some of it was shown."""
+        """Discard everything. Return whether some of it was shown."""
         shown, self.text, self.shown = self.shown, "", ""
         return bool(shown)
 
     def feed(self, text: str) -> str:
-        """Take the next piece of the output, return what can be shown of the answer."""
+        """Take the next piece of the output. Return what can be shown of the answer."""
         self.text += text
         opening = _OPENING.match(self.text)
         if opening is None:
@@ -193,7 +194,7 @@ class AnswerField:
 
 
 def answer_in(text: str) -> str | None:
-    """The answer in an output that has the key; None where there is none, or it is empty."""
+    """Return the answer in an output that has the key; None without the key or a value."""
     for value in json_values(unwrap(text)):
         found = member(value, {KEY}) if isinstance(value, dict) else None
         if isinstance(found, list):

@@ -95,8 +95,8 @@ _ABBREVIATION = re.compile(r"(?:\.\w+|\b(?:\w|Jr|Sr|Inc|Co|Corp|Ltd|No|St|Dr|etc
 
 
 class AnswerReading(NamedTuple):
-    """What a reply says: `answer`, or None; then `declined` tells whether it said that there is
-    no answer, or nothing that could be read."""
+    """What a reply says. If `answer` is None, the reply either stated that there is no answer
+    (`declined`) or could not be read."""
 
     answer: str | None
     declined: bool = False
@@ -107,10 +107,10 @@ DECLINED = AnswerReading(None, declined=True)
 
 
 def read_answer(text: str, question: str = "", *, parts: bool = False) -> AnswerReading:
-    """Read a reply: its first paragraph without labels, wrappers and what runs on.
+    """Read a reply: its first paragraph, without labels, wrappers and what follows the answer.
 
-    Thinking aloud counts only for the answer it states at its end; without one there is none.
-    `question` and `parts` (a merged answer, which may say what it lacks): see `answer_left`.
+    Of reasoning, only the answer that it states at its end counts. For `question` and `parts` (a
+    merged answer, which may say what it lacks), see `answer_left`.
     """
     body = unfence(unwrap(text)[:_MOST])
     if bracketed := _BRACKETED.fullmatch(body):

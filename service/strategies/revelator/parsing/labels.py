@@ -81,10 +81,10 @@ _LETTER = re.compile(
 
 
 def parse_route(text: str) -> RouteName | None:
-    """Read ROUTE's label; labels, stems, the letters of METHODS.md §5 and our API's names count.
+    """Read ROUTE's output: a label, its stem, a letter of METHODS.md §5, or a name of our API.
 
-    The label of the stated conclusion, else the first that is not negated. All four without a
-    conclusion is the menu, not a choice.
+    The label of the stated conclusion counts, or else the first one that is not negated. All four
+    labels without a conclusion repeat the prompt and are not a choice.
     """
     text = _label_text(text)
     for clause in _conclusions(text):
@@ -151,9 +151,9 @@ _LEADING_NO = re.compile(r"\W*(?:no|non|nein)(?=[\s,.:;!-])")
 
 
 def parse_verdict(text: str) -> bool | None:
-    """Read REL's true/false or ENDING's yes/no/1/0.
+    """Read REL's true or false, or ENDING's yes, no, 1 or 0.
 
-    The stated conclusion, else the first verdict given, else a quality ("not relevant",
+    The stated conclusion counts, or else the first verdict, or else a quality ("not relevant",
     "sufficient") with its negation.
     """
     if text in _PLAIN:

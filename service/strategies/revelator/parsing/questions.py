@@ -165,7 +165,8 @@ _QUESTION_LABEL = re.compile(
 
 
 def field(text: str, keys: frozenset[str]) -> str | None:
-    """The text under one of `keys` in a JSON wrapper, "" for a wrapper without any of them."""
+    """Return the text under one of `keys` in a JSON object; "" if the object has none of them, None
+    without an object."""
     value = next((value for value in json_values(text) if value not in ({}, [])), None)
     if isinstance(value, list) and text.startswith("["):
         return ", ".join(item for item in value if isinstance(item, str))
@@ -181,7 +182,7 @@ def field(text: str, keys: frozenset[str]) -> str | None:
 
 
 def without_lead(text: str, label: re.Pattern[str]) -> str:
-    """`text` without "Sure, here is …:" and labels before it; "OK" alone is text."""
+    """Return `text` without "Sure, here is …:" and labels before it. "OK" alone is text."""
     while match := _LEAD.match(text) or label.match(text):
         rest = text[match.end() :]
         if not has_word(rest):

@@ -1,7 +1,8 @@
-"""Tells an answer from a reply that declines: "The documents do not mention this.", "Unknown".
+"""Distinguishes an answer from a reply that declines: "The documents do not mention this.",
+"Unknown".
 
-The forms are those that models write. A form counts where it makes up the sentence; a title that
-only looks like one ("Unknown Pleasures") is told by what follows, or by its capitals.
+The forms are those that models write. A form counts if it makes up the sentence. A title that only
+looks like one ("Unknown Pleasures") is recognised by what follows, or by its capitals.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ _SHORT_HEAD = 5  # words that are an answer already, whatever a model adds
 
 
 def answer_left(text: str, question: str = "", *, parts: bool = False) -> str | None:
-    """What of `text` answers; None where it says that there is no answer.
+    """Return the part of `text` that answers, or None if it says that there is no answer.
 
     `question` decides a few cases: "None" answers "how many", "No, …" a question of yes and no.
     With `parts` (a merged answer) a sentence that finds nothing does not void the others.

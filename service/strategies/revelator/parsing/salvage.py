@@ -1,6 +1,6 @@
-"""What wraps or breaks a model's free text, taken off: control tokens, tags, fences, bad JSON.
+"""Removes what wraps or breaks a model's text: control tokens, tags, code fences, broken JSON.
 
-Below `parsing`, which knows the roles; nothing here knows what the text should say.
+The readers of the roles use it; nothing here knows what the text should say.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ _CUT = object()
 
 
 def has_word(text: str) -> bool:
-    """Whether `text` holds a letter or a digit of any script."""
+    """Whether `text` contains a letter or a digit of any script."""
     return _WORD.search(text) is not None
 
 
 def unwrap(text: str) -> str:
-    """The first turn of `text`: no thinking, control tokens, tags, entities, zero widths."""
+    """Return the first turn of `text` without thinking, control tokens, tags, entities and
+    characters of zero width."""
     text = _INVISIBLE.sub("", strip_thinking(_INVISIBLE.sub("", text)))
     text = next((turn for turn in _END_OF_TURN.split(text) if turn.strip()), "")
     text = _TAG.sub("", _BLOCK_TAG.sub("\n", text))
@@ -70,14 +71,14 @@ def unwrap(text: str) -> str:
 
 
 def unfence(text: str) -> str:
-    """What stands inside the first code fence that holds a word, else `text` without fences."""
+    """Return the content of the first code fence that contains a word, or `text` without fences."""
     blocks = (block[1] for block in _FENCE.finditer(text))
     inside = next((block for block in blocks if has_word(block)), text)
     return inside.replace("```", "").strip().strip("`").strip()
 
 
 def one_line(text: str) -> str:
-    """White space squeezed to single spaces; wrapping quotes and emphasis off."""
+    """Return `text` on one line, without quotes and emphasis around it."""
     line = " ".join(_INVISIBLE.sub("", text).split())
     for _ in range(_MOST_WRAPPERS):
         inside = _unquoted(line)
@@ -99,24 +100,26 @@ def _unquoted(line: str) -> str:
 
 
 def ends_with(text: str, part: str) -> bool:
-    """Whether `part` reaches to the end of `text`, whatever the white space in both."""
+    """Whether `text` ends with `part`, ignoring differences of white space."""
     return " ".join(text.split()).endswith(" ".join(part.split()))
 
 
 def plain_key(key: object) -> str:
+    """Return a JSON key in lower case, letters and digits only."""
     return re.sub(r"[\W_]", "", str(key)).casefold()
 
 
 def member(holder: dict[str, object], keys: frozenset[str] | set[str]) -> object:
+    """Return the value of the first key that is one of `keys`, or None."""
     return next((value for key, value in holder.items() if plain_key(key) in keys), None)
 
 
 def json_values(text: str) -> Iterator[object]:
-    """Every JSON object and list in `text`, outermost only, left to right, broken ones mended.
+    """Yield the outermost JSON objects and lists in `text`, from left to right, repaired if broken.
 
-    Mended: other quotes, unescaped inner quotes, missing and trailing commas, line breaks in
-    strings, a missing end. Of cut JSON the complete strings and containers stay; a string that
-    was cut is dropped, since half a question asks something else.
+    Repaired are: other quotes, unescaped inner quotes, missing and trailing commas, line breaks in
+    strings, and a missing end. Of cut JSON, the complete strings and containers are kept. A string
+    that was cut is dropped, because half a question asks something else.
     """
     at = 0
     for _ in range(_MOST_VALUES):
@@ -133,7 +136,7 @@ def json_values(text: str) -> Iterator[object]:
 
 
 def holds_json(text: str, value: object) -> bool:
-    """Whether `text` holds `value` as it stands, without any repair."""
+    """Whether `text` contains `value` as JSON that needs no repair."""
     for opening in _OPENING.finditer(text):
         with suppress(ValueError, RecursionError):
             if _STRICT.raw_decode(text, opening.start())[0] == value:
