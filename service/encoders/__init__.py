@@ -1,1 +1,1 @@
-"""EfficientRAG's labeler and filter: which passages go on, and the words of the next query."""
+"""The small encoders: EfficientRAG's labeler and filter, and the classifier of routes."""

@@ -1,4 +1,4 @@
-"""What the encoders do: a labeler and a filter (METHODS.md §4.2), and a classifier of questions."""
+"""The encoders' protocols: labeler and filter (METHODS.md §4.2), and classifier of routes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from service.core.domain import RouteName
 
 
 class Tag(IntEnum):
-    """Of a passage; the value is the row of the tag head (METHODS.md §4.3). With two tags a passage
-    that would be FINISH is CONTINUE."""
+    """The tag of a passage. Its value is the row of the tag head (METHODS.md §4.3).
+
+    With two tags a passage that would be FINISH is CONTINUE.
+    """
 
     CONTINUE = 0
     TERMINATE = 1
@@ -44,7 +46,7 @@ class Labeler(Protocol):
     def problem(self) -> str | None: ...
 
     async def label(self, query: str, passages: Sequence[str]) -> list[PassageLabel]:
-        """A label per passage, in their order."""
+        """Return a label for each passage, in their order."""
 
 
 class QueryFilter(Protocol):
@@ -57,11 +59,11 @@ class QueryFilter(Protocol):
     def problem(self) -> str | None: ...
 
     async def filter(self, query: str, infos: Sequence[str]) -> str:
-        """The words kept, in the order of the sentence; "" where none is."""
+        """Return the words that are kept, in the order of the sentence, or "" if none is."""
 
 
 class Labelling(NamedTuple):
-    """The pair that one loop needs."""
+    """The labeler and the filter of the loop EfficientRAG."""
 
     labeler: Labeler
     filter: QueryFilter

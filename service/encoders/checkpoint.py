@@ -47,9 +47,9 @@ class CheckpointCard(BaseModel):
 
 
 def read_card(folder: Path, kind: Kind) -> CheckpointCard:
-    """The card of a checkpoint that can be served, as far as its files tell without the model.
+    """Read the card of a checkpoint, and check the files without loading the model.
 
-    Raises ConfigurationError, naming the file and the remedy.
+    Raises ConfigurationError, which names the file and the remedy.
     """
     path = folder / CARD_FILE
     if not path.is_file():
@@ -67,7 +67,7 @@ def read_card(folder: Path, kind: Kind) -> CheckpointCard:
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether the model is what transformers saves, and not `model.onnx`."""
+    """Return whether the model is one that transformers saved, instead of `model.onnx`."""
     return (folder / WEIGHTS_FILE).is_file() and not (folder / MODEL_FILE).is_file()
 
 

@@ -1,4 +1,4 @@
-"""Labeler and filter out of checkpoints; questions that come together share forward passes."""
+"""EfficientRAG's labeler and filter. Questions that come together share forward passes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EncoderModel:
 
 
 class EncoderLabeler:
-    """LABEL. The tag is the most probable one."""
+    """LABEL (METHODS.md §4.2). The tag is the most probable one."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         self._model = EncoderModel(folder, "labeler", threads)
@@ -72,7 +72,7 @@ class EncoderLabeler:
 
 
 class EncoderFilter:
-    """FILTER."""
+    """FILTER (METHODS.md §4.2)."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         self._model = EncoderModel(folder, "filter", threads)
@@ -108,7 +108,7 @@ def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
 
 
 def open_labelling(settings: EfficientragSettings) -> Labelling:
-    """Loads no model yet. What is wrong with a checkpoint, its `problem` says."""
+    """Open both without loading a model. `problem` of each says what is wrong with it."""
     threads, folder = default_threads(), settings.location or SHIPPED
     return Labelling(
         EncoderLabeler(_checkpoint(folder / "labeler"), threads),

@@ -95,7 +95,7 @@ def packs(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def padded_rows(rows: Sequence[Sequence[int]]) -> Any:
-    """An int64 array (rows, longest), with zeros after the end of each row."""
+    """Return an int64 array (rows, longest), with zeros after the end of each row."""
     import numpy as np  # noqa: PLC0415
 
     array = np.zeros((len(rows), max(map(len, rows))), np.int64)
@@ -129,8 +129,8 @@ def open_onnx(model: Path | bytes, threads: int) -> Any:
 
 
 def minilm_tokenizer() -> Any:
-    """BERT's, uncased, out of the vocabulary that the wheel carries: no padding, no cutting.
-    Special tokens that stand in a text are text."""
+    """Return BERT's uncased tokenizer with the shipped vocabulary, without padding and truncation.
+    Special tokens in a text are ordinary text."""
     from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
 
     file = resources.files("service") / "models" / "minilm" / "vocab.txt"
@@ -140,7 +140,7 @@ def minilm_tokenizer() -> Any:
 
 
 def file_tokenizer(path: Path) -> Any:
-    """The tokenizer of a `tokenizer.json`, used as `minilm_tokenizer` is."""
+    """Return the tokenizer of a `tokenizer.json`, without padding and truncation."""
     from tokenizers import Tokenizer  # noqa: PLC0415
 
     return _plain(Tokenizer.from_file(str(path)))

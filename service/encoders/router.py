@@ -54,7 +54,7 @@ class Head(NamedTuple):
     outer_bias: Any
 
     def probabilities(self, vectors: Any) -> Any:
-        """(questions, 384) to (questions, routes)."""
+        """Return (questions, routes) for vectors (questions, 384)."""
         import numpy as np  # noqa: PLC0415
 
         hidden = np.maximum(np.asarray(vectors, np.float32) @ self.inner.T + self.inner_bias, 0)
@@ -70,7 +70,7 @@ def normal_form(question: str) -> str:
 
 
 def read_card(folder: Path) -> RouterCard:
-    """Raises ConfigurationError: no checkpoint, or one of another version."""
+    """Raises ConfigurationError if there is no checkpoint, or one of another version."""
     path = folder / CARD_FILE
     for needed in (path, folder / WEIGHTS_FILE):
         if not needed.is_file():
@@ -90,7 +90,7 @@ def read_card(folder: Path) -> RouterCard:
 
 
 def load_head(folder: Path) -> Head:
-    """Raises ConfigurationError where the files are missing, damaged or do not fit each other."""
+    """Raises ConfigurationError if the files are missing, damaged or do not match."""
     from safetensors import SafetensorError  # noqa: PLC0415
     from safetensors.numpy import load_file  # noqa: PLC0415
 
@@ -111,7 +111,7 @@ def load_head(folder: Path) -> Head:
 
 
 def save_head(head: Head, folder: Path) -> None:
-    """Both files."""
+    """Write the card and the weights."""
     from safetensors.numpy import save  # noqa: PLC0415
 
     weights = save(dict(zip(Head._fields[1:], head[1:], strict=True)))
@@ -121,7 +121,7 @@ def save_head(head: Head, folder: Path) -> None:
 
 
 def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
-    """Mean vectors after the card's layers; loaded at the first use."""
+    """Return the encoder of mean vectors after the card's layers, loaded at the first use."""
     contract = MINILM.model_copy(update={"max_length": card.longest})
     return InProcessEmbedder(
         contract, lambda: load_encoder(contract, threads, card.layers), minilm_problem

@@ -45,7 +45,7 @@ class Session:
     runtime: Any
 
     def forward(self, inputs: Sequence[Encoded], gone: Event) -> list[Output]:
-        """The outputs in the order of the inputs. Raises Gone between two passes."""
+        """Return the outputs in the order of the inputs. Raises Gone between two passes."""
         outputs: dict[int, Output] = {}
         for pack in packs([len(each.ids) for each in inputs]):
             if gone.is_set():
@@ -80,7 +80,7 @@ def _softmax(logits: Any) -> Any:
 
 
 def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
-    """Takes a second. Raises ConfigurationError, naming the file."""
+    """Load tokenizer and model, in about a second. Raises ConfigurationError, naming the file."""
     try:
         tokenizer = (
             minilm_tokenizer()

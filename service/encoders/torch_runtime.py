@@ -1,4 +1,4 @@
-"""Checkpoints that transformers saved, on torch: on a GPU where there is one.
+"""Checkpoints that transformers saved, run by torch, on a GPU if there is one.
 
 A folder with `config.json`, `model.safetensors` and `tokenizer.json` of any encoder that
 transformers knows, under the heads of the official code by their names: `pooler.dense`,
@@ -59,7 +59,7 @@ class TorchRuntime:
 
 
 def open_torch(folder: Path, card: CheckpointCard, threads: int) -> TorchRuntime:
-    """Raises ConfigurationError, naming the file."""
+    """Load a checkpoint. Raises ConfigurationError, naming the file."""
     prepare_torch()
     import torch  # noqa: PLC0415
     from safetensors.torch import load_file  # noqa: PLC0415

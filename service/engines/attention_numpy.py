@@ -1,6 +1,6 @@
-"""Attention from queries and cached keys, maxima over its rows, entropies of logits; in numpy.
+"""Attention from queries and cached keys, maxima over its rows, and entropies of logits, in numpy.
 
-`service.vllm_plugin` has the same in torch, for the devices that vLLM runs on.
+`service.engines.attention_torch` has the same in torch, for GPUs and for vLLM.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 def attention_rows(query: Array, keys: Array, first: int, scale: float) -> Array:
-    """Causal softmax weights (heads, rows, n) in float32.
+    """Return causal softmax weights (heads, rows, n) in float32.
 
     `query` (heads, rows, size) are of the positions `first`, `first` + 1, …; `keys` (kv_heads, n,
     size) of positions 0 to n - 1, with n = first + rows. Head h reads kv head
@@ -35,12 +35,12 @@ def attention_rows(query: Array, keys: Array, first: int, scale: float) -> Array
 
 
 def rows_per_block(heads: int, length: int) -> int:
-    """How many rows over `length` keys to compute at once."""
+    """Return how many rows over `length` keys to compute at once."""
     return max(1, MOST_WEIGHTS // (heads * length))
 
 
 def entropies(logits: Array, targets: Array | None = None) -> Array:
-    """(2, rows): entropies, and log-probabilities of `targets` (rows,), in nats.
+    """Return (2, rows): entropies, and log-probabilities of `targets` (rows,), in nats.
 
     Over the whole vocabulary, of raw logits (rows, vocabulary). Without targets those of the most
     likely token, which a greedy request takes.
@@ -87,6 +87,6 @@ class Maxima:
         self.size = end
 
     def means(self) -> Array:
-        """Means over heads: (2, size), the maxima over q >= k and over q > k."""
+        """Return means over heads: (2, size), the maxima over q >= k and over q > k."""
         means: Array = self._state[:, :, : self.size].mean(axis=1)
         return means

@@ -1,4 +1,4 @@
-"""Attention of the last layer, maxima over its rows, and entropies of logits; in torch.
+"""Attention of the last layer, maxima over its rows, and entropies of logits, in torch.
 
 `service.engines.attention_numpy` has the same in numpy, for the embedded engine.
 """
@@ -12,7 +12,7 @@ MOST_WEIGHTS = 2**24  # of one block of rows: 64 MB
 
 
 def attention_rows(query: Tensor, keys: Tensor, first: int, scale: float) -> Tensor:
-    """Causal softmax weights in float32, as transformers' eager attention computes them.
+    """Return causal softmax weights in float32, as transformers' eager attention computes them.
 
     `query` (rows, heads, size) are of the positions `first`, `first` + 1, …; `keys` (kv_heads,
     size, n) of positions 0 to n - 1, with n = first + rows. Head h reads kv head
@@ -30,7 +30,7 @@ def attention_rows(query: Tensor, keys: Tensor, first: int, scale: float) -> Ten
 
 
 def decode_rows(query: Tensor, keys: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """One row each of several requests: the weights of their last positions, in float32.
+    """Return the weights of the last positions of several requests, in float32.
 
     `query` (requests, heads, size); `keys` (requests, blocks, kv_heads, size, block), gathered by
     block table, anything beyond `lengths` (requests,) being padding. Returns (requests, heads,
@@ -46,7 +46,7 @@ def decode_rows(query: Tensor, keys: Tensor, lengths: Tensor, scale: float) -> T
 
 
 def rows_per_block(heads: int, length: int) -> int:
-    """How many rows over `length` keys to compute at once."""
+    """Return how many rows over `length` keys to compute at once."""
     return max(1, MOST_WEIGHTS // (heads * length))
 
 
@@ -85,7 +85,7 @@ class Maxima:
         return self._state.numel() * self._state.element_size()
 
     def means(self) -> Tensor:
-        """Means over heads: (2, size), the maxima over q >= k and over q > k."""
+        """Return means over heads: (2, size), the maxima over q >= k and over q > k."""
         return self._state[:, :, : self.size].mean(dim=1)
 
 
@@ -93,7 +93,7 @@ MOST_LOGITS = 2**24  # of one block of rows: 64 MB in float32
 
 
 def entropies(logits: Tensor, targets: Tensor | None = None) -> Tensor:
-    """(2, rows) in float32: entropies, and log-probabilities of `targets` (rows,).
+    """Return (2, rows) in float32: entropies, and log-probabilities of `targets` (rows,).
 
     Without targets those of the most likely token, which a greedy request takes. A logit of minus
     infinity counts nothing; a NaN makes its row's values NaN.

@@ -67,7 +67,7 @@ class EmbeddedCard(BaseModel):
 
 
 def read_card(name: str, folder: Path) -> EmbeddedCard:
-    """The card of the model of engine `name`. Raises EngineFailure, naming file and remedy."""
+    """Read the card of engine `name`. Raises EngineFailure, which names the file and the remedy."""
     path = folder / CARD_FILE
     if not path.is_file():
         raise EngineFailure(
@@ -87,7 +87,7 @@ def read_card(name: str, folder: Path) -> EmbeddedCard:
 
 
 def check_files(name: str, folder: Path, card: EmbeddedCard) -> None:
-    """Raises EngineFailure for a file that is missing, cut short, or of another version."""
+    """Compare the files with their digests. Raises EngineFailure if one is missing or differs."""
     for file, expected in card.digests.items():
         path = folder / file
         if not path.is_file():

@@ -35,7 +35,7 @@ def merge_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def simplest(messages: Sequence[Message]) -> list[Message]:
-    """What every chat template takes: user and assistant in turns."""
+    """Return what every chat template accepts: user and assistant in turns."""
     return merge_turns(fold_system(messages))
 
 
@@ -71,13 +71,14 @@ class PromptEncoder:
         self._start = start or ([] if bos is None else [bos])
 
     def encode(self, request: GenerationRequest) -> list[int]:
-        """Ids of a request's messages or prompt; never empty. ValueError: a template refuses."""
+        """Return the ids of a request's messages or prompt, at least one. Raises ValueError if the
+        chat template rejects the messages."""
         if request.prompt is not None:
             return [*self._start, *self.encode_text(request.prompt)] or [0]
         return self.encode_messages(request.messages)
 
     def encode_text(self, text: str, *, at_start: bool = True) -> list[int]:
-        """Ids of plain text; special tokens in it are letters like all others."""
+        """Return the ids of plain text, in which special tokens are ordinary characters."""
         return self._encode(text, self._first if at_start else self._later)[0]
 
     def encode_with_spans(self, text: str, *, bos: bool) -> tuple[list[int], list[Span]]:
@@ -105,7 +106,7 @@ class PromptEncoder:
         return [token for token, _ in single], [span for _, span in single]
 
     def encode_messages(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a chat up to where the model begins to write."""
+        """Return the ids of a chat up to where the model begins to write."""
         return self._encode_pieces(_pieces(*self._render(messages))) or [0]
 
     def encode_turn(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""From the settings of one engine to the engine; nothing heavy is imported before it is needed."""
+"""Opens the engine that the settings name. Imports nothing heavy before it is needed."""
 
 from __future__ import annotations
 

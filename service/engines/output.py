@@ -24,7 +24,7 @@ class Placed:
 
 
 class DraftText:
-    """Feed it ids. A stop string ends the text and is cut off it, with the tokens inside it."""
+    """A text that is fed by ids. A stop string ends it, and is removed with its tokens."""
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = ()) -> None:
         self.text = ""

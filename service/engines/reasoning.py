@@ -122,7 +122,8 @@ class Reasoning:
         self._seen, self._announced = True, announced
 
     async def stream(self, request: GenerationRequest, call: Call) -> AsyncGenerator[Delta, None]:
-        """The deltas of a call, its thinking as empty ones; at most `max_tokens` of the answer."""
+        """Yield the deltas of a call, its thinking as empty ones, and at most `max_tokens` of the
+        answer."""
         if request.prompt is not None:
             async with closing(call(request)) as deltas:
                 async for delta in deltas:
@@ -184,7 +185,7 @@ class _Watch:
         return self._answer >= self._limit
 
     def feed(self, delta: Delta) -> Delta:
-        """The delta without its thinking."""
+        """Return the delta without its thinking."""
         self.deltas += 1
         text = self._filter.feed(delta.text) + (self._filter.flush() if delta.finish else "")
         self.thought = self.thought or delta.reasoning or self._filter.met

@@ -33,7 +33,7 @@ UNKNOWN: Final = TrainingNotes()
 
 
 def read_training_notes(folder: Path) -> TrainingNotes:
-    """The notes of a model folder, `UNKNOWN` where it has none.
+    """Read the notes of a model folder, `UNKNOWN` if it has none.
 
     Raises ConfigurationError, naming the file, for notes that are not of this form. A folder or a
     configuration that cannot be read is for the engine that loads it to report.

@@ -45,7 +45,7 @@ WITHOUT_PLUGIN = (
 
 
 class VllmGenerator(OpenAIGenerator):
-    """One worker, at one URL. What its plugin can do is asked at `check` and the first signals."""
+    """One worker, at one URL. Its plugin is queried by `check` and before the first signals."""
 
     def __init__(
         self, name: str, settings: EngineSettings, on_resent: Callable[[], None] | None = None
@@ -58,7 +58,7 @@ class VllmGenerator(OpenAIGenerator):
         return replace(super().capabilities, token_signals=bool(self._has_signals))
 
     async def check(self) -> None:
-        """As OpenAIGenerator; a worker without the plugin is well, but has no signals."""
+        """As OpenAIGenerator. A worker without the plugin passes, but has no signals."""
         await super().check()
         self._has_signals = (await self._obstacle()) is None
 
@@ -91,7 +91,7 @@ class VllmGenerator(OpenAIGenerator):
             self._has_signals = True
 
     async def plugin_info(self) -> PluginInfo | None:
-        """What the plugin says of itself and of what it holds; None: it does not run there."""
+        """Return what the plugin reports of itself, or None if it does not run there."""
         response = await self._send("/revelator/info", None)
         if response.status == 404:
             response.close()

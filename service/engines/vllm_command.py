@@ -63,7 +63,7 @@ class Launch:
 
 
 def lora_options(adapters: Sequence[str]) -> list[str]:
-    """vLLM's options for adapters given as NAME=PATH. Raises ConfigurationError."""
+    """Return vLLM's options for adapters given as NAME=PATH. Raises ConfigurationError."""
     for adapter in adapters:
         name, _, path = adapter.partition("=")
         if not name or not path:
@@ -72,7 +72,7 @@ def lora_options(adapters: Sequence[str]) -> list[str]:
 
 
 def one_per_gpu(worker: Launch, gpus: Sequence[str], port: int) -> list[Launch]:
-    """A worker for each GPU, at `port` and those after it."""
+    """Return a worker for each GPU, at `port` and the ports after it."""
     return [
         worker.with_options("--port", str(port + number), CUDA_VISIBLE_DEVICES=gpu)
         for number, gpu in enumerate(gpus)
@@ -80,7 +80,7 @@ def one_per_gpu(worker: Launch, gpus: Sequence[str], port: int) -> list[Launch]:
 
 
 def run_worker(worker: Launch, say: Callable[[str], None]) -> NoReturn:
-    """Become the worker, having said what runs. Raises ConfigurationError without a vLLM here."""
+    """Replace this process by the worker. Raises ConfigurationError if vLLM is not installed."""
     _require_vllm()
     say(str(worker))
     sys.stdout.flush()

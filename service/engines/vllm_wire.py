@@ -125,7 +125,7 @@ def read_rows(body: Any) -> ContextRows:
 
 @_of_json
 def read_scoring(body: Any) -> Scoring:
-    """The result of the one item that was sent."""
+    """Read the result of the one item that was sent. Raises BadReply."""
     (result,) = body["results"]
     tokens = tuple(
         ScoredToken(int(id_), _span(span), _number(entropy), _number(logprob), float(a), float(b))

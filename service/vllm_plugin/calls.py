@@ -1,4 +1,4 @@
-"""Drafts and scores with signals: the engine's output and the workers' packets, put together."""
+"""Drafts and scores with signals, joined from the engine's output and the workers' packets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_BYTES = 1 << 30
 
 
 class Full(Exception):
-    """Too much is tracked already; the text says what."""
+    """Too many calls or bytes are tracked already. The text says which."""
 
 
 def bytes_of(
@@ -62,7 +62,7 @@ class Ledger:
 
     @contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Hold a place and `size` bytes. Raises Full."""
+        """Reserve a place and `size` bytes. Raises Full."""
         if self.calls >= self.max_calls:
             raise Full(f"the maximum of {self.calls} calls with signals are already running")
         if self.bytes + size > self.max_bytes:
@@ -83,11 +83,11 @@ HOLD_S = 60.0  # how long a finished draft's rows may still be asked for
 
 
 class BadRequest(ValueError):
-    """The request cannot be met; the text says why."""
+    """The request is invalid. The text says why."""
 
 
 class UnknownCall(LookupError):
-    """No such draft runs, or it has been let go."""
+    """The draft does not exist, or has ended."""
 
 
 @dataclass(eq=False, slots=True)
@@ -121,7 +121,7 @@ class Calls:
     def draft(self, request: SignalRequest) -> Iterator[DraftCall]:
         """Admit a draft; leaving frees all that is kept for it.
 
-        Raises BadRequest, backend.UnknownModel, ledger.Full.
+        Raises BadRequest, backend.UnknownModel, Full.
         """
         ids, spans = self.encoder.encode_with_spans(request.prompt, bos=True)
         if not ids:
@@ -207,7 +207,7 @@ class Calls:
         return ContextRows((*call.spans, *later), rows)
 
     async def score(self, request: ScoreRequest) -> Scoring:
-        """Read a text or ids. Raises BadRequest, ledger.Full, SignalsLost, UnknownModel."""
+        """Read a text or ids. Raises BadRequest, Full, SignalsLost, UnknownModel."""
         if bad := [i for i in request.token_ids if not 0 <= i < self._backend.vocabulary]:
             raise BadRequest(f"not token ids of this model: {bad[:5]}")
         ids, spans = place_tokens(self.encoder, request)

@@ -1,4 +1,4 @@
-"""Fetches what the workers have for all calls at once: one RPC at a time, however many wait."""
+"""Fetches the signals of all calls from the workers, by one RPC at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rpc = Callable[..., Awaitable[list[Any]]]
 
 
 class SignalsLost(Exception):
-    """The signals of a call cannot be had; the text says why."""
+    """The signals of a call are not available. The text says why."""
 
 
 class Inbox:
@@ -38,7 +38,7 @@ class Inbox:
         self._merger = RankMerger(ranks)
 
     def put(self, packets: Sequence[Packet]) -> None:
-        """Take in one packet of every rank."""
+        """Store one packet of every rank."""
         errors = [packet["error"] for packet in packets if "error" in packet]
         if errors:
             self.error = errors[0]

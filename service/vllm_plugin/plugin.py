@@ -19,7 +19,7 @@ log = logging.getLogger(f"vllm.{NAME}")  # vLLM configures the loggers below its
 
 
 def register() -> None:
-    """Say in every process's log where this vLLM is none that the plugin knows."""
+    """Log an error in every process if the plugin does not support this version of vLLM."""
     import vllm  # noqa: PLC0415
 
     if problem := unsupported_version(vllm.__version__):
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 class SignalsPlugin:
-    """Adds the routes; learns at start whether the workers can give signals, and says so."""
+    """Adds the routes, and checks at start whether the workers can provide signals."""
 
     name = NAME
     required_tasks = ("generate",)
@@ -51,7 +51,7 @@ class SignalsPlugin:
 
 
 class Unable(Exception):
-    """Signals cannot be had; the text says why, and what to do."""
+    """Signals are not available. The text says why, and what to do."""
 
 
 async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:

@@ -142,7 +142,7 @@ class PluginState:
 
 
 class Unavailable(Exception):
-    """This server has no signals; the text says why."""
+    """This server does not provide signals. The text says why."""
 
 
 STATUS = {
@@ -156,7 +156,7 @@ STATUS = {
 
 
 def install(app: FastAPI, state: PluginState) -> None:
-    """Add the routes, and what their errors become."""
+    """Add the routes and their exception handlers."""
     app.state.revelator = state
     app.include_router(router)
     for kind in STATUS:

@@ -1,4 +1,4 @@
-"""Whether signals can be had from this vLLM, model and set-up; said at start, never guessed."""
+"""Whether this vLLM, model and set-up can provide signals, checked at start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SUPPORTED = ("0.32",)  # vLLM's versions, major.minor
 
 
 def unsupported_version(version: str) -> str | None:
-    """Why signals cannot be had from this version; None where they can."""
+    """Return why this version is not supported, or None."""
     if ".".join(version.split(".")[:2]) in SUPPORTED:
         return None
     return (

@@ -1,4 +1,4 @@
-"""What a worker keeps for the requests that asked for signals; no vLLM in here.
+"""What a worker keeps for the requests that asked for signals, without vLLM.
 
 A call's positions: 0 to prompt - 1 are its prompt, then come its draft's tokens. Row p is the
 attention of the token at p over positions 0 to p; it predicts the token at p + 1. Each row is

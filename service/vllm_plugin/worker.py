@@ -19,7 +19,7 @@ class SignalsExtension:
     _revelator: Side
 
     def revelator_start(self) -> dict[str, Any]:
-        """Install the hooks, once. Returns why not, if so, and the rank's number of heads."""
+        """Install the hooks, once. Returns the obstacle, if any, and the rank's number of heads."""
         import vllm  # noqa: PLC0415
 
         problem = unsupported_version(vllm.__version__)

@@ -1,1 +1,1 @@
-"""What engines in the process share: calls, rows of a batch, constraints; numpy, no network."""
+"""Continuous batching, shared by the engines that run a model in this process."""

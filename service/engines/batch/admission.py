@@ -47,7 +47,7 @@ class Admission:
         )
 
     def open(self, jobs: Iterable[AnyJob]) -> tuple[list[Row], list[Reading]]:
-        """What the jobs begin as; those that fail are told so."""
+        """Open the jobs. Those that cannot be opened receive their error."""
         rows: list[Row] = []
         readings: list[Reading] = []
         for job in jobs:
@@ -108,7 +108,7 @@ class Admission:
 def advance(
     name: str, rows: Sequence[Row], best: Sequence[int], logits: Callable[[int], Logits]
 ) -> list[int]:
-    """Choose and take a token per row, deliver; the numbers of the rows that go on.
+    """Choose a token for each row and deliver it. Returns the numbers of the rows that go on.
 
     `best`: the most likely token of each row; `logits(n)` are asked for where a row needs them.
     """

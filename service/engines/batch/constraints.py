@@ -24,10 +24,10 @@ class Constraint(Protocol):
     label: str | None
 
     def mask(self, logits: Logits) -> Logits:
-        """Logits (vocabulary,) with −inf for what may not come next."""
+        """Return logits (vocabulary,) with −inf for tokens that may not come next."""
 
     def advance(self, token: int) -> bool:
-        """Take the chosen token; True when nothing may follow."""
+        """Take the chosen token. Returns True if nothing may follow."""
 
 
 class TrieNode:
@@ -42,7 +42,7 @@ class TrieNode:
 def build_trie(
     choices: Iterable[str], spellings: Callable[[str], Iterable[tuple[int, ...]]]
 ) -> TrieNode:
-    """A trie over the token spellings of each choice; a choice may have several."""
+    """Build a trie over the token spellings of each choice, which may have several."""
     root = TrieNode()
     for choice in choices:
         for spelling in spellings(choice):
@@ -98,7 +98,7 @@ class ChoiceConstraint:
 
 
 class SchemaConstraint:
-    """JSON of a schema, by llguidance; one space before it is allowed, as many models write it."""
+    """JSON of a schema, by llguidance. One space before it is allowed, as many models write it."""
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
         self.label: str | None = None
@@ -120,7 +120,7 @@ class SchemaConstraint:
 
 
 class SchemaCompiler:
-    """Makes constraints for one `tokenizers.Tokenizer`, read at first use; grammars are kept."""
+    """Compiles schemas for one `tokenizers.Tokenizer`, and keeps the grammars."""
 
     def __init__(self, tokenizer: Any, vocabulary: int, end_tokens: list[int]) -> None:
         self._tokenizer = tokenizer
@@ -130,7 +130,7 @@ class SchemaCompiler:
         self._matchers: dict[str, Any] = {}
 
     def compile(self, schema: Mapping[str, Any]) -> SchemaConstraint:
-        """Raises ConstraintError for what is no schema, or none that llguidance supports."""
+        """Raises ConstraintError for a schema that is invalid, or not supported by llguidance."""
         key = json.dumps(schema, sort_keys=False)
         if key not in self._matchers:
             self._matchers[key] = self._matcher(key)

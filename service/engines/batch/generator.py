@@ -1,4 +1,4 @@
-"""The asynchronous face of an engine in the process; importing it imports nothing heavy."""
+"""The asynchronous side of an engine in this process. Importing this imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class BatchedGenerator(ABC):
         return (await self._started()).spans(text)
 
     async def check(self) -> None:
-        """Load the model where that has not been done. Raises EngineFailure."""
+        """Load the model if it is not loaded yet. Raises EngineFailure."""
         await self._started()
 
     async def aclose(self) -> None:
@@ -193,7 +193,7 @@ class BatchedGenerator(ABC):
 
 
 class LocalSignalCall:
-    """Iterates over a job's items. What it has told is all it knows: rows are read from the job."""
+    """A generation under way. Its rows are read from the job."""
 
     def __init__(
         self,

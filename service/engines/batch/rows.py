@@ -61,7 +61,7 @@ class Row:
         return self.constraint is None and self._temperature <= 0 and not self.job.request.logprobs
 
     def choose(self, logits: Logits) -> int:
-        """The next token by this row's rules, from logits (vocabulary,) in float32."""
+        """Choose the next token by this row's rules, from logits (vocabulary,) in float32."""
         masked = self.constraint.mask(logits) if self.constraint is not None else logits
         if self._temperature > 0:
             noise = self._random.gumbel(size=len(masked))
@@ -78,7 +78,7 @@ class Row:
         return log_chance(logits, token)
 
     def take(self, token: int) -> Delta | None:
-        """Take the chosen token in; the delta to send, if any. With `finish` set it is the last."""
+        """Take the chosen token. Returns the delta to send, if any; the last has `finish` set."""
         self.token = token
         self.written += 1
         if self.constraint is not None and self.constraint.advance(token):
@@ -126,7 +126,7 @@ def log_chance(logits: Logits, token: int) -> float:
 
 
 class SignalRow(Row):
-    """With attention, a token is sent once its own row, as a query, was computed."""
+    """A row with signals. With attention, a token is sent once its own row was computed."""
 
     def __init__(
         self, job: SignalJob, prompt: list[int], detokenizer: Detokenizer, **options: Any
@@ -176,7 +176,7 @@ class SignalRow(Row):
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """One text under way; `wanted` are the tokens whose rows are asked for."""
+    """A text that is being read. `wanted` are the tokens whose attention rows are asked for."""
 
     job: ScoreJob
     ids: list[int]
@@ -216,7 +216,7 @@ class Reading:
 
 
 def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> Reading:
-    """Raises EngineFailure for a text longer than `most` tokens."""
+    """Open a text to read. Raises EngineFailure if it is longer than `most` tokens."""
     ids, spans = place_tokens(encoder, job.request)
     if not 0 < len(ids) <= most:
         raise EngineFailure(

@@ -21,7 +21,8 @@ Item = Delta | SignalDelta | Scoring | BaseException
 
 
 class Call:
-    """The thread delivers items into the caller's loop; who leaves sets `cancelled`."""
+    """A call. The thread delivers items to the caller's loop. A caller that leaves sets
+    `cancelled`."""
 
     __slots__ = ("cancelled", "items", "loop")
 
@@ -75,7 +76,8 @@ AnyJob = Job | ScoreJob
 
 
 def deliver(items: Iterable[tuple[Call, Item]]) -> None:
-    """Hand items over to their loops, one wake-up per loop; those of closed loops are dropped."""
+    """Hand items over to their loops, with one wake-up per loop. Those of closed loops are
+    dropped."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, Item]]] = {}
     for job, item in items:
         by_loop.setdefault(job.loop, []).append((job, item))
@@ -109,10 +111,10 @@ class BatchEngine(Protocol):
         """Places of a text's tokens; may be called from any thread."""
 
     def step(self, newcomers: list[AnyJob]) -> None:
-        """Take the newcomers in, compute one token for every job, deliver what came out."""
+        """Take the newcomers in, compute one token for every job, and deliver the results."""
 
     def fail(self, error: BaseException) -> None:
-        """End all jobs by `error` and start afresh."""
+        """End all jobs with `error` and start with an empty batch."""
 
 
 class Worker:
@@ -161,7 +163,7 @@ class Worker:
         return len(self._waiting)
 
     def submit(self, job: AnyJob) -> None:
-        """Queue a job. Raises Overloaded when too many wait, EngineFailure after `stop`."""
+        """Queue a job. Raises Overloaded if too many wait, EngineFailure after `stop`."""
         with self._changed:
             if self._stopping:
                 raise EngineFailure(f"engine {self._name!r} is closed")
@@ -174,7 +176,7 @@ class Worker:
             self._changed.notify()
 
     async def stop(self) -> None:
-        """Fail what runs and waits, and end the thread after the step it is in."""
+        """Fail all calls, and end the thread after its current step."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

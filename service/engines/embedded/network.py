@@ -61,24 +61,24 @@ class Slots:
         return [buffer[first : first + count] for buffer in self._buffers]
 
     def keys(self, slot: int, length: int) -> Array:
-        """Of the last layer: (kv_heads, length, size)."""
+        """Return the keys of the last layer: (kv_heads, length, size)."""
         keys: Array = self._buffers[-2][slot, :, :length]
         return keys
 
     def move(self, source: int, target: int, length: int) -> None:
-        """Put what one slot holds into another."""
+        """Copy one slot to another."""
         if source != target and length:
             for buffer in self._buffers:
                 buffer[target, :, :length] = buffer[source, :, :length]
 
     def clear(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._slots = self._room = 0
         self._buffers = []
 
 
 class Network:
-    """An ONNX Runtime session. Raises what that raises for a file that is no such graph."""
+    """An ONNX Runtime session. Raises the library's errors for a file that is no such graph."""
 
     def __init__(self, model: Path, shape: ModelShape, *, threads: int) -> None:
         self.shape = shape

@@ -51,7 +51,7 @@ def _roomy(room: Tensor | None, states: Tensor, start: int, length: int) -> Tens
 
 
 def new_cache() -> DynamicCache:
-    """An empty cache that grows in place."""
+    """Return an empty cache that grows in place."""
     cache = DynamicCache()
     cache.layer_class_to_replicate = RoomyLayer
     return cache

@@ -44,7 +44,7 @@ class RowTap:
 
 
 def make_tappable(network: Any) -> str | None:
-    """Put the attention function in. Returns why the model has no signals, None where it has."""
+    """Install the attention function. Returns why the model has no signals, or None."""
     config = network.config.get_text_config(decoder=True)
     if config._attn_implementation != "sdpa":
         return f"its attention implementation is {config._attn_implementation!r}, not sdpa"
@@ -99,7 +99,7 @@ class ReadingTap:
 
 
 def score(network: Any, readings: Sequence[Reading]) -> list[Scoring]:
-    """Results in the order of `readings`."""
+    """Return the results in the order of `readings`."""
     longest = max(len(reading.ids) for reading in readings)
     ids = torch.zeros(len(readings), longest, dtype=torch.long)
     for number, reading in enumerate(readings):
