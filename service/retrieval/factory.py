@@ -1,4 +1,4 @@
-"""The collections that a runtime needs, with their stores, opened and closed together."""
+"""Opens and closes everything that retrieval needs: data directory, stores, embedder, retriever."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class EmbeddedStores:
 async def open_embedded(
     settings: Settings, observer: SearchObserver | None = None
 ) -> AsyncIterator[EmbeddedStores]:
-    """Own `settings.data_dir`, open its collections as they are used, flush and close at the end.
+    """Lock `settings.data_dir`, open its collections as they are used, and close them at the end.
 
-    Raises DirectoryOwned when another process holds the directory, ConfigurationError for an
-    unknown embedding model. Loads no model: `retriever.warm()` does, before the first question.
+    Raises DirectoryOwned if another process holds the directory, and ConfigurationError for an
+    unknown embedding model. Loads no model; `retriever.warm()` does, before the first question.
     """
     observer = observer or Silent()
     embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))

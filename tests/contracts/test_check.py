@@ -1,4 +1,4 @@
-"""`check` finds what differs between manifest and stores, `repair` mends it, on every pair."""
+"""`check` finds what differs between manifest and stores, `repair` repairs it, on every pair."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from service.retrieval.collections.check import Finding
 from service.retrieval.embedding import Vector
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document, Record
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import LONG, contents, opened
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]

@@ -20,11 +20,11 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.check import CheckReport
 from service.retrieval.embedding import Vector
 from service.retrieval.ingest.documents import Record, parse_document
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.records import record_of
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import LONG, contents, opened
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]

@@ -17,11 +17,11 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.documents import parse_document
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.snapshot import SnapshotRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import contents
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import SETTINGS, CountingEmbedder
 
 pytestmark = [pytest.mark.anyio, QUIET]

@@ -16,10 +16,10 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.snapshot import SnapshotRetriever
 from tests.contracts.stores import QUIET, elastic_server, qdrant_server
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
 pytestmark = [pytest.mark.anyio, QUIET]

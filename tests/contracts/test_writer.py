@@ -18,9 +18,9 @@ from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes
 
 pytestmark = [pytest.mark.anyio, QUIET]

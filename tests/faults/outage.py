@@ -21,7 +21,7 @@ import aiohttp
 from service.core.errors import RevelatorError
 from service.engines.scripted import ScriptedGenerator
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.ingest.pipeline import ingest_documents
+from tests.support.documents import ingest_documents
 from tests.support.live import Live, answering, config, live
 from tests.unit.retrieval.worlds import CORPUS
 

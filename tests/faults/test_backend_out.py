@@ -19,11 +19,11 @@ from service.core.errors import RetrievalFailure
 from service.core.settings import Settings
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.runtime import Runtime, open_runtime
 from service.strategies.pipeline import collect
 from tests.elasticsearch_node import running_elasticsearch
 from tests.faults.proxy import Proxy, proxied
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = pytest.mark.anyio

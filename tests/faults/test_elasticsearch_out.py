@@ -23,7 +23,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.pipeline import ingest, ingest_documents
+from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
@@ -31,6 +31,7 @@ from tests.elasticsearch_node import Node, running_elasticsearch
 from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents
 from tests.faults.outage import BRIEFLY_S, FOR_S, SEARCH_S, Service, check, outage
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, dense_hashes
 
 pytestmark = pytest.mark.anyio

@@ -16,8 +16,8 @@ from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import EmbeddingContract, HashingEmbedder
 from service.retrieval.embedding.http import HttpEmbedder
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 
 pytestmark = pytest.mark.anyio

@@ -50,7 +50,7 @@ async def test_killed_at_a_durable_operation(
 
 
 async def test_killed_while_documents_are_replaced(tmp_path: Path, undisturbed: State) -> None:
-    """Old and new passages are mixed at the kill; another file's ingest mends that too."""
+    """Old and new passages are mixed at the kill; another file's ingest repairs that too."""
     data = tmp_path / "killed"
     await run(data, documents(tmp_path / "old.jsonl", COUNT, words=90), HashingEmbedder())
     file = tmp_path / "corpus.jsonl"

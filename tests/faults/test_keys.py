@@ -27,12 +27,12 @@ from service.retrieval.collections.backends import open_backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder, open_embedder
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.reranking.factory import open_reranker
 from service.retrieval.reranking.server import RerankServer
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.conftest import unavailable
 from tests.qdrant_node import QdrantNode, running_qdrant
+from tests.support.documents import ingest_documents
 from tests.support.live import config, live
 from tests.unit.retrieval.worlds import CORPUS
 

@@ -17,10 +17,10 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.qdrant_node import QdrantNode, running_qdrant
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import SETTINGS
 
 pytestmark = pytest.mark.anyio

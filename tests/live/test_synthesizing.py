@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from service.core.settings import EngineSettings, RetrievalSettings, Settings
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.runtime import open_runtime
 from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows_of
 from service.workshop.synthesis.command import Options, synthesize_file
 from tests.stubs.openai_server import StubServer
+from tests.support.documents import ingest_documents
 from tests.unit.workshop.synthesis.worlds import (
     TOWNS,
     composer_of,

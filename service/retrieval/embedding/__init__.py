@@ -1,4 +1,4 @@
-"""Vectors of queries and passages: the contract, and one file for each way to have them made."""
+"""Vectors of queries and passages: the contract, and one module for each way to compute them."""
 
 from __future__ import annotations
 

@@ -125,9 +125,9 @@ _WORD = re.compile(r"\S+")
 
 
 def shortened(text: str, prefix: str, max_length: int | None) -> str:
-    """`prefix` and as many words of `text` as the model reads: servers refuse what is longer.
+    """Return `prefix` and as many words of `text` as the model reads; servers refuse longer texts.
 
-    Counted in BERT's word pieces, which is near enough for other vocabularies.
+    They are counted in BERT's word pieces, which is close enough for other vocabularies.
     """
     if max_length is None or len(prefix) + len(text) + MARKS <= max_length:
         return prefix + text
@@ -140,10 +140,10 @@ def shortened(text: str, prefix: str, max_length: int | None) -> str:
 
 
 def read_vectors(content: bytes, count: int, contract: EmbeddingContract) -> list[Vector]:
-    """In the order of the texts sent, whatever the order of the answer.
+    """Return the vectors in the order of the texts sent, whatever the order of the response.
 
-    Raises RetrievalFailure for what is no such answer, ConfigurationError for vectors of another
-    size, or normalised ones where the contract has them as they are.
+    Raises RetrievalFailure for any other response, and ConfigurationError for vectors of another
+    size, or for normalised vectors if the contract does not normalise.
     """
     try:
         rows = orjson.loads(content)["data"]
@@ -186,7 +186,7 @@ def _checked(vector: Vector, contract: EmbeddingContract) -> Vector:
 
 
 def refusal(status: int, content: bytes) -> RevelatorError:
-    """What an answer that is not 200 means."""
+    """Return the error for a response whose status is not 200."""
     told = f"answered {status}: {content[:300].decode(errors='replace')}"
     if status in {401, 403}:
         return ConfigurationError(f"{told}; check retrieval.embedding.key")

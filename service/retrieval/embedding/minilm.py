@@ -29,7 +29,7 @@ def minilm_problem() -> str | None:
 
 
 def minilm_embedder(contract: EmbeddingContract, threads: int) -> InProcessEmbedder:
-    """`contract` may have other prefixes and another length than the preset, nothing else."""
+    """Create the embedder. `contract` may differ from the preset only in prefixes and length."""
     return InProcessEmbedder(contract, lambda: load_encoder(contract, threads), minilm_problem)
 
 
@@ -38,7 +38,7 @@ def graph_name(layers: int) -> str:
 
 
 def load_encoder(contract: EmbeddingContract, threads: int, layers: int = LAYERS) -> Encode:
-    """The forward pass through the first `layers` layers. Raises ConfigurationError."""
+    """Load the forward pass through the first `layers` layers. Raises ConfigurationError."""
     tokenizer = minilm_tokenizer()
     if contract.max_length is not None:
         tokenizer.enable_truncation(contract.max_length)

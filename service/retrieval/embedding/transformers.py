@@ -1,4 +1,4 @@
-"""Any encoder that transformers can open, on torch: on a GPU where there is one."""
+"""Any encoder that transformers can open, with torch, on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from service.retrieval.embedding.in_process import Encode, InProcessEmbedder
 
 
 def local_embedder(contract: EmbeddingContract, location: str, threads: int) -> InProcessEmbedder:
-    """`location`: a folder, or a name in the local hub cache (HF_HUB_OFFLINE=0 downloads it)."""
+    """Create the embedder of the model at `location`: a folder, or a name in the local hub cache
+    (HF_HUB_OFFLINE=0 downloads it)."""
     return InProcessEmbedder(
         contract, lambda: load_encoder(contract, location, threads), lambda: _problem(contract)
     )
 
 
 def dimension_of(location: str) -> int | None:
-    """Of the vectors of a model on this disk, out of its config.json."""
+    """Return the size of a model's vectors from its config.json; None if it is not on this disk."""
     path = Path(location) / "config.json"
     if not path.is_file():
         return None
@@ -37,7 +38,7 @@ def _problem(contract: EmbeddingContract) -> str | None:
 
 
 def load_encoder(contract: EmbeddingContract, location: str, threads: int) -> Encode:
-    """The forward pass as `contract` says. Raises ConfigurationError."""
+    """Load the forward pass that `contract` describes. Raises ConfigurationError."""
     torch, transformers = import_transformers()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(location)
@@ -76,7 +77,7 @@ def load_encoder(contract: EmbeddingContract, location: str, threads: int) -> En
 
 
 def pooled(torch: Any, hidden: Any, mask: Any, pooling: Pooling) -> Any:
-    """(texts, tokens, size) and (texts, tokens) to (texts, size)."""
+    """Pool states (texts, tokens, size), with their mask (texts, tokens), to (texts, size)."""
     if pooling == "cls":
         return hidden[:, 0]
     weights = mask.unsqueeze(-1).to(hidden.dtype)

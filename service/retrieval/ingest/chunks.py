@@ -1,8 +1,8 @@
-"""Documents into passages.
+"""The cutting of documents into passages.
 
 A document of at most 200 MiniLM word pieces is one passage under its own id. A longer one becomes
-`id#1`, `id#2`, … cut between sentences, each beginning with the last sentence of the one before
-where both fit. A sentence that is too long by itself is halved, between words where it has any.
+`id#1`, `id#2`, … It is cut between sentences, and each passage begins with the last sentence of the
+one before if both fit. A sentence that is too long by itself is halved, between words if possible.
 """
 
 from __future__ import annotations

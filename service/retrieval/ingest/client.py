@@ -34,10 +34,10 @@ async def ingest_through(
     listener: Listener,
     format: str | None = None,
 ) -> IngestResult:
-    """Make the collection at `url` and post the files' documents to it.
+    """Create the collection at `url` if necessary, and post the files' documents to it.
 
-    `embedded` stays 0: the server does not say. Raises StoreError when it cannot be reached,
-    InvalidRequest or ConfigurationError with its own words when it refuses.
+    `embedded` stays 0, because the server does not report it. Raises StoreError if the server
+    cannot be reached, and InvalidRequest or ConfigurationError with its message if it refuses.
     """
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
@@ -110,8 +110,8 @@ async def replace_through(
     listener: Listener,
     format: str | None = None,
 ) -> IngestResult:
-    """Let the files' documents take the place of what the collection at `url` holds; made if
-    missing. Raises as `ingest_through` does; nothing is replaced then."""
+    """Replace the contents of the collection at `url` atomically by the files' documents. Creates
+    the collection if necessary. Raises as `ingest_through` does; then nothing is replaced."""
     base = f"{url.rstrip('/')}/collections/{collection}"
     total = await anyio.to_thread.run_sync(total_bytes, files)
     report = IngestResult()

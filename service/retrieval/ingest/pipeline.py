@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,7 +20,7 @@ from service.core.concurrency import first_of
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.ingest.chunks import Chunked
-from service.retrieval.ingest.documents import BadDocument, Document, parse_document
+from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.sources import Entry, SourceProblem, read_files, total_bytes
 
 BATCH_DOCUMENTS = 256  # committed together
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries in order, and by document id what is already made of those that are new."""
+    """Entries in order, and by document id the passages of those that are new."""
 
     entries: Sequence[Entry]
     chunked: dict[str, Chunked]
@@ -43,12 +43,12 @@ class Batch:
 
 
 def size_of(entry: Entry) -> int:
-    """Characters that count towards a batch's bound."""
+    """Return the number of characters that count towards a batch's limit."""
     return len(entry.found.text) if isinstance(entry.found, Document) else 0
 
 
 def take(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
-    """The next batch; empty at the end. Blocking."""
+    """Return the next batch, which is empty at the end. Blocking."""
     batch: list[T] = []
     room = BATCH_CHARACTERS
     for item in islice(items, BATCH_DOCUMENTS):
@@ -63,10 +63,11 @@ def take(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
 async def ahead(
     read: Callable[[], T | None], prepare: Callable[[T], Awaitable[R]]
 ) -> AsyncIterator[AsyncIterator[R]]:
-    """What `read` gives (blocking, in a thread, until it gives nothing), each prepared, one ahead.
+    """Iterate over what `read` returns (blocking, in a thread, until it is empty), after `prepare`,
+    one item ahead.
 
-    A failure of either comes out of the block; the end of the block ends both. A read that hangs
-    (standard input) is left alone.
+    A failure of either is raised by the block, and the end of the block ends both. A read that
+    hangs (standard input) is abandoned.
     """
     send, receive = anyio.create_memory_object_stream[R](0)
 
@@ -172,30 +173,6 @@ async def write_batches(
     return report
 
 
-async def ingest_documents(
-    documents: Sequence[Any], collection: str, collections: Collections
-) -> dict[str, Any]:
-    """The body of `POST /collections/{name}/documents`.
-
-    `{indexed, unchanged, failed: [{index, id, problem}]}`; `documents` are decoded JSON values.
-    Raises the same errors as `ingest`.
-    """
-    good, failed = [], []
-    for index, value in enumerate(documents):
-        try:
-            good.append(parse_document(value))
-        except BadDocument as error:
-            given = value.get("id") if isinstance(value, dict) else None
-            failed.append({"index": index, "id": given, "problem": str(error)})
-    indexed = unchanged = 0
-    async with collections.writing(collection) as writer:
-        for batch in _distinct(good):
-            written = await writer.write(batch)
-            indexed += written.indexed
-            unchanged += written.unchanged
-    return {"indexed": indexed, "unchanged": unchanged, "failed": failed}
-
-
 @dataclass(slots=True)
 class _Tally:
     report: IngestResult
@@ -214,7 +191,7 @@ async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
             tally.report.fail(entry.found)
             tally.listener.problem(entry.found)
     start, end = tally.position, batch.entries[-1].position
-    for part in _distinct(batch.documents):
+    for part in distinct(batch.documents):
 
         def on_part(share: float) -> None:
             tally.tell(start + int(share * (end - start)), tally.documents)
@@ -227,8 +204,8 @@ async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
     tally.tell(end, tally.documents)
 
 
-def _distinct(documents: Sequence[Document]) -> Iterator[list[Document]]:
-    """Batches without a repeated id: of two documents with one id the later must win."""
+def distinct(documents: Sequence[Document]) -> Iterator[list[Document]]:
+    """Yield batches without a repeated id, because the later of two documents must win."""
     batch: dict[str, Document] = {}
     for document in documents:
         if document.id in batch or len(batch) == BATCH_DOCUMENTS:

@@ -1,9 +1,9 @@
 """Ingest with Ray Data (extra `ray`): reading, chunking and embedding on its workers, writing here.
 
-The owner of the collection writes through the same writer as ever and in the order of the files,
-so that identity, replacement and the manifest are as without Ray. A worker that dies is replaced
-by Ray and its work is done again. Workers must see the files under the same paths and have the
-same Revelator installed.
+The owner of the collection writes with the same writer and in the order of the files, so that ids,
+replacement and the manifest are the same as without Ray. Ray replaces a worker that dies, and
+repeats its work. Workers must see the files under the same paths and have the same Revelator
+installed.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ async def ingest_on_ray(
     format: str | None = None,
     opening: OpenEmbedder = open_embedder,
 ) -> IngestResult:
-    """As `ingest`, with the work on the Ray at `address`, or on one started here for `local`.
+    """Ingest as `ingest` does, on the Ray cluster at `address`, or on one started here for `local`.
 
-    Raises ConfigurationError when no Ray is there, InvalidRequest for standard input,
-    RevelatorError with a worker's last words when its work failed.
+    Raises ConfigurationError if no cluster responds, InvalidRequest for standard input, and
+    RevelatorError with a worker's message if its work failed.
     """
     if STANDARD_INPUT in files:
         raise InvalidRequest("Ray's workers cannot read standard input; name a file")

@@ -1,4 +1,4 @@
-"""Files, folders and standard input into documents, row by row, in bounded memory."""
+"""Reads files, folders and standard input as documents, row by row, in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """Why something did not go in: file, line or row (from 1; 0 is the whole file), what is
-    wrong."""
+    """Why something is not ingested: the file, the line or row (from 1; 0 is the whole file), and
+    what is wrong."""
 
     file: str
     line: int
@@ -42,9 +42,9 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One document or one problem, where it stood, and the bytes read up to its end, all files.
+    """One document or problem, its place, and the bytes of all files read up to its end.
 
-    Of a compressed file these are bytes as they are stored.
+    For a compressed file, these are compressed bytes.
     """
 
     found: Document | SourceProblem
@@ -55,8 +55,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to read, or `-`. `label` is the id of the document that a text file is: its name, or
-    its path below the folder that was given."""
+    """A file to read, or `-`. `label` is the document id of a text file: its name, or its path
+    below the folder that was given."""
 
     path: Path
     label: str
@@ -71,15 +71,15 @@ class SourceFile:
 
 
 def total_bytes(files: Sequence[Path]) -> int | None:
-    """None where that cannot be known: standard input is among them."""
+    """Return the size of all files; None if standard input is among them."""
     if STANDARD_INPUT in files:
         return None
     return sum(source.size for source in expand(files) if isinstance(source, SourceFile))
 
 
 def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Entry]:
-    """Every document and every problem, in order. Blocking. Without a `format` each file tells
-    its own."""
+    """Yield every document and every problem, in order. Blocking. Without `format`, the format is
+    detected for each file."""
     before = 0
     for source in expand(files, format):
         if isinstance(source, SourceProblem):
@@ -93,7 +93,7 @@ def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Ent
 def expand(
     files: Sequence[Path], format: str | None = None
 ) -> Iterator[SourceFile | SourceProblem]:
-    """Folders into their files, in order of name; a BEIR folder into its corpus alone."""
+    """Yield the files of folders, ordered by name; of a BEIR folder only its corpus."""
     labels: set[str] = set()
     for path in files:
         found = list(_below(path)) if path.is_dir() else [SourceFile(path, path.name)]
@@ -111,7 +111,7 @@ def expand(
 
 
 def read_source(source: SourceFile, format: str | None = None) -> Iterator[Entry]:
-    """Every document and every problem of one file; positions count from its beginning."""
+    """Yield every document and every problem of one file; positions count from its beginning."""
     last = 0
 
     def problem(what: str, line: int = 0) -> Entry:

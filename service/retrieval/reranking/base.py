@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Reranker(Protocol):
-    """Raises RetrievalFailure: BackendUnavailable where another try may help."""
+    """Scores passages. Raises RetrievalFailure, or BackendUnavailable if a retry may help."""
 
     async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
-        """How well each passage answers the query, in their order; higher is better."""
+        """Return how well each passage answers the query, in their order; higher is better."""
 
     async def aclose(self) -> None:
-        """Ends connections; a second call does nothing."""
+        """Close connections. A second call does nothing."""

@@ -31,7 +31,8 @@ class CrossEncoder:
         )
 
     async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
-        """Raises ConfigurationError where the model cannot be loaded."""
+        """Return scores in the order of `passages`. Raises ConfigurationError if the model cannot
+        be loaded."""
 
         async def batch(texts: list[str]) -> list[float]:
             return await self._model.run(lambda score, _: score(query, texts))

@@ -1,4 +1,4 @@
-"""Which reranker the settings name."""
+"""Opens the reranker that the settings name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.retrieval.reranking.server import WIRES, RerankServer
 def open_reranker(
     settings: RerankerSettings, on_resent: Callable[[], None] | None = None
 ) -> Reranker:
-    """Connects to nothing and loads nothing yet. `on_resent` is told of calls sent once more."""
+    """Create the reranker without loading or connecting. `on_resent` hears of repeated calls."""
     if settings.kind == "local":
         return CrossEncoder(Path(settings.model or ""))
     return RerankServer(

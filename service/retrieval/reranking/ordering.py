@@ -1,4 +1,4 @@
-"""A fused ranking in a reranker's order, or as it is while that is out."""
+"""Puts a fused ranking in a reranker's order; it stays as it is while that is unavailable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Passages = tuple[ScoredPassage, ...]
 
 
 class Reranking:
-    """Scores come from `reranker`, bounded as every backend's calls are."""
+    """Orders passages by the scores of `reranker`, called through a `Guard` like every backend."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Reranking:
     async def order(
         self, query: str, fused: Passages, top_k: int, until: float
     ) -> tuple[Passages, bool]:
-        """The best `top_k`, and whether the reranker chose them."""
+        """Return the best `top_k`, and whether the reranker chose them."""
         if not fused:
             return fused, True
         texts = [passage_input(hit.passage) for hit in fused]
@@ -51,7 +51,7 @@ class Reranking:
 
 
 def by_score(passages: Passages, scores: Sequence[float]) -> Passages:
-    """The best score first, ties by passage id; ranks from 1."""
+    """Order passages by score, ties by passage id; ranks count from 1."""
     pairs = sorted(
         zip(passages, scores, strict=True),
         key=lambda pair: (-pair[1], pair[0].passage.passage_id),

@@ -1,6 +1,6 @@
 """Rerankers on a server: vLLM's `/v1/rerank` and `/score`, text-embeddings-inference's `/rerank`.
 
-What is longer than the model reads is cut by the server.
+The server truncates what is longer than the model reads.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ WIRES: Final = {
 
 
 class RerankServer:
-    """One connection pool, made in the loop of the first call; the caller bounds the time."""
+    """Uses one connection pool, created in the event loop of the first call. The caller limits the
+    time."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class RerankServer:
         )
 
     async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
-        """In the order of `passages`. Raises ConfigurationError for a refused key."""
+        """Return scores in the order of `passages`. Raises ConfigurationError for a refused key."""
         body = self._wire.body(self._model, query, list(passages))
         body = {name: value for name, value in body.items() if value is not None}
         try:

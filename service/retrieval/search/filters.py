@@ -18,7 +18,7 @@ LONGEST_TOKEN = 200  # bytes; a longer one is stored as its hash
 
 
 def metadata_tokens(metadata: Mapping[str, Any]) -> list[str]:
-    """Every token a passage with this metadata carries."""
+    """Return every token of a passage with this metadata."""
     tokens: dict[str, None] = {}
     for field, value in metadata.items():
         for item in value if isinstance(value, list) else [value]:
@@ -28,7 +28,7 @@ def metadata_tokens(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def filter_tokens(filter: Filter) -> list[list[str]]:
-    """For each field of the filter the tokens of which a passage must carry one."""
+    """Return, for each field of the filter, the tokens of which a passage must have one."""
     return [[_token(field, value) for value in values] for field, values in filter.items()]
 
 

@@ -1,4 +1,4 @@
-"""What retrieval tells the metrics."""
+"""What retrieval reports to the metrics."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ CacheName = Literal["query_embeddings", "search_results"]
 
 class SearchObserver(Protocol):
     def search(self, backend: str, seconds: float, failed: bool) -> None:
-        """One call of a backend ended, its retries and its wait for a place included."""
+        """A call of a backend has ended, including its retries and its wait for a place."""
 
     def retried(self, backend: str) -> None:
-        """A call failed and is tried once more."""
+        """A call has failed and is retried."""
 
     def breaker(self, backend: str, state: BreakerState) -> None:
-        """The state of a backend's circuit breaker is now this."""
+        """The circuit breaker of a backend has changed its state."""
 
     def cache(self, cache: CacheName, hit: bool) -> None:
-        """A cache that is on was asked."""
+        """A cache that is enabled was looked up."""
 
 
 class Silent:

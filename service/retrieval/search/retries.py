@@ -1,4 +1,4 @@
-"""Second tries of calls that may be repeated: searches and embeddings, never writes.
+"""Retries of calls that may be repeated: searches and embeddings, never writes.
 
 Pauses have full jitter, so that those who failed together do not come back together (Brooker,
 Exponential Backoff And Jitter, AWS Architecture Blog, 2015).
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def pause_s(turn: int, share: float) -> float:
-    """Before try `turn` + 2; `share` of the longest one, 0 to 1, is the jitter."""
+    """Return the pause before retry `turn` + 1: a `share`, 0 to 1, of the longest one."""
     return share * min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**turn)
 
 
@@ -31,7 +31,7 @@ async def retrying(
     until: float,
     on_retry: Callable[[], None],
 ) -> Result:
-    """The result of the first call that does not fail with BackendUnavailable.
+    """Return the result of the first call that does not fail with BackendUnavailable.
 
     Raises the last failure after `retries` more tries, or where the pause would end after `until`
     (of `time.monotonic`).

@@ -1,4 +1,4 @@
-"""Calls that come in one turn of the event loop, or soon after, go to a server as one."""
+"""Sends calls of one turn of the event loop, or soon after, to a server as one request."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """BM25 in Elasticsearch: one index per collection behind an alias (METHODS.md §6 #30, §1.6).
 
-What an index is stands in elastic_index.py, what a search asks in elastic_store.py. Metadata is
-one keyword field `filter` of tokens, as in every store, so that no document can spoil the mapping
-for another.
+elastic_index.py creates indices. Statistics of a search are those of all shards
+(`dfs_query_then_fetch`), so that a score does not depend on how an index is cut; with one shard
+Elasticsearch omits that step. Metadata is one keyword field `filter` of tokens, as in every store,
+so that no document can spoil the mapping for another.
 
 The index does not refresh by itself: a search sees all of a change or nothing of it, but for one
 that was cut short while others waited for their refresh. `replace` leaves its refresh to whoever
-reads next: the next search, count or listing here, a look for one of the documents written, or the
-write that fills the measure. The end of a write counts, so that other gateways see it then.
+reads next: the next search, count or listing here, a lookup of one of the documents written, or the
+write that exceeds `MOST_UNSEEN`. The end of a write counts, so that other gateways see it then.
 
 A passage's id in Elasticsearch is made of passage id and content hash: a new version stands beside
 the old one until that is deleted. Order of `replace`: (1) passages but the first of each document,
@@ -45,7 +46,11 @@ _FIELDS = ["title", "text"]
 
 
 def search_body(query: StoreQuery) -> dict[str, Any] | None:
-    """None where no word is left to ask for."""
+    """Return the body of a search; None if the query has no words.
+
+    Only `match` and `multi_match` see the user's text, and only its words: nothing in it can become
+    syntax.
+    """
     words = " ".join(query_words(query.text))
     if not words or query.top_k < 1:
         return None
@@ -105,12 +110,12 @@ class ElasticStore:
     def create(
         cls, server: ElasticServer, name: str, analysis: Analysis, *, replace: bool = False
     ) -> Self:
-        """Make the index. Raises StoreError where one with documents is there, unless `replace`."""
+        """Create the index. Raises StoreError if one with documents exists, unless `replace`."""
         on_loop(create, server, name, analysis, replace)
         return cls(server, name)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        """Searches that come in one turn of the event loop go as one `_msearch`."""
+        """Searches of one turn of the event loop are sent as one `_msearch`."""
         return await self._batcher.ask(query)
 
     def count_passages(self) -> int:
@@ -122,7 +127,7 @@ class ElasticStore:
         return on_loop(self._count, {"term": {"part": 0}})
 
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Content hash of each of these documents that is stored."""
+        """Return the content hash of each of these documents that is stored."""
         self._show(document_ids)
         found: dict[str, str] = {}
         for start in range(0, len(document_ids), SCAN):
@@ -133,14 +138,14 @@ class ElasticStore:
         return found
 
     def document(self, document_id: str) -> list[Record]:
-        """Its passages in order; empty when there is no such document."""
+        """Return a document's passages in order; empty if there is no such document."""
         newest = self.hashes([document_id]).get(document_id)
         wanted = [{"term": {"document_id": document_id}}, {"term": {"content_hash": newest or ""}}]
         hits = self._hits({"bool": {"filter": wanted}}, _RECORD)
         return sorted((_record(hit["_source"]) for hit in hits), key=lambda record: record.part)
 
     def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Which of these passages are stored."""
+        """Return which of these passages are stored."""
         found: set[str] = set()
         for start in range(0, len(passage_ids), SCAN):
             among = {"terms": {"passage_id": list(passage_ids[start : start + SCAN])}}
@@ -149,7 +154,7 @@ class ElasticStore:
         return found
 
     def records(self) -> Iterator[Record]:
-        """Every passage, of one moment's state."""
+        """Yield every passage, in a consistent state."""
         self._show()
         for hit in self._hits({"match_all": {}}, _RECORD):
             yield _record(hit["_source"])
@@ -171,7 +176,7 @@ class ElasticStore:
             self._show()
 
     def tidy(self) -> None:
-        """Undo what a killed `replace` left half done."""
+        """Undo a `replace` that was killed."""
         on_loop(self._refresh)
         newest: dict[str, str] = {}
         for hit in self._hits({"term": {"part": 0}}, ["document_id", "content_hash"]):

@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`key`: else the one in the place of the URL's password."""
+    """How to reach a server. Without `key`, the password of the URL is the key."""
 
     url: str = field(repr=False)
     key: str = field(default="", repr=False)
@@ -124,7 +124,7 @@ FULL: Final = "No space left"  # in gRPC a full disk has the code of too many re
 
 
 def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
-    """The error of ours that one of qdrant-client's is; `where` names the server."""
+    """Translate an error of qdrant-client; `where` names the server."""
     status, reason = told(error)
     if status is None:
         return BackendUnavailable(
@@ -143,7 +143,7 @@ def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
 
 
 def told(error: Exception) -> tuple[int | None, str]:
-    """HTTP status, None where there was no answer; and the reason."""
+    """Return the HTTP status, None if there was no response, and the reason."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         body = getattr(error, "content", b"")

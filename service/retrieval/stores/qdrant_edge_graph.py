@@ -26,7 +26,7 @@ from service.core.settings.vectors import VectorSettings
 from service.retrieval.embedding.contract import EmbeddingContract
 
 LEAST = 20_000  # vectors outside the graph; so many are compared one by one in 1 to 2 ms
-SHARE = 0.2  # of all vectors, so that a growing collection is not built anew too often
+SHARE = 0.2  # of all vectors, so that a growing collection is not rebuilt too often
 PATIENCE_S = 7_200.0  # 100,000 vectors take about a minute of a core
 FULL_SCAN_KB = 10_000  # Qdrant's own: less is faster to compare one by one than by the graph
 POLITENESS = 10  # searches go first
@@ -39,8 +39,8 @@ def is_due(vectors: int, in_graph: int) -> bool:
 
 
 async def build(folder: Path, contract: EmbeddingContract, settings: VectorSettings) -> Path:
-    """A copy of the shard's folder with a graph over all of it. Raises StoreError, with the copy
-    removed; so does a cancellation, which ends the child."""
+    """Build a copy of the shard's folder with a graph of all vectors. Raises StoreError. An error and
+    a cancellation remove the copy, and end the child process."""
     built = _beside(folder, "graph")
     given = [contract.model_dump_json(), settings.model_dump_json()]
     command = [sys.executable, "-m", __name__, str(built), *given]
@@ -63,7 +63,7 @@ async def build(folder: Path, contract: EmbeddingContract, settings: VectorSetti
 
 
 def put_in_place(built: Path, folder: Path) -> None:
-    """Nobody may have the folder open."""
+    """Replace `folder` by `built`. Nobody may have the folder open."""
     old = _beside(folder, "old")
     folder.rename(old)
     built.rename(folder)
@@ -80,7 +80,7 @@ def recover(folder: Path) -> None:
 
 
 def edge_config(contract: EmbeddingContract, settings: VectorSettings) -> edge.EdgeConfig:
-    """What a shard is made with, and its graph built with."""
+    """Return the configuration with which a shard is created and its graph built."""
     quantizations: dict[str, Any] = {
         "none": None,
         "scalar": edge.ScalarQuantizationConfig(edge.ScalarType.Int8, always_ram=True),

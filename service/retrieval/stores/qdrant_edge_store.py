@@ -125,7 +125,7 @@ class QdrantEdgeStore:
             return int(self._shard.count(edge.CountRequest()))
 
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
-        """Content hash (of the document) of each of these passages that is stored."""
+        """Return the content hash (of the document) of each of these passages that is stored."""
         if not passage_ids:
             return {}
         ids = [point_id(passage_id) for passage_id in passage_ids]
@@ -134,12 +134,12 @@ class QdrantEdgeStore:
             return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Content hash of every passage, by passage id."""
+        """Yield the content hash of every passage, by passage id."""
         for points in self._pages(HASH_FIELDS):
             yield hashes_of(points)
 
     def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """What is stored beside every vector."""
+        """Yield what is stored with every vector."""
         for points in self._pages(True):
             yield [point.payload for point in points]
 

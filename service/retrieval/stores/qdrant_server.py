@@ -44,7 +44,7 @@ Grpc = Literal["same", "other", "absent", "unproven"]
 
 
 async def check_version(rest: AsyncQdrantClient, place: str) -> None:
-    """Raises ConfigurationError where the server is too old."""
+    """Raises ConfigurationError if the server is too old."""
     version = (await rest.info()).version
     if not is_supported(version):
         least = ".".join(map(str, LEAST_VERSION))
@@ -63,7 +63,7 @@ def is_supported(version: str) -> bool:
 
 
 async def compare(rest: AsyncQdrantClient, grpc: AsyncQdrantClient) -> Grpc:
-    """Whether both are one instance or cluster. Raises what `rest` raises."""
+    """Compare two clients: are both one instance or cluster? Raises what `rest` raises."""
     held = (await rest.get_collections()).collections
     if not held:
         return "unproven"
@@ -119,10 +119,10 @@ _WHY_REST: dict[Grpc, str] = {
 class QdrantServer:
     """The client connects at its first use; each call gets `timeout_s`, in whole seconds.
 
-    gRPC is spoken once `grpc_port` has proved to be the same server as `url`
-    , REST until then. None: REST's port plus one; 0: REST only.
-    `url` may hold an API key in the place of a password, where no `key` is given; no message
-    repeats it. The URL `:memory:` is qdrant-client's engine in this process, for tests.
+    gRPC is used once `grpc_port` has proved to be the same server as `url`, and REST until then.
+    None means REST's port plus one; 0 means REST only. `url` may contain an API key in place of a
+    password if no `key` is given; no message repeats it. The URL `:memory:` is qdrant-client's
+    engine in this process, for tests.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class QdrantServer:
 
     @property
     def protocol(self) -> str:
-        """The one that is spoken now: `gRPC` or `REST`."""
+        """The protocol that is used now: `gRPC` or `REST`."""
         return "gRPC" if self._client is not None and self._client is self._grpc else "REST"
 
     async def call(self, request: Callable[[AsyncQdrantClient], Awaitable[Answer]]) -> Answer:

@@ -59,33 +59,32 @@ class QdrantStore:
         *,
         replace: bool = False,
     ) -> Self:
-        """Make the collection. Raises StoreError where one with points is there, unless
-        `replace`."""
+        """Create the collection. Raises StoreError if one with points exists, unless `replace`."""
         store = cls(server, name, settings)
         on_loop(_create, server, store._name, contract, store._settings, replace)
         return store
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        """Searches that come in one turn of the event loop go as one batch."""
+        """Searches of one turn of the event loop are sent as one batch."""
         return await self._batcher.ask(query)
 
     def count_passages(self) -> int:
         return on_loop(self._count)
 
     def hashes(self, passage_ids: Sequence[str]) -> dict[str, str]:
-        """Content hash (of the document) of each of these passages that is stored."""
+        """Return the content hash (of the document) of each of these passages that is stored."""
         found: dict[str, str] = {}
         for part in _parts([point_id(each) for each in passage_ids], SCROLL):
             found |= on_loop(self._retrieve, part)
         return found
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Content hash of every passage, by passage id."""
+        """Yield the content hash of every passage, by passage id."""
         for points in self._pages(HASH_FIELDS):
             yield hashes_of(points)
 
     def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """What is stored beside every vector."""
+        """Yield what is stored with every vector."""
         for points in self._pages(True):
             yield [point.payload for point in points]
 
@@ -225,7 +224,7 @@ class QdrantStore:
 
 
 async def drop(server: QdrantServer, name: str) -> None:
-    """Delete a collection there; it may be absent."""
+    """Delete a collection in Qdrant, if it exists."""
     own = collection_of(name)
     if await server.call(lambda client: client.collection_exists(own)):
         await server.call(lambda client: client.delete_collection(own))

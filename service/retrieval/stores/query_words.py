@@ -37,7 +37,7 @@ _FOLDED = _Folded({ord(letter): plain for letter, plain in _LETTERS.items()})
 
 
 def fold(text: str) -> str:
-    """`Bellíni` to `Bellini`; what has no plain letters (`北京`) stays."""
+    """Replace letters with marks by plain ones (`Bellíni`); what has none (`北京`) stays."""
     if text.isascii():
         return text
     # Most letters are plain: to look each of the others up costs less than to translate all.
@@ -70,7 +70,7 @@ _KEPT = _Kept()
 
 
 def query_words(text: str) -> list[str]:
-    """Folded and in lower case, in order, at most as many as are `MOST_TOKENS` tokens."""
+    """Return the words of a query, folded and in lower case, up to `MOST_TOKENS` tokens."""
     words: list[str] = []
     room = MOST_TOKENS
     for word in dict.fromkeys(_WORD.findall(fold(text).lower().translate(_KEPT))):

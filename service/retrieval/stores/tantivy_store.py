@@ -106,7 +106,7 @@ class TantivyStore:
         return int(self._index.searcher().search(first, 1, count=True).count)
 
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Content hash of each of these documents that is stored."""
+        """Return the content hash of each of these documents that is stored."""
         if not document_ids:
             return {}
         searcher = self._index.searcher()
@@ -116,7 +116,7 @@ class TantivyStore:
         return {record.document_id: record.content_hash for record in records}
 
     def document(self, document_id: str) -> list[Record]:
-        """Its passages in order; empty when there is no such document."""
+        """Return a document's passages in order; empty if there is no such document."""
         searcher = self._index.searcher()
         query = Query.term_query(self._schema, "document_id", document_id, "basic")
         most = max(1, searcher.num_docs)
@@ -125,7 +125,7 @@ class TantivyStore:
         return sorted(records, key=lambda record: record.part)
 
     def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Which of these passages are stored."""
+        """Return which of these passages are stored."""
         if not passage_ids:
             return set()
         searcher = self._index.searcher()
@@ -134,7 +134,7 @@ class TantivyStore:
         return {_record(searcher.doc(address)).passage.passage_id for _, address in found}
 
     def records(self) -> Iterator[Record]:
-        """Every passage, of one moment's state."""
+        """Yield every passage, in a consistent state."""
         searcher = self._index.searcher()
         for offset in range(0, searcher.num_docs, SCAN):
             found = searcher.search(Query.all_query(), SCAN, count=False, offset=offset).hits

@@ -1,4 +1,4 @@
-"""A store's blocking searches off the event loop; and blocking callers' way back to it."""
+"""Worker threads for blocking stores, and the way back to the event loop."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _UNSAID = frozenset({"", ".json"})  # names that leave it to the content
 
 
 def detect(path: Path, head: bytes) -> str | None:
-    """The name of a format, or None for a file of an unknown kind."""
+    """Return the name of the format, or None if the file is of an unknown kind."""
     suffix = plain_suffix(path)
     if head.startswith(MAGIC):
         return "parquet"

@@ -33,12 +33,13 @@ DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 
 
 class NotCompressed(Exception):
-    """The name says compressed, the content is not."""
+    """The name of the file says that it is compressed, but its content is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An open input. `label` names the document that a text file is; `head` is not yet read."""
+    """An open input. `label` is the document id of a text file; `head` has the first bytes, which are
+    still to be read."""
 
     label: str
     path: Path
@@ -48,19 +49,19 @@ class Input:
     raw: _Counted
 
     def position(self) -> int:
-        """Bytes of the file read so far; what is read ahead counts."""
+        """Return the bytes of the file read so far, including what is read ahead."""
         return self.raw.count
 
     def reached(self, share: float) -> None:
-        """Say how far a reader is that opens the file by itself."""
+        """Set the position, for a reader that opens the file itself."""
         self.raw.count = int(share * self.path.stat().st_size)
 
 
 @contextmanager
 def open_input(path: Path, label: str) -> Iterator[Input]:
-    """`path`, or standard input for `-`. Which compression it has is seen from its content.
+    """Open `path`, or standard input for `-`. The compression is detected from the content.
 
-    Raises OSError, NotCompressed. Reading from it raises one of DAMAGED, too.
+    Raises OSError and NotCompressed. Reading from it may also raise one of DAMAGED.
     """
     with ExitStack() as stack:
         file = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(_opened(path))
@@ -76,7 +77,7 @@ def open_input(path: Path, label: str) -> Iterator[Input]:
 
 
 def plain_suffix(path: Path) -> str:
-    """`.jsonl` of `corpus.jsonl.gz`, in lower case."""
+    """Return the suffix without compression, in lower case: `.jsonl` for `corpus.jsonl.gz`."""
     compressed = path.suffix.lower() in {".gz", ".zst"}
     return Path(path.stem if compressed else path.name).suffix.lower()
 
@@ -95,7 +96,7 @@ def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO | None:
 
 
 class _Filled(io.RawIOBase):
-    """Reads until the buffer is full or the input ends: one peek then shows a whole head."""
+    """Reads until the buffer is full or the input ends, so that one peek returns a whole head."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -105,7 +106,7 @@ class _Filled(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """What came before a failure is given first."""
+        """Bytes before a failure are returned first."""
         if self._failure:
             raise self._failure
         view, size = memoryview(buffer), 0
@@ -125,7 +126,7 @@ class _Filled(io.RawIOBase):
 
 
 class _Counted(_Filled):
-    """And counts the bytes."""
+    """Also counts the bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
@@ -154,7 +155,7 @@ Maker = Callable[[object], Document]
 
 
 def made(value: object, make: Maker = parse_document) -> Document | str:
-    """The document of a decoded row, or what is wrong with it."""
+    """Return the document of a decoded row, or what is wrong with it."""
     try:
         return make(value)
     except BadDocument as error:
@@ -162,7 +163,7 @@ def made(value: object, make: Maker = parse_document) -> Document | str:
 
 
 def plain(value: dict[str, Any]) -> dict[str, Any] | str:
-    """A row as JSON has it (a date becomes its ISO text), or why there is none."""
+    """Return a row as plain JSON (a date becomes its ISO text), or what is wrong with it."""
     try:
         encoded = orjson.dumps(value)
     except (TypeError, ValueError) as error:
@@ -178,7 +179,8 @@ _SKIP = 65_536  # bytes read at once of a line that is too long
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Number from 1 and content, without line end and byte order mark; None for a line too long."""
+    """Yield each line's number, from 1, and its content without line end and byte order mark; None
+    for a line that is too long."""
     number = 0
     while line := stream.readline(LONGEST_ROW + 2):
         number += 1

@@ -1,7 +1,7 @@
-"""DPR's Wikipedia, `psgs_w100.tsv`: id, text and title, a passage of 100 words a row.
+"""DPR's Wikipedia, `psgs_w100.tsv`: one passage of 100 words per row, with id, text and title.
 
-As Python's `csv` wrote it (Karpukhin et al., 2020, arXiv 2004.04906): tabs between fields, a field
-with a quote or a line end in it stands in quotes, a quote inside is doubled.
+It was written by Python's `csv` (Karpukhin et al., 2020, arXiv 2004.04906): fields are separated by
+tabs; a field that contains a quote or a line end is quoted, and a quote in it is doubled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_dpr(source: Input) -> Iterator[SourceRow]:
 
 
 def looks_like_dpr(head: bytes) -> bool:
-    """By the first line: it is the header."""
+    """Return whether the first line is the header."""
     return not isinstance(_header(head.removeprefix(BOM).split(b"\n", 1)[0]), str)
 
 

@@ -14,7 +14,7 @@ LARGEST = 200_000_000  # bytes of JSON, which is read whole
 
 
 def read_hipporag(source: Input) -> Iterator[SourceRow]:
-    """Rows are counted from 1 in the list."""
+    """Yield the elements of the list, counted from 1."""
     content = source.stream.read(LARGEST + 1)
     if len(content) > LARGEST:
         what = f"a JSON list is loaded into memory and must not exceed {LARGEST:,} bytes"

@@ -26,7 +26,7 @@ def read_jsonl(source: Input) -> Iterator[SourceRow]:
 
 
 def read_objects(source: Input, make: Maker) -> Iterator[SourceRow]:
-    """A row per line that is not blank."""
+    """Yield a row for each line that is not blank."""
     for number, line in read_lines(source.stream):
         if line is None:
             yield SourceRow(number, f"the line is {TOO_LONG}")
@@ -53,13 +53,13 @@ def read_beir(source: Input) -> Iterator[SourceRow]:
 
 
 def looks_like_beir(head: bytes) -> bool:
-    """By the first line: it has `_id` and no `id`."""
+    """Return whether the first line has `_id` and no `id`."""
     line = head.split(b"\n", 1)[0]
     return bool(_ID.search(line)) and not _PLAIN_ID.search(line)
 
 
 def beir_document(value: object) -> Document:
-    """The fields of `metadata` become the document's own. Raises BadDocument.
+    """Parse a document; the fields of `metadata` become its own. Raises BadDocument.
 
     Some sets have titles without text; BEIR's own retrievers then search the title, and so do we.
     """

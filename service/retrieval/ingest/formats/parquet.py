@@ -1,4 +1,4 @@
-"""Parquet: a row a document, its columns as the fields of a JSON line (extra `parquet`)."""
+"""Parquet: one document per row, its columns like the fields of a JSON line (extra `parquet`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUFFER = 1_000_000  # bytes of a column read at once
 
 
 def read_parquet(source: Input) -> Iterator[SourceRow]:
-    """Lists of floats (vectors that came with the text) are left out."""
+    """Yield the rows, without lists of floats (vectors that came with the text)."""
     if importlib.util.find_spec("pyarrow") is None:
         yield SourceRow(0, "Parquet needs pyarrow; run: pip install 'revelator[parquet]'")
         return

@@ -25,7 +25,8 @@ _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 
 
 def read_text(source: Input) -> Iterator[SourceRow]:
-    """The id is the file's name, the title Markdown's first heading or the name's stem."""
+    """Yield the document: its id is the name of the file, its title Markdown's first heading or the
+    stem of the name."""
     content = source.stream.read(LARGEST + 1)
     if len(content) > LARGEST:
         yield SourceRow(0, f"the file is larger than {LARGEST:,} bytes; split it")

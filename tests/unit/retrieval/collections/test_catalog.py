@@ -13,9 +13,9 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections, describe
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.collections.sample import Sample
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 
 from service.retrieval.collections import health
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.pipeline import ingest_documents
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, opened
 
 pytestmark = pytest.mark.anyio

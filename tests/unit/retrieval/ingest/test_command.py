@@ -20,7 +20,7 @@ from service.core.settings import RetrievalSettings, ServerSettings, Settings
 from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.command import run_ingest
-from service.retrieval.ingest.pipeline import ingest_documents
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = pytest.mark.anyio

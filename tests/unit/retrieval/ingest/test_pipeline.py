@@ -14,15 +14,10 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HASHING, HashingEmbedder
 from service.retrieval.ingest.chunks import Chunked, passages_of
 from service.retrieval.ingest.documents import Record, parse_document
-from service.retrieval.ingest.pipeline import (
-    IngestResult,
-    Listener,
-    Progress,
-    ingest,
-    ingest_documents,
-)
+from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
 from service.retrieval.ingest.sources import SourceProblem
 from service.retrieval.search.hybrid import HybridRetriever
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ import pytest
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HashingEmbedder
-from service.retrieval.ingest.pipeline import ingest_documents
 from service.retrieval.search.hybrid import HybridRetriever
+from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 
 pytestmark = pytest.mark.anyio
