@@ -39,8 +39,8 @@ def is_due(vectors: int, in_graph: int) -> bool:
 
 
 async def build(folder: Path, contract: EmbeddingContract, settings: VectorSettings) -> Path:
-    """Build a copy of the shard's folder with a graph of all vectors. Raises StoreError. An error and
-    a cancellation remove the copy, and end the child process."""
+    """Build a copy of the shard's folder with a graph of all vectors. Raises StoreError. An error
+    or a cancellation removes the copy and ends the child process."""
     built = _beside(folder, "graph")
     given = [contract.model_dump_json(), settings.model_dump_json()]
     command = [sys.executable, "-m", __name__, str(built), *given]

@@ -38,8 +38,8 @@ class NotCompressed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An open input. `label` is the document id of a text file; `head` has the first bytes, which are
-    still to be read."""
+    """An open input. `label` is the document id of a text file; `head` has the first bytes, still
+    to be read."""
 
     label: str
     path: Path
