@@ -14,7 +14,7 @@ _ONSETS = re.findall(
 )
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ia", "io", "ou")
 _CODAS = ["", "", "", "n", "r", "l", "s", "t", "m", "k", "nd", "rt", "ss"]
-_MONTHS = MONTH.strip("(?:)").split("|")
+MONTHS = MONTH.strip("(?:)").split("|")
 _DATE_KINDS = {"birth_date", "death_date", "release_date"}
 _YEAR_KINDS = {"film_year", "founded"}
 PERSON_KINDS = {
@@ -39,7 +39,7 @@ def syllable_name(rng: random.Random) -> str:
 def random_date(like: str, rng: random.Random) -> str:
     """A date in the format of `like` (day first, month first, or a year)."""
     year = rng.randint(1880, 2015) if rng.random() < 0.7 else rng.randint(1100, 1900)
-    day, month = rng.randint(1, 28), rng.choice(_MONTHS)
+    day, month = rng.randint(1, 28), rng.choice(MONTHS)
     if re.fullmatch(r"\d+", like):
         return str(year)
     return f"{day} {month} {year}" if like[0].isdigit() else f"{month} {day}, {year}"

@@ -193,13 +193,13 @@ def _consistent(facts: list[Fact]) -> list[Fact]:
     """Drop what belongs to somebody else in the passage: births inside an article on a film."""
     kinds = {fact.kind for fact in facts}
     if kinds & {"director", "film_year", "performer", "author"} and not kinds & {"nationality"}:
-        return [fact for fact in facts if fact.kind not in PEOPLE | PEOPLE_FIRST | _KIN]
+        return [fact for fact in facts if fact.kind not in PEOPLE | PEOPLE_FIRST | KIN]
     if kinds & {"nationality", "birth_date"}:
         return [fact for fact in facts if fact.kind not in WORKS | _THINGS]
-    return [fact for fact in facts if fact.kind not in _KIN | PEOPLE_FIRST]
+    return [fact for fact in facts if fact.kind not in KIN | PEOPLE_FIRST]
 
 
-_KIN = {"father", "mother", "spouse", "child", "sibling", "school"}
+KIN = {"father", "mother", "spouse", "child", "sibling", "school"}
 _THINGS = {
     "producer", "writer", "composer", "publisher", "location", "founded", "founder",
     "headquarters", "owner", "population", "capital_of", "genre", "film_country",

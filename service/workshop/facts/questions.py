@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.workshop.facts.names import Names, substitute
-from service.workshop.facts.patterns import Fact
+from service.workshop.facts.patterns import KIN, PEOPLE, PEOPLE_FIRST, Fact
 from service.workshop.facts.splits import normalise
 from service.workshop.facts.wordings import (
     COMPARISONS,
@@ -20,6 +20,7 @@ from service.workshop.facts.wordings import (
     wordings,
 )
 
+PERSONS = PEOPLE | PEOPLE_FIRST | KIN  # kinds of facts about people
 DATES = {"birth_date", "death_date", "film_year", "founded", "release_date"}
 
 
@@ -121,7 +122,21 @@ def directed_comparison(
     question = rng.choice(wordings(options, unseen=unseen)).format(a=names[0], b=names[1])
     first_wins = (year_of(a.answer) < year_of(b.answer)) is smaller
     hops = tuple(plain_hop(fact) for fact in (films[0], films[1], a, b))
-    return Synthesised("complex", "directed", question, hops, names[0] if first_wins else names[1])
+    form = "directed first" if smaller else "directed last"
+    return Synthesised("complex", form, question, hops, names[0] if first_wins else names[1])
+
+
+def referring(question: str, subject: str, kind: str, female: bool) -> str | None:
+    """The question with a pronoun in the place of its subject; None where that reads badly."""
+    person = kind in PERSONS
+    he, his = (("she", "her") if female else ("he", "his")) if person else ("it", "its")
+    if re.search(rf"\b(?:film|song|book|record|city|place) {re.escape(subject)}", question):
+        return None
+    if f"{subject}'s" in question:
+        return question.replace(f"{subject}'s", his)
+    if person and question.rstrip("? ").endswith(subject):
+        return None  # who is the father of him
+    return question.replace(subject, he)
 
 
 class Maker:
@@ -170,6 +185,25 @@ class Maker:
             facts = [self.renamed(self.fact(), share) for _ in range(size)]
         return compound(facts, self.rng, unseen=self.unseen)
 
+    def referring(self) -> Synthesised:
+        """Two or three questions on one subject, which is named in the first one alone. The hops
+        name it in each."""
+        while True:
+            facts = self.by_subject[self.rng.choice(self.rich)]
+            name = self.names.subject(facts[0].kind, self.rng)
+            drawn = self.rng.sample(facts, min(len(facts), self.rng.choice((2, 2, 3))))
+            female = self.rng.random() < 0.5
+            hops = [
+                hop_of(substitute(f, self.names, self.rng, subject=name), self.rng) for f in drawn
+            ]
+            if any(hop.fact.subject != name for hop in hops):
+                continue
+            said = [referring(hop.question, name, hop.fact.kind, female) for hop in hops[1:]]
+            if all(said) and len({hop.fact.kind for hop in hops}) == len(hops):
+                asked = join_questions([hops[0].question, *filter(None, said)], self.rng)
+                answer = " && ".join(hop.answer for hop in hops)
+                return Synthesised("compound", "referring", asked, tuple(hops), answer)
+
     def bridge(self, share: float = 0.7) -> Synthesised:
         """A real link between two passages, or one made by giving both the same name."""
         if self.links and self.rng.random() >= share:
@@ -191,7 +225,7 @@ class Maker:
         """Two entities compared by one kind of fact, or two films by their directors."""
         while True:
             if share > 0 and self.rng.random() < 0.2:
-                made = self._directed()
+                made = self.directed()
             else:
                 made = self._compared(share)
             if made is not None:
@@ -212,7 +246,8 @@ class Maker:
         same = [f for f in self.by_kind[fact.kind] if f.answer == fact.answer]
         return self.rng.choice(same)
 
-    def _directed(self) -> Synthesised | None:
+    def directed(self) -> Synthesised | None:
+        """Two films by their directors, all under other names; None where dates cannot tell."""
         films, births = [], []
         kind = self.rng.choice(("birth_date", "birth_date", "death_date"))
         for _ in range(2):

@@ -92,9 +92,10 @@ AnyRow = TypeVar("AnyRow", bound=Sourced)
 
 
 class Row(Sourced):
-    """`task`: a role of METHODS.md §1.3 (`route`, `decompose`, …), `autorag` or `dragin`.
-    `question`: as the user typed it, outside of any prompt (`train router` reads it with the last
-    message). `raw`: the reply goes on with the text of the prompt, without a chat's turns."""
+    """`task`: a role of METHODS.md §1.3 (`route`, `decompose`, …), `comparison` (a `final`),
+    `autorag` or `dragin`. `question`: as the user typed it, outside of any prompt (`train router`
+    reads it with the last message). `raw`: the reply goes on with the text of the prompt, without
+    a chat's turns."""
 
     task: str = Field(pattern=r"^[a-z_]+$")
     messages: list[RowMessage] = Field(min_length=2)

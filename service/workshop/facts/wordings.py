@@ -38,20 +38,20 @@ def _tuples(table: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _comparisons(name: str) -> tuple[Comparison, ...]:
-    rows = _TEXTS[name]
+    rows = TEXTS[name]
     return tuple(Comparison(row["kind"], row["smaller"], tuple(row["wordings"])) for row in rows)
 
 
-_TEXTS: Final = read_toml(Path(__file__).with_suffix(".toml"))
-SINGLE: Final = _tuples(_TEXTS["single"])
-PHRASES: Final = _tuples(_TEXTS["phrases"])
-SAME: Final = _tuples(_TEXTS["same"])
+TEXTS: Final = read_toml(Path(__file__).with_suffix(".toml"))
+SINGLE: Final = _tuples(TEXTS["single"])
+PHRASES: Final = _tuples(TEXTS["phrases"])
+SAME: Final = _tuples(TEXTS["same"])
 COMPARISONS: Final = _comparisons("comparisons")
 DIRECTED: Final = _comparisons("directed")
-STATEMENTS: Final[dict[str, str]] = _TEXTS["statements"]
-EVIDENCE: Final[dict[str, str]] = _TEXTS["evidence"]
+STATEMENTS: Final[dict[str, str]] = TEXTS["statements"]
+EVIDENCE: Final[dict[str, str]] = TEXTS["evidence"]
 RELATIONS: Final = tuple(
-    Relation(row["of"], row["gives"], tuple(row["phrases"])) for row in _TEXTS["relations"]
+    Relation(row["of"], row["gives"], tuple(row["phrases"])) for row in TEXTS["relations"]
 )
 UNSEEN: Final = 2
 

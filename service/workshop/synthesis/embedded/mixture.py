@@ -28,10 +28,11 @@ from service.workshop.synthesis.embedded.sets import Sets
 from service.workshop.synthesis.embedded.steps import Steps
 from service.workshop.synthesis.inputs import is_excluded, read_questions_of
 
+# A `comparison` is a `final` whose sub-answers are compared; it counts by itself.
 SHARES: Final[Mapping[str, float]] = {
-    "answer": 0.57, "relevance": 0.05, "route": 0.05, "refine": 0.045, "final": 0.045,
-    "ending": 0.025, "decompose": 0.04, "merge": 0.03, "closed": 0.005, "autorag": 0.05,
-    "dragin": 0.09,
+    "answer": 0.60, "relevance": 0.045, "route": 0.04, "refine": 0.045, "final": 0.03,
+    "comparison": 0.06, "ending": 0.025, "decompose": 0.045, "merge": 0.025, "closed": 0.005,
+    "autorag": 0.03, "dragin": 0.05,
 }  # fmt: skip
 TEMPLATES: Final = "compact"
 TRIES: Final = 100  # for a row that was not drawn before

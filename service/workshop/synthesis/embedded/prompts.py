@@ -16,7 +16,7 @@ from service.workshop.facts.rows import Row, RowMessage, RowProvenance, prompt_r
 from service.workshop.synthesis.embedded.sets import split_key
 
 PIPELINE: Final = "embedded"
-VERSION: Final = 1
+VERSION: Final = 2
 THINGS: Final = {1: "asks 1 thing"}
 
 

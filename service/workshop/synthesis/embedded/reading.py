@@ -1,4 +1,4 @@
-"""Rows of reading: answers out of one to five passages, and whether one passage helps.
+"""Rows of reading: answers out of one to four passages, and whether one passage helps.
 
 Distractors are what BM25 finds for a question among all passages of the sets. A fifth of the
 questions cannot be answered from what is shown. Rows come by sheets (see `sheets`): those that
@@ -27,7 +27,7 @@ UNANSWERABLE: Final = 0.2
 UNTITLED: Final = 0.15  # of the passages with a title that are shown without it
 WHOLE: Final = 0.6  # of the passages that are shown whole; others are a window of 35 to 90 words
 # Of the sheets; one of `squad_train` has several questions, one of `facts` has one.
-SOURCES: Final = {"squad_train": 0.44, "boolq": 0.12, "quoref": 0.06, HOPS: 0.08, "facts": 0.3}
+SOURCES: Final = {"squad_train": 0.60, "boolq": 0.13, "quoref": 0.08, HOPS: 0.09, "facts": 0.10}
 MOST: Final = 9  # questions of a sheet that can be answered
 JUDGED: Final = 3  # questions that one passage answers, and as many that it does not
 
@@ -35,8 +35,8 @@ JUDGED: Final = 3  # questions that one passage answers, and as many that it doe
 class Shape(NamedTuple):
     """How many passages a prompt shows, and how often."""
 
-    counts: tuple[int, ...] = (1, 2, 3, 4, 5)
-    weights: tuple[float, ...] = (55, 18, 15, 7, 5)
+    counts: tuple[int, ...] = (1, 2, 3, 4)
+    weights: tuple[float, ...] = (50, 20, 16, 14)
 
 
 class Reading:

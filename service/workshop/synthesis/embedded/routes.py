@@ -96,15 +96,23 @@ class Owners:
     def complex(self) -> str:
         return self._filled("complex")
 
-    def parts(self) -> list[str]:
-        """Two questions that are typed as one."""
-        return [self.single(), self.single()]
-
     def compound(self) -> str:
-        return join_questions(self.parts(), self.rng)
+        """Two questions that are typed as one, half of them about one thing."""
+        if self.rng.random() < 0.5:
+            return self.referring()[0]
+        return join_questions([self.single(), self.single()], self.rng)
+
+    def referring(self) -> tuple[str, list[str]]:
+        """A question whose second half says only "it" or "they", and its parts, which name it."""
+        texts = self.rng.choice(wordings(TEXTS["referring"], unseen=self.unseen))
+        first, then, alone = (part.strip() for part in self._fill(texts).split("|"))
+        joint = self.rng.choice((" and ", ", and ", " and "))
+        return f"{first}{joint}{then}?", [f"{first}?", f"{alone}?"]
 
     def _filled(self, kind: str) -> str:
-        wording = self.rng.choice(wordings(TEXTS[kind], unseen=self.unseen))
+        return self._fill(self.rng.choice(wordings(TEXTS[kind], unseen=self.unseen)))
+
+    def _fill(self, wording: str) -> str:
         return wording.format_map(
             {
                 "place": self._one("places"), "place2": self._one("places"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from service.prompts.templates import Pair
+from service.workshop.facts.comparisons import Comparisons
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.questions import Maker, Synthesised, hop_of
 from service.workshop.facts.roles import as_typed as as_typed_answer
@@ -15,10 +16,10 @@ from service.workshop.facts.rows import Row
 from service.workshop.facts.splits import is_held_out
 from service.workshop.facts.wordings import join_questions, vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
-from service.workshop.synthesis.embedded.quantities import compared_quantities
 from service.workshop.synthesis.embedded.routes import Routing
 from service.workshop.synthesis.embedded.sets import Asked, Sets
 
+REFERRING: Final = 0.25  # of the decompositions: the name stands in the first part alone
 LOST: Final = 0.08  # of the histories, one of whose answers was not found
 
 
@@ -33,12 +34,13 @@ class Chain(NamedTuple):
 
 
 class Steps:
-    """Draws rows of `decompose`, `refine`, `ending`, `final`, `merge` and `closed`."""
+    """Draws `decompose`, `refine`, `ending`, `final`, `comparison`, `merge` and `closed`."""
 
     def __init__(
         self, sets: Sets, maker: Maker, routing: Routing, prompts: RowMaker, rng: random.Random
     ) -> None:
         self.maker, self.routing, self.prompts, self.rng = maker, routing, prompts, rng
+        self.comparisons = Comparisons(maker, rng)
         self.known = [chain for row in sets.questions("decompositions") if (chain := known(row))]
         self.read = [a for a in sets.asked("squad_train") if a.answer]
         self.senses = [
@@ -48,6 +50,9 @@ class Steps:
         ]
 
     def decompose(self) -> Row:
+        draw = self.rng.random()
+        if draw < REFERRING:
+            return self._referring()
         draw = self.rng.random()
         if draw < 0.15:
             question, _ = self.routing.question("single")
@@ -61,6 +66,18 @@ class Steps:
         else:
             heads, passages = self.routing.parts(), []
             asked = join_questions(heads, self.rng)
+        question = vary_surface(asked, self.rng)
+        parts = as_typed(heads, question)
+        return self.prompts.decompose(question, parts, passages, written=False)
+
+    def _referring(self) -> Row:
+        """Parts that name again what the question calls "it" or "she"."""
+        if self.rng.random() < 0.5:
+            (asked, heads), passages = self.routing.owners.referring(), []
+        else:
+            made = self.maker.referring()
+            heads = [f"{hop.question.rstrip('? ')}?" for hop in made.hops]
+            asked, passages = made.question, passages_of(made)
         question = vary_surface(asked, self.rng)
         parts = as_typed(heads, question)
         return self.prompts.decompose(question, parts, passages, written=False)
@@ -92,17 +109,26 @@ class Steps:
         )
 
     def final(self) -> Row:
-        draw = self.rng.random()
-        if draw < 0.2:
-            chain = Chain(*compared_quantities(self.maker.names, self.rng), (), False)
-        else:
-            chain = self.single() if draw < 0.25 else self.chain()
+        chain = self.single() if self.rng.random() < 0.06 else self.chain()
         pairs, answer = list(chain.pairs), chain.answer
         if self.rng.random() < LOST:
             pairs[-1], answer = Pair(pairs[-1].question, None), ""
         return self.prompts.final(
             chain.question, pairs, answer, chain.passages, written=chain.written
         )
+
+    def comparison(self) -> Row:
+        """A `final` that compares the answers it is given; now and then one of them is missing."""
+        made = self.comparisons.draw()
+        question = vary_surface(made.question, self.rng)
+        lowered = question == question.lower()
+        pairs = [Pair(p.question.lower() if lowered else p.question, p.answer) for p in made.pairs]
+        answer = as_typed_answer(made.answer, question)
+        if self.rng.random() < LOST:
+            place = self.rng.randrange(len(pairs))
+            pairs[place], answer = Pair(pairs[place].question, None), ""
+        row = self.prompts.final(question, pairs, answer, (), written=False)
+        return row.model_copy(update={"task": "comparison"})
 
     def merge(self) -> Row:
         """Answers of parts put together; now and then one or all of them are missing."""

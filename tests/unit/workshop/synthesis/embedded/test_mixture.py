@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -14,10 +15,12 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.core.errors import InvalidRequest
 from service.prompts.quoting import quote
-from service.prompts.templates import NO_ANSWER, PassageText, TemplateSet
+from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
 from service.strategies.drafting.layout import opening_layout
 from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts.corpora import read_lines
+from service.workshop.facts.names import Names
+from service.workshop.facts.questions import Maker
 from service.workshop.facts.rows import Row, read_rows
 from service.workshop.facts.splits import is_held_out
 from service.workshop.synthesis.embedded.mixture import SHARES, Mixture, alike
@@ -26,6 +29,7 @@ from service.workshop.synthesis.embedded.sets import Sets, short_answer
 from tests.unit.workshop.synthesis.embedded.sets import write_sets
 
 SIZE = 700
+PRONOUNS = {"it", "its", "he", "his", "she", "her", "they", "their", "them"}
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +107,68 @@ def test_targets_are_what_the_roles_read(rows: list[Row]) -> None:
     assert {target for _, target in of(rows, "route")} == set(ROUTE_LABELS.values())
     assert {target for _, target in of(rows, "relevance")} == {"true", "false"}
     assert {target for _, target in of(rows, "ending")} == {"yes", "no"}
+    named_again = 0
     for prompt, target in of(rows, "decompose"):
         parts = json.loads(target)["decomposition"]
+        asked = re.findall(r"\w+", prompt.lower())
         assert parts
-        for part in parts:
-            assert part.rstrip("?").lower() in prompt.lower()
+        assert parts[0].rstrip("?").lower() in prompt.lower()
+        for part in parts[1:]:
+            if part.rstrip("?").lower() not in prompt.lower():
+                named_again += 1
+                assert set(asked) & PRONOUNS, (prompt, part)
+                assert not set(re.findall(r"\w+", part.lower())) & PRONOUNS, part
+    assert named_again > 2
+
+
+def test_comparisons_are_many_and_no_order_wins(folder: Path, rows: list[Row]) -> None:
+    shown = TemplateSet("compact").final("Who?", [Pair("When?", "1964")])
+    compared = of(rows, "comparison")
+    assert len(compared) > 0.035 * len(rows), "6 % of the real sets' longer rows"
+    assert all(p.startswith(shown.partition("Question: ")[0]) for p, _ in compared)
+    draw = Mixture(folder, seed=3).draws["comparison"]
+    sides, replies = Counter[bool](), Counter[str]()
+    for row in (draw() for _ in range(1200)):
+        assert isinstance(row, Row)
+        first, _, second = row.question.partition(" or ")
+        target = row.messages[-1].content
+        replies[target] += 1
+        if second and (target in first) is not (target in second):
+            sides[target in first] += 1
+    assert sides.total() > 400
+    assert abs(sides[True] - sides[False]) < 0.1 * sides.total()
+    assert abs(replies["yes"] - replies["no"]) < 0.1 * (replies["yes"] + replies["no"])
+    assert 0.05 < replies[NO_ANSWER] / replies.total() < 0.12
+
+
+def test_owners_questions_that_say_it_have_parts_that_name_it() -> None:
+    owners = Owners(random.Random(4))
+    for question, (first, second) in (owners.referring() for _ in range(300)):
+        said = set(re.findall(r"\w+", question.lower()))
+        assert said & PRONOUNS, question
+        assert not set(re.findall(r"\w+", second.lower())) & PRONOUNS
+        assert question.startswith(first.rstrip("?"))
+        assert second.rstrip("?") not in question
+
+
+def test_questions_on_one_subject_name_it_once(folder: Path) -> None:
+    facts = Sets(folder).facts
+    maker = Maker(facts, Names(facts), random.Random(6))
+    for _ in range(200):
+        made = maker.referring()
+        subject = made.hops[0].fact.subject
+        assert made.question.count(subject) == 1
+        assert all(subject in hop.question for hop in made.hops)
+        assert set(re.findall(r"\w+", made.question.lower())) & PRONOUNS
+
+
+def test_reading_shows_one_to_four_passages_and_a_fifth_declines(rows: list[Row]) -> None:
+    answers = of(rows, "answer")
+    counts = Counter(prompt.count("\nDoc") for prompt, _ in answers)
+    assert set(counts) == {1, 2, 3, 4}
+    assert 0.3 < counts[1] / len(answers) < 0.65
+    written = [row for row in rows if row.task == "answer" and row.provenance.written]
+    assert len(written) > 0.8 * len(answers), "people's questions, not those made from facts"
 
 
 def test_answers_stand_in_a_passage_or_none_does(rows: list[Row]) -> None:
