@@ -97,8 +97,9 @@ class Inquiry:
 
     @property
     def abstains(self) -> bool:
-        """Whether a question for which no evidence was found gets no answer."""
-        return self.settings.answers.no_evidence == "abstain"
+        """Whether a question for which nothing was found gets no answer. There is nothing then that
+        `top3_unfiltered` could show."""
+        return self.settings.answers.no_evidence != "closed_book"
 
 
 class Scope:

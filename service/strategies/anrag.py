@@ -90,7 +90,7 @@ async def _answer(
         step.flag("no_evidence")
         if settings.no_evidence == "closed_book":
             step.flag("closed_book")
-        elif step.inquiry.abstains or not result.passages:
+        elif settings.no_evidence == "abstain" or not result.passages:
             return
         else:
             kept = [hit.passage for hit in result.passages[:TOP_K]]

@@ -134,9 +134,24 @@ async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
     kept, stopped_by = fold.steps.kept, outcome.stopped_by
     if kept and stopped_by in ("deadline", "budget"):
         return await answer_from(scope, question, kept, stopped_by)
-    if not kept and fold.route != "compound" and not fold.steps.searched(question):
+    if not kept and fold.route != "compound" and _may_find_more(scope.inquiry, fold):
         return await search_once(scope, question, stopped_by)
     return outcome
+
+
+def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
+    """Whether ANRAG may find what a loop that kept no passage did not: the question itself was not
+    searched, or only the labeler of EfficientRAG, which loses more than the model does, judged what
+    that search found."""
+    if not fold.steps.searched(inquiry.question):
+        return True
+    labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps.all)
+    settings = inquiry.settings
+    return (
+        labelled
+        and settings.efficientrag.profile == "service"
+        and settings.hanrag.relevance_by != "labeler"
+    )
 
 
 def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:

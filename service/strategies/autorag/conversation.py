@@ -24,6 +24,7 @@ from service.core.settings import AutoragSettings
 from service.engines.base import GenerationRequest
 from service.prompts.templates import Prompt
 from service.strategies.autorag.decisions import (
+    DIRECT_TOKENS,
     Action,
     Conclude,
     GiveUp,
@@ -36,7 +37,7 @@ from service.strategies.autorag.dialogue import (
     FEW_SHOT_STOPS,
     Dialogue,
     document_text,
-    evidence_request,
+    evidence_prompt,
     knowledge_request,
     naive_request,
     opening,
@@ -46,6 +47,7 @@ from service.strategies.autorag.dialogue import (
 from service.strategies.autorag.record import Record
 from service.strategies.autorag.turns import ANYWHERE, AT_LINES, Piece, TurnStream, read_turn
 from service.strategies.base import Outcome
+from service.strategies.revelator.generation import write_answer
 from service.strategies.revelator.parsing import ends_with, read_answer
 
 CONTEXT_TOKENS: Final = 8192  # of a dialogue; the oldest documents go first
@@ -138,6 +140,11 @@ class _Conversation:
     def _unfounded(self) -> bool:
         """Whether all retrievals found nothing and the settings require abstaining then."""
         return self.inquiry.abstains and self.policy.retrieved > 0 and not self.seen
+
+    @property
+    def _published(self) -> bool:
+        """Whether the model is a published checkpoint, whose NAIVE answers from memory."""
+        return self.tuned and self.inquiry.roles.reader.templates.has("autorag_naive")
 
     async def _cycle(self) -> None:
         """One turn, and the document it asks for."""
@@ -300,25 +307,33 @@ class _Conversation:
         else:
             await self._answer_directly()
 
-    def _direct_request(self) -> GenerationRequest:
-        reader = self.inquiry.roles.reader
-        published = self.tuned and reader.templates.has("autorag_naive")
-        if published or not self.seen:
-            return naive_request(reader.templates, self.policy.question)
-        most = reader.generator.capabilities.passages or EVIDENCE
-        newest = list(self.seen.values())[-most:]
-        return evidence_request(reader.templates, self.policy.question, newest)
-
     async def _answer_directly(self) -> None:
-        """NAIVE (line 17), which published checkpoints answer from memory; other models answer from
-        the newest passages where any were found."""
+        """NAIVE (line 17), which published checkpoints answer from memory. Others answer from the
+        newest passages, and without any only where the settings invite them to."""
+        evidence = bool(self.seen) and not self._published
+        invited = self._published or self.inquiry.settings.answers.invites_memory
+        if not (evidence or invited):
+            return
         step = await self.record.open_answer(None)
         step.flag("fallback_direct")
-        if not self.seen:
-            step.flag("closed_book")
         if self.policy.echoed:
             step.flag("prompt_example")
-        request = self._direct_request()
+        await (self._answer_from_passages(step) if evidence else self._answer_from_memory(step))
+
+    async def _answer_from_passages(self, step: OpenStep) -> None:
+        reader = self.inquiry.roles.reader
+        most = reader.generator.capabilities.passages or EVIDENCE
+        newest = list(self.seen.values())[-most:]
+        prompt = evidence_prompt(reader.templates, self.policy.question, newest)
+        await write_answer(step, prompt, self.record.as_role, DIRECT_TOKENS)
+        self.record.answer = step.answer or ""
+        if step.stopped_by != "answer":
+            self.stopped_by = step.stopped_by
+
+    async def _answer_from_memory(self, step: OpenStep) -> None:
+        if not self.seen:
+            step.flag("closed_book")
+        request = naive_request(self.inquiry.roles.reader.templates, self.policy.question)
         try:
             await step.write("reader", request, self.record.as_role, final=self.final)
         except LimitReached as limit:
@@ -328,5 +343,3 @@ class _Conversation:
         prompt = request.messages[-1].content
         if isinstance(prompt, Prompt) and self.record.answer and prompt.gives(self.record.answer):
             step.flag("prompt_example")
-            if self.seen:
-                await self.record.withdraw("repair")

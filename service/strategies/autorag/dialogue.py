@@ -18,6 +18,7 @@ from service.prompts.quoting import quote
 from service.prompts.templates import (
     SHIPPED,
     PassageText,
+    Prompt,
     TemplateSet,
     load_template,
     passage_line,
@@ -48,13 +49,9 @@ def opening(templates: TemplateSet, mode: AutoragMode, question: str) -> list[Me
     return [*system, _question(question)]
 
 
-def evidence_request(
-    templates: TemplateSet, question: str, passages: Iterable[Passage]
-) -> GenerationRequest:
-    """Return the request for an answer from passages, with ANRAG's prompt."""
-    texts = [PassageText(passage.title, passage.text) for passage in passages]
-    prompt = templates.answer(question, texts)
-    return GenerationRequest(messages=(Message("user", prompt),), max_tokens=DIRECT_TOKENS)
+def evidence_prompt(templates: TemplateSet, question: str, passages: Iterable[Passage]) -> Prompt:
+    """Return ANRAG's prompt for an answer from passages."""
+    return templates.answer(question, [PassageText(each.title, each.text) for each in passages])
 
 
 def naive_request(templates: TemplateSet, question: str) -> GenerationRequest:

@@ -42,6 +42,13 @@ def read_answer(text: str) -> str | None:
     return (rest or None) if found else None
 
 
+def unconcluded(text: str) -> str:
+    """Return the text up to its conclusion, or all of it if it has none."""
+    text = cut_overrun(text)
+    before, found, _ = text.partition(PHRASE)
+    return before.rstrip().removesuffix("So").rstrip() if found else text
+
+
 def declines(text: str) -> bool:
     """Whether the text concludes that no answer was found, in the words of the prompts."""
     answer = read_answer(cut_overrun(text)) or ""

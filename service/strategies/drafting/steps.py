@@ -21,10 +21,12 @@ from service.strategies.drafting.chain import (
     is_answered,
     join,
     read_answer,
+    unconcluded,
 )
 from service.strategies.drafting.layout import Layout, shown
 from service.strategies.drafting.run import Run
 from service.strategies.revelator import parsing
+from service.strategies.revelator.roles import RETRY_TEMPERATURE
 
 TOP_K: Final = 3
 
@@ -105,14 +107,17 @@ async def conclude(run: Run) -> Outcome:
         return Outcome(None, run.stopped_by)
     if run.step.kind != "answer" or not run.step.id:
         await run.open("answer")
-    text = await _concluded(run)
+    text = await _concluded(run, run.layout.written)
     answer = read_answer(text)
+    if not run.options.keep_examples and _is_borrowed(run, answer):
+        text = await _concluded(run, unconcluded(run.layout.written), RETRY_TEMPERATURE)
+        answer = read_answer(text)
     if answer is None and run.stopped_by == "deadline":
         answer = text or None
-    if answer and parsing.read_answer(answer, run.question).declined:
+    if answer and _declines(run, answer):
         run.step.flag("declined")
         answer = None
-    if answer and run.borrows(answer):
+    if _is_borrowed(run, answer):
         run.step.flag("prompt_example")
         answer = answer if run.options.keep_examples else None
     if not run.retrievals:
@@ -124,14 +129,25 @@ async def conclude(run: Run) -> Outcome:
     return Outcome(answer or None, run.stopped_by)
 
 
-async def _concluded(run: Run) -> str:
-    """Return the text with its conclusion. Only the question's own answer may use the time reserve;
-    a part of a compound question leaves it to the merge."""
-    text = cut_overrun(run.layout.written)
+def _declines(run: Run, answer: str) -> bool:
+    return parsing.read_answer(answer, run.question).declined
+
+
+def _is_borrowed(run: Run, answer: str | None) -> bool:
+    """Whether an answer is a demonstration's. One of these declines, which is no example."""
+    return answer is not None and not _declines(run, answer) and run.borrows(answer)
+
+
+async def _concluded(run: Run, written: str, temperature: float = 0.0) -> str:
+    """Return what was written, with its conclusion. Only the question's own answer may use the time
+    reserve; a part of a compound question leaves it to the merge."""
+    text = cut_overrun(written)
     if is_answered(text):
         return text
     layout = await run.fit(replace(run.layout, passages=(), written=join(text, CONCLUSION)))
-    request = GenerationRequest(prompt=layout.prompt().text, max_tokens=ANSWER_TOKENS)
+    request = GenerationRequest(
+        prompt=layout.prompt().text, max_tokens=ANSWER_TOKENS, temperature=temperature
+    )
     try:
         final = run.as_role == "answer"
         completion = await run.step.ask("reader", request, final=final)

@@ -38,6 +38,8 @@ HITS: dict[str, list[Passage]] = {
     "birthplace": [passage("bellini", "Bellini was born in Catania, Sicily.")],
 }
 
+MEMORY = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
+
 
 async def run(
     outputs: Sequence[Any],
@@ -198,7 +200,7 @@ async def test_without_any_passage_but_closed_book_allowed() -> None:
 @pytest.mark.anyio
 async def test_an_empty_direct_answer_is_no_answer() -> None:
     settings = Settings.model_validate({"autorag": {"max_parametric": 0}})
-    events = await run([ASKS, ASKS_ON, ""], max_steps=1, settings=settings)
+    events = await run([ASKS, ASKS_ON, "", ""], max_steps=1, settings=settings)
     assert stop(events) == Stop(stopped_by="max_steps", answered=False)
 
 
@@ -249,7 +251,9 @@ async def test_a_plan_is_no_answer() -> None:
 @pytest.mark.anyio
 async def test_time_runs_out_with_nothing_at_all() -> None:
     never = ScriptStep("late", gate=asyncio.Event())
-    events = await run([never, never], limits=Limits(timeout_s=0.2))
+    events = await run([never, never], limits=Limits(timeout_s=0.2), settings=MEMORY)
+    assert stop(events) == Stop(stopped_by="deadline", answered=False)
+    events = await run([never], limits=Limits(timeout_s=0.2))
     assert stop(events) == Stop(stopped_by="deadline", answered=False)
 
 
@@ -381,6 +385,41 @@ async def test_naive_answers_from_the_passages_found() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("policy", ["abstain", "top3_unfiltered"])
+async def test_naive_answers_from_memory_only_where_the_settings_say_so(policy: str) -> None:
+    own = {"autorag": {"mode": "few_shot"}, "answers": {"no_evidence": policy}}
+    settings = Settings.model_validate(own)
+    events = await run(["loop " * 9], settings=settings)
+    assert not stop(events).answered
+    assert standing(events, "answer") == ""
+    outputs = [ASKS, "Intermediate Answer_1: None.\n\nFinal Answer: Catania"]
+    events = await run(outputs, {}, settings=settings)
+    assert not stop(events).answered
+
+
+@pytest.mark.anyio
+async def test_published_checkpoints_answer_naive_from_memory() -> None:
+    settings = Settings.model_validate({"autorag": {"mode": "tuned"}})
+    events = await run(["loop " * 9, "Catania"], settings=settings, prompts="full")
+    assert ends(events)[-1].answer == "Catania"
+    assert {"fallback_direct", "closed_book"} <= set(ends(events)[-1].flags)
+
+
+@pytest.mark.anyio
+async def test_naive_asks_once_more_where_it_gets_an_example_of_the_prompt() -> None:
+    settings = Settings.model_validate({"autorag": {"mode": "few_shot"}})
+    turns = [ASKS, "Hm.", "Well.", "Hm."]
+    asked: dict[str, Any] = {"settings": settings, "max_steps": 9, "prompts": "full"}
+    events = await run([*turns, "Meridian Spire", "**Answer:** Catania"], **asked)
+    assert ends(events)[-1].answer == standing(events, "answer") == "Catania"
+    assert {"fallback_direct", "repaired"} <= set(ends(events)[-1].flags)
+    assert "prompt_example" not in ends(events)[-1].flags
+    events = await run([*turns, "Meridian Spire", "Meridian Spire"], **asked)
+    assert not stop(events).answered
+    assert "prompt_example" in ends(events)[-1].flags
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["tuned", "few_shot"])
 async def test_a_final_answer_that_declines_is_withdrawn(mode: str) -> None:
     declines = "Intermediate Answer_1: It is not said.\n\nFinal Answer: no answer found"
@@ -394,7 +433,7 @@ async def test_a_final_answer_that_declines_is_withdrawn(mode: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_direct_answer_that_declines_is_none() -> None:
-    events = await run(["loop " * 9, "I don't know."])
+    events = await run(["loop " * 9, "I don't know."], settings=MEMORY)
     assert not stop(events).answered
     assert standing(events, "answer") == ""
     assert {"fallback_direct", "declined"} <= set(ends(events)[-1].flags)

@@ -479,11 +479,23 @@ async def test_a_conclusion_that_declines_is_no_answer(profile: str) -> None:
 @pytest.mark.parametrize("profile", ["official", "service"])
 async def test_a_demonstration_s_answer_is_flagged_and_under_service_none(profile: str) -> None:
     text = " Norma was directed by Paul Renner. So the answer is Paul Renner."
-    events = await run(SignalEngine([DraftScript(text)]), settings=settings(profile=profile))
+    again = [ScriptStep(" Paul Renner.", match="by Paul Renner. So the answer is")]
+    script = again if profile == "service" else []
+    engine = SignalEngine([DraftScript(text)], script)
+    events = await run(engine, settings=settings(profile=profile))
     (end,) = of(events, StepEnd)
     assert "prompt_example" in end.flags
     assert end.answer == ("Paul Renner" if profile == "official" else None)
     assert of(events, Stop)[0].answered == (profile == "official")
+
+
+async def test_a_demonstration_s_answer_is_asked_for_once_more() -> None:
+    text = " Norma was directed by Paul Renner. So the answer is Paul Renner."
+    hot = ScriptStep(" Bellini.", match=lambda request: request.temperature > 0)
+    engine = SignalEngine([DraftScript(text)], [hot])
+    events = await run(engine, settings=settings(profile="service"))
+    (end,) = of(events, StepEnd)
+    assert (end.answer, end.flags) == ("Bellini", ["closed_book"])
 
 
 async def test_a_sentence_with_a_demonstration_s_name_is_flagged() -> None:

@@ -207,11 +207,31 @@ async def test_a_filter_that_makes_no_other_query_ends_the_search(kept: set[str]
 
 @pytest.mark.parametrize("hits", [{"": [AIDA]}, {}])
 async def test_with_nothing_kept_the_service_abstains(hits: dict[str, Any]) -> None:
-    body = await ask(labelling(), hits=hits)
+    labeler = Settings(hanrag={"relevance_by": "labeler"})
+    body = await ask(labelling(), hits=hits, settings=labeler)
     assert not body.answered
     assert body.usage.llm_calls == 0
     assert [step.flags for step in body.steps] == [["no_evidence"]]
     assert body.citations == []
+
+
+@pytest.mark.parametrize(("verdict", "answer"), [("true", "Bellini"), ("false", None)])
+async def test_what_the_labeler_dropped_the_model_judges_before_the_service_abstains(
+    verdict: str, answer: str | None
+) -> None:
+    """No worse than one search: the labeler loses passages that the model keeps."""
+    script = [ScriptStep(verdict, match="Judge whether")]
+    if answer:
+        script.append(ScriptStep(answer, match="Where the documents"))
+    body = await ask(labelling(), *script, hits={"": [AIDA]})
+    assert [step.query for step in body.steps] == [QUESTION, QUESTION]
+    assert [step.answer for step in body.steps] == [None, answer]
+    assert (body.answered, body.loop) == (answer is not None, "efficientrag")
+
+
+async def test_where_nothing_was_found_the_question_is_not_searched_again() -> None:
+    body = await ask(labelling(), hits={})
+    assert (body.answered, body.usage.retrievals) == (False, 1)
 
 
 @pytest.mark.parametrize("no_evidence", ["closed_book", "abstain"])
