@@ -317,7 +317,21 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
         roles.append(_role("judge", named.judge, engines))
     lines = [Check(f"role {role.name}", True, _describe(role)) for role in roles]
     mode = autorag_mode(settings.autorag, roles[1])
-    return [*lines, Check("loop autorag", True, f"mode {mode}")]
+    router = Check("router", True, _describe_router(settings, roles[0]))
+    return [*lines, router, Check("loop autorag", True, f"mode {mode}")]
+
+
+def _describe_router(settings: Settings, revelator: Role) -> str:
+    """What chooses the route."""
+    model = "the model of the role revelator"
+    if open_classifier(settings.router, small=revelator.generator.capabilities.small) is None:
+        return model
+    if settings.router.kind is None:
+        return "the classifier, as is the default for the shipped model"
+    return (
+        f"the classifier, if its confidence is at least {settings.router.confidence:.0%}, "
+        f"else {model}"
+    )
 
 
 def _describe(role: Role) -> str:

@@ -16,6 +16,7 @@ from service.core.errors import Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
 
+WAITING: Final = 4  # questions that may wait, for each that may run
 MAX_WAIT_S: Final = 30.0  # that a question waits for a place
 
 Gone = Callable[[], Awaitable[None]]
@@ -42,7 +43,7 @@ class _Waiter:
 
 
 class Admission:
-    """At most `max_running` places and `max_waiting` waiting questions, first come, first
+    """At most `max_running` places and WAITING times as many waiting questions, first come, first
     served."""
 
     def __init__(self, settings: ServerSettings, metrics: Metrics, drain: Drain) -> None:
@@ -73,7 +74,7 @@ class Admission:
         if self._running < self._settings.max_running:
             self._running += 1
             return Place(self, 0.0)
-        if len(self._queue) >= self._settings.max_waiting:
+        if len(self._queue) >= WAITING * self._settings.max_running:
             self._metrics.rejected("busy")
             raise Overloaded(
                 f"{self._running} questions are running and {len(self._queue)} are waiting. Ask "

@@ -39,9 +39,6 @@ async def check_in_terminal(settings: Settings) -> int:
             checks += await runtime.checks()
             checks += describe_roles(settings, runtime.engines)
     checks += await _transport(settings)
-    if settings.router.kind == "classifier":
-        sure = f"the classifier, if its confidence is at least {settings.router.confidence:.0%}"
-        checks.append(Check("router", True, sure))
     table = Table("", "what", "state", box=None)
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[red]no[/]"

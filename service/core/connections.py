@@ -9,7 +9,7 @@ fault of anybody's. A client may send it again where that is safe (RFC 9110, 9.2
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +30,7 @@ def open_session(
     total_s: float | None = None,
     connect_s: float = CONNECT_S,
     silence_s: float | None = None,
-    ca_file: Path | None = None,
+    ca_files: Sequence[Path] = (),
     ca_setting: str = "",
     limit: int = MOST_AT_ONCE,
     keep: bool = True,
@@ -39,10 +39,10 @@ def open_session(
     """Open an HTTP session in the caller's event loop. All of the service's sessions are made here.
 
     A call may take `total_s` in all, `connect_s` to be connected, and `silence_s` between two
-    pieces of its response; None means no limit. `ca_file` is the only authority that is trusted,
-    if given, and `ca_setting` names the setting that it came from. `limit` is the maximum number
-    of connections, 0 for no limit; `keep` keeps them for the next call. `options` are those of
-    aiohttp. Raises ConfigurationError for a file without certificates.
+    pieces of its response; None means no limit. `ca_files` are authorities trusted besides
+    the public ones, and `ca_setting` names the setting that they came from. `limit` is
+    the maximum number of connections, 0 for no limit; `keep` keeps them for the next call.
+    `options` are those of aiohttp. Raises ConfigurationError for a file without certificates.
     """
     import aiohttp  # noqa: PLC0415
 
@@ -51,27 +51,30 @@ def open_session(
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=total_s, connect=connect_s, sock_read=silence_s),
         connector=aiohttp.TCPConnector(
-            limit=limit, ssl=tls_context(ca_file, ca_setting) or True, **keeping
+            limit=limit, ssl=tls_context(ca_files, ca_setting) or True, **keeping
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         **options,
     )
 
 
-def tls_context(ca_file: Path | None, setting: str) -> ssl.SSLContext | None:
-    """Return a context that trusts only the authorities of `ca_file`, or None (the client's
-    default) without a file.
+def tls_context(ca_files: Sequence[Path], setting: str) -> ssl.SSLContext | None:
+    """Return a context that trusts the authorities in `ca_files` besides the public ones, or None
+    (the client's default) without files.
 
     Raises ConfigurationError, which names `setting`, for a file that holds no certificate.
     """
-    if ca_file is None:
+    if not ca_files:
         return None
-    try:
-        return ssl.create_default_context(cafile=str(ca_file))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(
-            f"{setting}: {ca_file} does not hold certificates in PEM: {error}"
-        ) from None
+    context = ssl.create_default_context()
+    for file in ca_files:
+        try:
+            context.load_verify_locations(cafile=str(file))
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(
+                f"{setting}: {file} does not hold certificates in PEM: {error}"
+            ) from None
+    return context
 
 
 class Connections:

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import orjson
@@ -45,6 +45,7 @@ from service.engines.reasoning import Reasoning
 _REFUSALS: dict[int, type[EngineFailure]] = {
     400: EngineRefusal, 413: EngineRefusal, 422: EngineRefusal, 429: EngineLimited,
 }  # fmt: skip
+SESSION_HEADER: Final = "x-session-id"
 _OF_TEMPLATE = re.compile(r"template|\broles?\b|alternat", re.IGNORECASE)
 _ADVICE = {
     400: "the server refuses this call",
@@ -210,8 +211,8 @@ class OpenAIGenerator:
             raise failure from None
 
     def _session_of(self, request: GenerationRequest) -> dict[str, str]:
-        name = self._settings.session_header
-        return {name: request.question} if name and request.question else {}
+        """For load balancers with session affinity."""
+        return {SESSION_HEADER: request.question} if request.question else {}
 
     async def _mode(self, request: GenerationRequest) -> Mode:
         setting = self._settings.constrained
@@ -349,8 +350,8 @@ def _connections(
         connect_s=min(CONNECT_S, settings.timeout_s),
         silence_s=settings.timeout_s,
         limit=0,
-        ca_file=settings.ca_file,
-        ca_setting=f"engines.{name}.ca_file",
+        ca_files=settings.ca_files,
+        ca_setting=f"engines.{name}.ca_files",
         on_resent=on_resent,
     )
 

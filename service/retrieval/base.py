@@ -94,16 +94,12 @@ class SearchStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenCollection:
-    """The two stores of a collection. `incomplete`: an ingest is running or was interrupted.
-
-    `version` identifies the contents, and is never reused for others; None if unknown.
-    """
+    """The two stores of a collection. `incomplete`: an ingest is running or was interrupted."""
 
     bm25: SearchStore
     dense: SearchStore
     embedding: EmbeddingContract
     incomplete: bool = False
-    version: int | None = None
 
 
 class Catalog(Protocol):

@@ -64,5 +64,6 @@ async def open_embedded(
 def _reranking(settings: RetrievalSettings, observer: SearchObserver) -> Reranking | None:
     if settings.reranker is None:
         return None
-    reranker = open_reranker(settings.reranker, partial(observer.retried, BACKEND))
+    resent = partial(observer.retried, BACKEND)
+    reranker = open_reranker(settings.reranker, resent, settings.ca_files)
     return Reranking(reranker, settings.reranker, settings, observer)

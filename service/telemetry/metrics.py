@@ -20,7 +20,6 @@ from service.core.domain import LoopName, RoleName, RouteName, Usage
 from service.engines.base import TokenUsage
 from service.engines.pool.member import Phase
 from service.retrieval.search.breaker import BreakerState
-from service.retrieval.search.observer import CacheName
 
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
@@ -327,9 +326,9 @@ class Metrics:
         if state == "open":
             opened.inc()
 
-    def cache(self, cache: CacheName, hit: bool) -> None:
-        """Count a cache look-up."""
-        self._cache_requests.labels(cache, "hit" if hit else "miss").inc()
+    def cache(self, hit: bool) -> None:
+        """Count a look-up in the cache of query embeddings."""
+        self._cache_requests.labels("query_embeddings", "hit" if hit else "miss").inc()
 
     def worker_up(self, worker: str, up: bool) -> None:
         """Set whether a worker can answer, as last checked."""

@@ -16,8 +16,13 @@ from tests.support.live import Live, Raw, config, eventually, live
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def _one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING", 1)
+
+
 def one_at_a_time() -> Settings:
-    return config(server={"port": 0, "max_running": 1, "max_waiting": 1, "drain_s": 0.2})
+    return config(server={"port": 0, "max_running": 1, "drain_s": 0.2})
 
 
 def gated(gate: asyncio.Event) -> ScriptedGenerator:

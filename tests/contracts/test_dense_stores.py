@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from service.core.errors import RevelatorError
-from service.core.settings.retrieval import Distance
-from service.core.settings.vectors import VectorSettings
+from service.core.settings.retrieval import Distance, Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document, Record
-from service.retrieval.stores import qdrant_store
+from service.retrieval.stores import base, qdrant_store
 from service.retrieval.stores.base import VectorStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_store import QdrantStore
@@ -31,13 +30,7 @@ pytestmark = [pytest.mark.anyio, QUIET, EXACT]
 NAME = "dense-contract"
 EMBEDDED = "qdrant-edge"
 DIMENSION, COUNT = 32, 400
-SETTINGS = {
-    "as they are": VectorSettings(),
-    "exact": VectorSettings(search_exact=True),
-    "scalar": VectorSettings(quantization="scalar", search_oversampling=4, search_ef=200),
-    # One bit of each of so few dimensions says little: every vector is scored again.
-    "binary": VectorSettings(quantization="binary", search_oversampling=40, hnsw_m=8),
-}
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "scalar", "binary")
 
 
 class Worlds:
@@ -50,13 +43,15 @@ class Worlds:
         self.folder = folder
         self.made: list[VectorStore] = []
 
-    async def make(self, contract: EmbeddingContract, settings: VectorSettings) -> VectorStore:
+    async def make(self, contract: EmbeddingContract, quantization: Quantization) -> VectorStore:
         store: VectorStore
         if self.server is not None:
             create = partial(QdrantStore.create, replace=True)
-            store = await anyio.to_thread.run_sync(create, self.server, NAME, contract, settings)
+            store = await anyio.to_thread.run_sync(
+                create, self.server, NAME, contract, quantization
+            )
         else:
-            store = QdrantEdgeStore.open(self.folder, contract, settings)
+            store = QdrantEdgeStore.open(self.folder, contract, quantization)
         self.made.append(store)
         return store
 
@@ -90,11 +85,15 @@ def similarities(stored: Any, query: Any, distance: Distance) -> Any:
     return stored @ query / np.linalg.norm(stored, axis=1) / np.linalg.norm(query)
 
 
-@pytest.mark.parametrize("kept", SETTINGS)
+@pytest.mark.parametrize("kept", QUANTIZATIONS)
 @pytest.mark.parametrize("distance", ["cosine", "dot"])
-async def test_the_nearest_come_first(worlds: Worlds, distance: Distance, kept: str) -> None:
+async def test_the_nearest_come_first(
+    worlds: Worlds, distance: Distance, kept: Quantization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One bit of each of so few dimensions says little: every vector is scored again.
+    monkeypatch.setattr(base, "OVERSAMPLING", 40.0)
     contract = EmbeddingContract(model="m", dimension=DIMENSION, distance=distance)
-    store = await worlds.make(contract, SETTINGS[kept])
+    store = await worlds.make(contract, kept)
     stored = vectors(COUNT, seed=1)
     await anyio.to_thread.run_sync(store.upsert, records(COUNT), stored.tolist())
     await store.optimize()
@@ -112,7 +111,7 @@ async def test_the_nearest_come_first(worlds: Worlds, distance: Distance, kept: 
 
 async def test_vectors_of_another_size_are_refused(worlds: Worlds) -> None:
     contract = EmbeddingContract(model="m", dimension=DIMENSION)
-    store = await worlds.make(contract, VectorSettings())
+    store = await worlds.make(contract, "none")
     await anyio.to_thread.run_sync(store.upsert, records(3), vectors(3, seed=1).tolist())
     with pytest.raises(RevelatorError, match="embedding model"):
         await store.search(StoreQuery("", 3, [1.0] * (DIMENSION + 1)))

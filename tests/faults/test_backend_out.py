@@ -19,6 +19,8 @@ from service.core.errors import RetrievalFailure
 from service.core.settings import Settings
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
+from service.retrieval.search import guard
+from service.retrieval.search.guard import GuardLimits
 from service.runtime import Runtime, open_runtime
 from service.strategies.pipeline import collect
 from tests.elasticsearch_node import running_elasticsearch
@@ -31,7 +33,12 @@ pytestmark = pytest.mark.anyio
 TIMEOUT_S = 1.0
 QUESTION = "Which volcano is near Catania?"
 LANES = 4
-BREAKER = {"failures": 3, "open_s": 0.3}
+LIMITS = GuardLimits(failures=3, open_s=0.3)
+
+
+@pytest.fixture(autouse=True)
+def _quick_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LIMITS", LIMITS)
 
 
 class World:
@@ -62,8 +69,7 @@ async def opened(data: Path, url: str) -> AsyncIterator[World]:
     retrieval = {
         "elasticsearch_url": url,
         "embedding_model": "hashing",
-        "backends": {"elasticsearch": {"timeout_s": TIMEOUT_S}},
-        "breaker": BREAKER,
+        "timeout_s": TIMEOUT_S,
     }
     engine = ScriptedGenerator(
         [
@@ -186,7 +192,7 @@ async def test_wrong_credentials_are_said_once_and_not_retried(world: World, pro
     assert proxy.requests == 1
     with pytest.raises(RetrievalFailure, match=r"rejected the credentials .*elasticsearch_user"):
         await world.runtime.retriever.search(SearchRequest(QUESTION, 1, world.name, "bm25"))
-    for _ in range(BREAKER["failures"] + 1):
+    for _ in range(LIMITS.failures + 1):
         await world.ask()
     assert world.breaker_is("closed")  # it answers: to leave it alone would hide why
 

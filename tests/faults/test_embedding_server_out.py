@@ -16,13 +16,20 @@ from service.core.settings import EmbeddingSettings, RetrievalSettings
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import EmbeddingContract, HashingEmbedder
 from service.retrieval.embedding.http import HttpEmbedder
+from service.retrieval.search import guard
+from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = RetrievalSettings.model_validate({"breaker": {"failures": 2, "open_s": 0.1}})
+SETTINGS = RetrievalSettings()
+
+
+@pytest.fixture(autouse=True)
+def _quick_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LIMITS", GuardLimits(failures=2, open_s=0.1))
 
 
 async def embeddings(request: web.BaseRequest) -> web.Response:

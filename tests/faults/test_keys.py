@@ -118,7 +118,7 @@ def settings_of(folder: Path, url: str, place: str) -> dict[str, Any]:
     with_login = f"http://user:{KEY}@{host}" if in_url else url
     retrieval: dict[str, Any] = {
         "qdrant_url": with_key, "qdrant_grpc_port": 0, "elasticsearch_url": with_login,
-        "embedding_model": "other", "timeout_s": 1.0, "retries": 0,
+        "embedding_model": "other", "timeout_s": 1.0,
         "embedding": {"url": f"{with_login}/v1", "dimension": 3},
         "reranker": {"kind": "tei", "url": with_login},
     }  # fmt: skip
@@ -245,7 +245,7 @@ async def test_qdrant_behind_a_certificate_of_its_own(
             "qdrant_url": f"https://127.0.0.1:{port}", "qdrant_key": KEY,
             "qdrant_grpc_port": grpc_port if protocol == "gRPC" else 0,
         }  # fmt: skip
-        assert await used(tmp_path, qdrant_ca_file=certificate, **settings) == ()
+        assert await used(tmp_path, ca_files=[certificate], **settings) == ()
         with pytest.raises(RevelatorError, match=r"cannot be reached.*CERTIFICATE"):
             await used(tmp_path, **settings)
 
@@ -255,7 +255,7 @@ async def test_elasticsearch_behind_a_certificate_of_its_own(
 ) -> None:
     async with behind_tls(urlsplit(elasticsearch_url).netloc, certificate) as port:
         settings = {"elasticsearch_url": f"https://127.0.0.1:{port}"}
-        assert await used(tmp_path, elasticsearch_ca_file=certificate, **settings) == ()
+        assert await used(tmp_path, ca_files=[certificate], **settings) == ()
         with pytest.raises(RevelatorError, match=r"(?i)cannot be reached.*certificate"):
             await used(tmp_path, **settings)
 
@@ -267,22 +267,23 @@ async def test_engines_embeddings_and_rerankers_behind_a_certificate_of_their_ow
     echo.status = 503
     async with behind_tls(urlsplit(echo.url).netloc, certificate) as port:
         url = f"https://127.0.0.1:{port}"
-        for ca_file, expected in ((certificate, "answered 503"), (None, "(?i)certificate")):
-            trust = {"ca_file": ca_file}
+        for files, expected in (([certificate], "answered 503"), ([], "(?i)certificate")):
+            trust = {"ca_files": files}
             made = config(
                 engines={
                     "default": {"kind": "openai", "urls": [f"{url}/v1"], "model": "m"} | trust
                 },
                 retrieval={
                     "embedding_model": "other",
-                    "embedding": {"url": f"{url}/v1", "dimension": 3} | trust,
-                    "reranker": {"kind": "tei", "url": url} | trust,
-                },
+                    "embedding": {"url": f"{url}/v1", "dimension": 3},
+                    "reranker": {"kind": "tei", "url": url},
+                }
+                | trust,
             )
             engine = open_generator("default", made.engines["default"])
             embedder = open_embedder(made.retrieval)
             assert made.retrieval.reranker is not None
-            reranker = open_reranker(made.retrieval.reranker)
+            reranker = open_reranker(made.retrieval.reranker, ca_files=made.retrieval.ca_files)
             assert isinstance(reranker, RerankServer)
             with pytest.raises(RevelatorError, match=expected):
                 await engine.check()

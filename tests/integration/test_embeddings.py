@@ -43,10 +43,9 @@ def settings(url: str | None, **embedding: object) -> RetrievalSettings:
     return RetrievalSettings(embedding_model="minilm", embedding=own)
 
 
-@pytest.mark.parametrize("encoding", ["float", "base64"])
-async def test_a_server_and_this_process_embed_alike(server_url: str, encoding: str) -> None:
+async def test_a_server_and_this_process_embed_alike(server_url: str) -> None:
     """So that a collection filled by one is searched by the other: their contract is one."""
-    served = open_embedder(settings(server_url, encoding=encoding))
+    served = open_embedder(settings(server_url))
     here = open_embedder(settings(None))
     assert served.contract == here.contract
     try:

@@ -3,7 +3,7 @@
 /etc/revelator/secrets/{{ . }}
 {{- end -}}
 
-{{/* The settings of a store's address, login and authority, as JSON: (list $ NAME PORT) */}}
+{{/* The settings of a store's address, as JSON: (list $ NAME PORT) */}}
 {{- define "revelator.storeSettings" -}}
 {{- $root := index . 0 -}}
 {{- $name := index . 1 -}}
@@ -14,9 +14,6 @@
 {{- else if eq $values.mode "external" -}}
 {{- $_ := set $made (print $name "_url") (required (printf "%s.url: mode external needs the server's URL" $name) $values.url) -}}
 {{- end -}}
-{{- if and (eq $values.mode "external") $values.caSecret -}}
-{{- $_ := set $made (print $name "_ca_file") (printf "/etc/revelator/ca/%s/ca.crt" $name) -}}
-{{- end -}}
 {{- $made | toJson -}}
 {{- end -}}
 
@@ -25,6 +22,14 @@
 {{- $made := dict -}}
 {{- $made = merge $made (include "revelator.storeSettings" (list . "elasticsearch" "9200") | fromJson) -}}
 {{- $made = merge $made (include "revelator.storeSettings" (list . "qdrant" "6333") | fromJson) -}}
+{{- $authorities := list -}}
+{{- range $name := list "elasticsearch" "qdrant" -}}
+{{- $values := get $.Values $name -}}
+{{- if and (eq $values.mode "external") $values.caSecret -}}
+{{- $authorities = append $authorities (printf "/etc/revelator/ca/%s/ca.crt" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if $authorities -}}{{- $_ := set $made "ca_files" $authorities -}}{{- end -}}
 {{- if ne .Values.elasticsearch.mode "embedded" -}}
 {{- if include "revelator.has" (list . "elasticsearch-api-key") -}}
 {{- $_ := set $made "elasticsearch_api_key_file" (include "revelator.secretFile" "elasticsearch-api-key") -}}

@@ -15,7 +15,6 @@ TEMPLATE_FIELD: Final = "chat_template_kwargs"
 REQUEST_FIELDS: Final = frozenset([
     "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "messages", "prompt",
     "stop", "logprobs", "top_logprobs", "structured_outputs", "response_format", "priority",
-    TEMPLATE_FIELD,
 ])  # fmt: skip
 # What chat templates read: Qwen, GLM and SmolLM3 the first, DeepSeek and Granite the second.
 NO_THINKING: Final[dict[str, Any]] = {"enable_thinking": False, "thinking": False}
@@ -35,21 +34,16 @@ class EngineSettings(SectionWithSecrets):
         None, description="Name of the model at the server, or a local folder."
     )
     key: SecretStr | None = Field(None, description="API key, sent as a bearer token.")
-    ca_file: FilePath | None = Field(
-        None,
-        description="PEM file with the certificate authority (CA) that signed the servers' "
-        "certificates.",
+    ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
+        [],
+        description="PEM files with certificate authorities (CA) that are trusted besides the "
+        "public ones.",
     )
     timeout_s: float = Field(
         30.0, gt=0, description="Maximum seconds without data from the server during a call."
     )
     max_concurrency: int = Field(
         64, ge=1, description="Maximum concurrent calls, over all workers."
-    )
-    session_header: str | None = Field(
-        None,
-        description="Request header that carries the question's id, for load balancers with "
-        "session affinity.",
     )
     resolve: bool = Field(
         False,
@@ -64,12 +58,8 @@ class EngineSettings(SectionWithSecrets):
     extra_body: Annotated[dict[str, Any], JsonObject] = Field(
         {},
         description="Additional fields of every request to the servers. Fields that the "
-        "service sets are refused.",
-    )
-    chat_template_kwargs: Annotated[dict[str, Any], JsonObject] = Field(
-        {},
-        description="Variables for the model's chat template. They override those set by "
-        "`reasoning`.",
+        "service sets are refused. `chat_template_kwargs`, the variables of the model's chat "
+        "template, also apply to models in this process, and override those set by `reasoning`.",
     )
     reasoning: Literal["auto", "off", "on"] = Field(
         "auto",
@@ -85,24 +75,25 @@ class EngineSettings(SectionWithSecrets):
     @property
     def template_variables(self) -> dict[str, Any]:
         """Return the variables for the chat template."""
-        return (NO_THINKING if self.reasoning == "off" else {}) | self.chat_template_kwargs
+        own: dict[str, Any] = self.extra_body.get(TEMPLATE_FIELD, {})
+        return (NO_THINKING if self.reasoning == "off" else {}) | own
 
     @field_validator("extra_body")
     @classmethod
     def _nothing_is_overridden(cls, extra: dict[str, Any]) -> dict[str, Any]:
         if own := sorted(REQUEST_FIELDS & set(extra)):
-            raise ValueError(
-                f"the service sets {own[0]!r} itself; remove it"
-                + (", and use chat_template_kwargs instead" if own[0] == TEMPLATE_FIELD else "")
-            )
+            raise ValueError(f"the service sets {own[0]!r} itself; remove it")
+        if not isinstance(extra.get(TEMPLATE_FIELD, {}), dict):
+            raise ValueError(f"{TEMPLATE_FIELD} must be an object")
         return extra
 
     @model_validator(mode="after")
     def _only_servers_take_fields(self) -> EngineSettings:
-        if self.extra_body and self.kind in ("local", "embedded"):
+        fields = sorted(set(self.extra_body) - {TEMPLATE_FIELD})
+        if fields and self.kind in ("local", "embedded"):
             raise ValueError(
                 f"extra_body is sent to servers, and an engine of kind {self.kind!r} has none; "
-                "remove it"
+                f"remove {fields[0]!r}"
             )
         return self
 

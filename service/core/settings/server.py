@@ -20,10 +20,10 @@ class ServerSettings(SectionWithSecrets):
         "named by `keys_file`, they are separated by commas or lines.",
     )
     max_running: int = Field(
-        64, ge=1, description="Maximum number of questions answered at the same time."
-    )
-    max_waiting: int = Field(
-        256, ge=0, description="Maximum number of waiting questions. Further questions get 503."
+        64,
+        ge=1,
+        description="Maximum number of questions answered at the same time. Four times as many may "
+        "wait, for 30 s. Further questions get 503.",
     )
     drain_s: float = Field(
         10.0, ge=0, description="Seconds that running questions get to finish after SIGTERM."

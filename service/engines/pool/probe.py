@@ -91,8 +91,8 @@ class Probe:
                 headers=authorization("", self._settings.key),
                 total_s=self._limit_s,
                 connect_s=self._limit_s,
-                ca_file=self._settings.ca_file,
-                ca_setting="engines.*.ca_file",
+                ca_files=self._settings.ca_files,
+                ca_setting="engines.*.ca_files",
                 limit=0,
                 keep=False,
             )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import SecretStr
 
 from service.core.errors import StoreError
 from service.core.settings import RetrievalSettings
-from service.core.settings.vectors import VectorSettings
+from service.core.settings.retrieval import Quantization
 from service.retrieval.collections.elasticsearch import Elasticsearch
 from service.retrieval.collections.manifest import FileManifests, Manifest, ManifestStore
 from service.retrieval.collections.qdrant import Qdrant
@@ -18,6 +18,8 @@ from service.retrieval.stores.elastic_server import ElasticServer, Login
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.tantivy_store import TantivyStore
+
+WRITE_S: Final = 30.0  # of a request that is no search
 
 
 class Backend(Protocol):
@@ -115,14 +117,14 @@ class QdrantEdge(_Embedded):
 
     name = QdrantEdgeStore.backend
 
-    def __init__(self, vectors: VectorSettings) -> None:
-        self._vectors = vectors
+    def __init__(self, quantization: Quantization) -> None:
+        self._quantization = quantization
 
     def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> QdrantEdgeStore:
         return self.open(folder, manifest)
 
     def open(self, folder: Path, manifest: Manifest) -> QdrantEdgeStore:
-        return QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._vectors)
+        return QdrantEdgeStore.open(folder / "dense", manifest.embedding, self._quantization)
 
     async def note(self, manifest: Manifest) -> None: ...
 
@@ -143,11 +145,12 @@ class Backends:
         self,
         elastic: ElasticServer | None = None,
         qdrant: QdrantServer | None = None,
-        vectors: VectorSettings | None = None,
+        quantization: Quantization = "none",
     ) -> None:
-        vectors = vectors or VectorSettings()
         self.bm25: LexicalBackend = Elasticsearch(elastic) if elastic else Tantivy()
-        self.dense: VectorBackend = Qdrant(qdrant, vectors) if qdrant else QdrantEdge(vectors)
+        self.dense: VectorBackend = (
+            Qdrant(qdrant, quantization) if qdrant else QdrantEdge(quantization)
+        )
 
     @property
     def names(self) -> tuple[str, str]:
@@ -205,22 +208,19 @@ def open_backends(settings: RetrievalSettings) -> Backends:
     """Create the backends without connecting."""
     url, qdrant_url = settings.elasticsearch_url, settings.qdrant_url
     # Searches are allowed less than writes: each is bounded by its guard.
-    elastic_s = max(settings.write_timeout_s, settings.search_timeout_s("elasticsearch"))
-    qdrant_s = max(settings.write_timeout_s, settings.search_timeout_s("qdrant"))
+    limit_s = max(WRITE_S, settings.timeout_s)
     return Backends(
-        ElasticServer(url, elastic_s, settings.elasticsearch_replicas, _login(settings))
-        if url
-        else None,
+        ElasticServer(url, limit_s, _login(settings)) if url else None,
         QdrantServer(
             qdrant_url,
-            qdrant_s,
+            limit_s,
             settings.qdrant_grpc_port,
             key=_plain(settings.qdrant_key),
-            ca_file=settings.qdrant_ca_file,
+            ca_files=settings.ca_files,
         )
         if qdrant_url
         else None,
-        settings.vectors,
+        settings.quantization,
     )
 
 
@@ -229,7 +229,7 @@ def _login(settings: RetrievalSettings) -> Login:
         settings.elasticsearch_user or "",
         _plain(settings.elasticsearch_password),
         _plain(settings.elasticsearch_api_key),
-        settings.elasticsearch_ca_file,
+        settings.ca_files,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -11,12 +10,10 @@ import anyio.to_thread
 
 from service.core.errors import NotFound
 from service.retrieval.base import OpenCollection
-from service.retrieval.collections.manifest import EMBEDDED, Manifest
+from service.retrieval.collections.manifest import Manifest
 from service.retrieval.stores.base import LexicalStore, VectorStore
 
 Save = Callable[[Manifest], Awaitable[None]]
-
-_versions = itertools.count()  # of all collections, so that a recreated one has none of the old
 
 
 class Collection:
@@ -43,7 +40,6 @@ class Collection:
         self._loans = 0
         self._returned = anyio.Event()
         self._closed = False
-        self._version = self._next_version()
 
     @property
     def lent(self) -> bool:
@@ -58,7 +54,6 @@ class Collection:
         if self._save is not None:
             await self._save(manifest)
         self.manifest = manifest
-        self._version = self._next_version()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[OpenCollection]:
@@ -72,16 +67,10 @@ class Collection:
                 dense=self.dense,
                 embedding=self.manifest.embedding,
                 incomplete=self.manifest.state == "building" or self.problem is not None,
-                version=self._version,
             )
         finally:
             self._loans -= 1
             self._returned.set()
-
-    def _next_version(self) -> int | None:
-        """Each saved manifest gets a version, and one is saved before the first change and after
-        the last. None for servers, whose contents another process may change."""
-        return next(_versions) if self.manifest.stores == EMBEDDED else None
 
     async def close(self) -> None:
         """Flush and close both stores once no search uses them. May be called twice."""

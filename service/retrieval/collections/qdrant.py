@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from service.core.errors import StoreError, StoreLost
-from service.core.settings.vectors import VectorSettings
+from service.core.settings.retrieval import Quantization
 from service.retrieval.collections.manifest import Manifest, parse_manifest, stored_name
 from service.retrieval.stores import qdrant_store
 from service.retrieval.stores.qdrant_server import QdrantServer
@@ -25,17 +25,21 @@ class Qdrant:
 
     name = QdrantStore.backend
 
-    def __init__(self, server: QdrantServer, vectors: VectorSettings) -> None:
+    def __init__(self, server: QdrantServer, quantization: Quantization) -> None:
         self.server = server
-        self._vectors = vectors
+        self._quantization = quantization
 
     def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> QdrantStore:
         return QdrantStore.create(
-            self.server, manifest.stored_name, manifest.embedding, self._vectors, replace=replace
+            self.server,
+            manifest.stored_name,
+            manifest.embedding,
+            self._quantization,
+            replace=replace,
         )
 
     def open(self, folder: Path, manifest: Manifest) -> QdrantStore:
-        return QdrantStore(self.server, manifest.stored_name, self._vectors)
+        return QdrantStore(self.server, manifest.stored_name, self._quantization)
 
     def recreate(self, manifest: Manifest) -> None:
         self.create(Path(), manifest, replace=True)

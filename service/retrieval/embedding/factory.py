@@ -27,11 +27,11 @@ def open_embedder(
     if settings.embedding_model == "hashing":
         return HashingEmbedder()
     contract, own = contract_of(settings), settings.embedding
-    threads = own.threads or default_threads()
+    threads = default_threads()
     if own.url:
         from service.retrieval.embedding.http import HttpEmbedder  # noqa: PLC0415
 
-        return HttpEmbedder(contract, own, on_resent)
+        return HttpEmbedder(contract, own, on_resent, settings.ca_files)
     if contract.model == MINILM.model and own.location is None:
         _check_minilm(contract)
         return minilm_embedder(contract, threads)
@@ -39,7 +39,7 @@ def open_embedder(
 
 
 def _check_minilm(contract: EmbeddingContract) -> None:
-    for field in ("pooling", "normalise", "dimension"):
+    for field in ("pooling", "distance", "dimension"):
         if getattr(contract, field) != getattr(MINILM, field):
             raise ConfigurationError(
                 f"retrieval.embedding.{field} does not apply to the shipped {MINILM.model}; "
@@ -56,6 +56,8 @@ def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
     """Return the preset with the changes from the settings. Raises ConfigurationError."""
     name, own = settings.embedding_model, settings.embedding
     changes = own.model_dump(include=set(EmbeddingContract.model_fields), exclude_none=True)
+    if own.distance:
+        changes["normalise"] = own.distance == "cosine"
     preset = preset_of(name)
     if preset is not None:
         return preset.model_copy(update=changes)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import math
 import re
-import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import aiohttp
 import orjson
@@ -28,6 +27,8 @@ from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.text.wordpiece import count_pieces
 
+BATCH: Final = 32  # texts of a request; TEI takes no more
+TIMEOUT_S: Final = 30.0  # of a request
 AT_ONCE = 4  # requests of one call
 CHARACTERS = 40  # most that a server writes for a number, generously
 
@@ -41,6 +42,7 @@ class HttpEmbedder:
         contract: EmbeddingContract,
         settings: EmbeddingSettings,
         on_resent: Callable[[], None] | None = None,
+        ca_files: Sequence[Path] = (),
     ) -> None:
         self.contract = contract
         self._settings = settings
@@ -50,9 +52,9 @@ class HttpEmbedder:
         self._places = asyncio.Semaphore(AT_ONCE)
         self._connections = Connections(
             headers={"Content-Type": "application/json", **authorization(url, settings.key)},
-            connect_s=min(CONNECT_S, settings.timeout_s),
-            ca_file=settings.ca_file,
-            ca_setting="retrieval.embedding.ca_file",
+            connect_s=CONNECT_S,
+            ca_files=ca_files,
+            ca_setting="retrieval.ca_files",
             on_resent=on_resent,
         )
 
@@ -70,7 +72,7 @@ class HttpEmbedder:
 
     async def _embed(self, texts: Sequence[str], prefix: str) -> list[Vector]:
         inputs = [shortened(text, prefix, self.contract.max_length) for text in texts]
-        size = self._settings.batch
+        size = BATCH
         parts = [inputs[start : start + size] for start in range(0, len(inputs), size)]
         vectors = await gather([partial(self._request, part) for part in parts])
         return [vector for part in vectors for vector in part]
@@ -80,7 +82,7 @@ class HttpEmbedder:
             {
                 "model": self._settings.location or self.contract.model,
                 "input": texts,
-                "encoding_format": self._settings.encoding,
+                "encoding_format": "float",
             }
         )
         try:
@@ -95,7 +97,7 @@ class HttpEmbedder:
 
     async def _post(self, body: bytes, count: int) -> tuple[int, bytes]:
         most = count * self.contract.dimension * CHARACTERS + 1_000_000
-        content, limit = bytearray(), self._settings.timeout_s
+        content, limit = bytearray(), TIMEOUT_S
         try:
             async with (
                 asyncio.timeout(limit),
@@ -149,7 +151,7 @@ def read_vectors(content: bytes, count: int, contract: EmbeddingContract) -> lis
         rows = orjson.loads(content)["data"]
         found = {int(row["index"]): _decoded(row["embedding"]) for row in rows}
         vectors = [found[index] for index in range(count)]
-    except (ValueError, TypeError, KeyError, struct.error):
+    except (ValueError, TypeError, KeyError):
         raise RetrievalFailure(
             f"did not return {count} vectors: {content[:200].decode(errors='replace')!r}; check "
             "retrieval.embedding.url"
@@ -158,9 +160,6 @@ def read_vectors(content: bytes, count: int, contract: EmbeddingContract) -> lis
 
 
 def _decoded(value: Any) -> Vector:
-    if isinstance(value, str):
-        raw = base64.b64decode(value, validate=True)
-        return list(struct.unpack(f"<{len(raw) // 4}f", raw))
     return [float(number) for number in value]
 
 
@@ -180,7 +179,7 @@ def _checked(vector: Vector, contract: EmbeddingContract) -> Vector:
         raise ConfigurationError(
             f"normalises vectors, but {contract.model} uses {contract.distance} distance on "
             "vectors that are not normalised; disable normalisation at the server, or set "
-            "retrieval.embedding.normalise = true and ingest again"
+            'retrieval.embedding.distance = "cosine" and ingest again'
         )
     return vector
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from service.core.settings import RerankerSettings
@@ -12,7 +12,9 @@ from service.retrieval.reranking.server import WIRES, RerankServer
 
 
 def open_reranker(
-    settings: RerankerSettings, on_resent: Callable[[], None] | None = None
+    settings: RerankerSettings,
+    on_resent: Callable[[], None] | None = None,
+    ca_files: Sequence[Path] = (),
 ) -> Reranker:
     """Create the reranker without loading or connecting. `on_resent` hears of repeated calls."""
     if settings.kind == "local":
@@ -22,6 +24,6 @@ def open_reranker(
         settings.url or "",
         settings.model,
         settings.key,
-        settings.ca_file,
+        ca_files,
         on_resent,
     )

@@ -30,20 +30,18 @@ class Reranking:
     ) -> None:
         self.top_n = own.top_n
         self._reranker = reranker
-        self._guard = Guard(BACKEND, settings, observer, own.timeout_s)
+        self._guard = Guard(BACKEND, settings, observer)
 
-    async def order(
-        self, query: str, fused: Passages, top_k: int, until: float
-    ) -> tuple[Passages, bool]:
-        """Return the best `top_k`, and whether the reranker chose them."""
+    async def order(self, query: str, fused: Passages, top_k: int, until: float) -> Passages:
+        """Return the best `top_k`, in the fused order while the reranker is out."""
         if not fused:
-            return fused, True
+            return fused
         texts = [passage_input(hit.passage) for hit in fused]
         try:
             scores = await self._guard.call(partial(self._reranker.scores, query, texts), until)
         except RevelatorError:
-            return fused[:top_k], False
-        return by_score(fused, scores)[:top_k], True
+            return fused[:top_k]
+        return by_score(fused, scores)[:top_k]
 
     async def aclose(self) -> None:
         await self._guard.aclose()

@@ -69,7 +69,7 @@ class RerankServer:
         url: str,
         model: str | None,
         key: SecretStr | None = None,
-        ca_file: Path | None = None,
+        ca_files: Sequence[Path] = (),
         on_resent: Callable[[], None] | None = None,
     ) -> None:
         address = address_of(url)
@@ -80,8 +80,8 @@ class RerankServer:
         self._secrets = secrets_of(url, key)
         self._connections = Connections(
             headers={"Content-Type": "application/json", **authorization(url, key)},
-            ca_file=ca_file,
-            ca_setting="retrieval.reranker.ca_file",
+            ca_files=ca_files,
+            ca_setting="retrieval.ca_files",
             on_resent=on_resent,
         )
 

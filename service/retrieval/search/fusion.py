@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from service.core.domain import ScoredPassage
 from service.core.settings import RetrievalSettings
+
+RRF_K: Final = 60  # as in the paper cited below
 
 Ranking = Sequence[ScoredPassage]
 Normalise = Callable[[Sequence[float]], list[float]]
@@ -17,10 +20,9 @@ def fuse(
 ) -> tuple[ScoredPassage, ...]:
     """Return the best `top_k` of both, fused according to `retrieval.fusion`."""
     if settings.fusion == "rrf":
-        return reciprocal_rank_fusion((bm25, dense), settings.rrf_k, top_k)
+        return reciprocal_rank_fusion((bm25, dense), RRF_K, top_k)
     weights = (1.0 - settings.dense_weight, settings.dense_weight)
-    normalise = min_max if settings.normalisation == "min-max" else z_scores
-    return weighted_fusion((bm25, dense), weights, normalise, top_k)
+    return weighted_fusion((bm25, dense), weights, z_scores, top_k)
 
 
 def reciprocal_rank_fusion(
@@ -57,12 +59,6 @@ def weighted_fusion(
         for passage_id in scores:
             scores[passage_id] += weight * own.get(passage_id, worst)
     return _best(rankings, scores, top_k)
-
-
-def min_max(scores: Sequence[float]) -> list[float]:
-    """Scale scores to 0 … 1, where the best is 1. All become 1 if they are equal."""
-    low, span = min(scores), max(scores) - min(scores)
-    return [(score - low) / span if span else 1.0 for score in scores]
 
 
 def z_scores(scores: Sequence[float]) -> list[float]:

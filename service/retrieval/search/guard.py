@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,20 @@ from service.retrieval.search.breaker import Breaker, BreakerState
 from service.retrieval.search.observer import SearchObserver
 from service.retrieval.search.retries import retrying
 
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """`calls` at the same time, further ones wait; `retries` of a call that the backend did not
+    accept; the rest as in `Breaker`."""
+
+    calls: int = 64
+    retries: int = 2
+    failures: int = 5
+    lost_s: float = 3.0
+    open_s: float = 1.0
+
+
+LIMITS: Final = GuardLimits()
 GRACE_S: Final = 0.05  # that a question waits for a trial of a backend that was out
 
 Result = TypeVar("Result")
@@ -28,22 +43,15 @@ _log = structlog.get_logger(__name__)
 class Guard:
     """The guard of one backend, by its name in the metrics. Calls must be safe to repeat.
 
-    Without `timeout_s`, the settings define the time limit of a call. Close it, because a trial may
-    be running.
+    The settings define the time limit of a call. Close it, because a trial may be running.
     """
 
-    def __init__(
-        self,
-        backend: str,
-        settings: RetrievalSettings,
-        observer: SearchObserver,
-        timeout_s: float | None = None,
-    ) -> None:
-        own = settings.breaker
+    def __init__(self, backend: str, settings: RetrievalSettings, observer: SearchObserver) -> None:
+        own = LIMITS
         self._backend = backend
-        self._timeout_s = timeout_s or settings.search_timeout_s(backend)
-        self._retries = settings.retries
-        self._places = asyncio.Semaphore(settings.backends.of(backend).concurrency)
+        self._timeout_s = settings.search_timeout_s(backend)
+        self._retries = own.retries
+        self._places = asyncio.Semaphore(own.calls)
         self._breaker = Breaker(own.failures, own.lost_s, own.open_s)
         self._trial: asyncio.Task[Any] | None = None
         self._observer = observer

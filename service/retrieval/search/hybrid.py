@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable
 from functools import partial
-from typing import NamedTuple
 
 from service.core.concurrency import gather
 from service.core.errors import InvalidRequest, RetrievalFailure
@@ -26,7 +24,6 @@ from service.retrieval.base import (
 )
 from service.retrieval.embedding import Embedder
 from service.retrieval.reranking.ordering import Reranking
-from service.retrieval.search.cache import Cache
 from service.retrieval.search.filters import unknown_fields
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.observer import SearchObserver, Silent
@@ -39,13 +36,6 @@ LEAST_DEPTH = 30
 INCOMPLETE = "index-incomplete"
 LOST_BEFORE = "it failed earlier in this question and is not searched again"
 NOTHING = SearchResult(())
-
-
-class _Found(NamedTuple):
-    """`whole`: nothing was unavailable, so that the result may be cached."""
-
-    result: SearchResult
-    whole: bool
 
 
 class HybridRetriever:
@@ -64,9 +54,6 @@ class HybridRetriever:
         self._embedder = embedder
         self._settings = settings
         self._sides = Sides(embedder, settings, observer)
-        self._results = Cache[Hashable, SearchResult](
-            "search_results", settings.cache.search_results, observer
-        )
         self._reranking = reranking
 
     async def check_request(self, collection: str | None, filter: Filter) -> str:
@@ -85,13 +72,10 @@ class HybridRetriever:
         if not request.query.strip() or request.top_k < 1:
             return NOTHING
         async with self._catalog.lend(request.collection) as stores:
-            key = _key(request, stores)
-            if key is not None and (known := self._results.get(key)) is not None:
-                return known
-            found = await self._searched(request, stores)
-            if key is not None and found.whole:
-                self._results.put(key, found.result)
-            return found.result
+            until = time.monotonic() + request.within_s
+            if request.retriever == "hybrid":
+                return await self._both(request, stores, until)
+            return await self._one(request, stores, until)
 
     async def warm(self, collection: str | None = None) -> None:
         """Open the collection and load the models, so that no question waits for them."""
@@ -109,21 +93,19 @@ class HybridRetriever:
         await self._sides.aclose()
         await self._catalog.aclose()
 
-    async def _searched(self, request: SearchRequest, stores: OpenCollection) -> _Found:
-        until = time.monotonic() + request.within_s
-        if request.retriever == "hybrid":
-            return await self._both(request, stores, until)
-        return await self._one(request, stores, until)
-
-    async def _one(self, request: SearchRequest, stores: OpenCollection, until: float) -> _Found:
+    async def _one(
+        self, request: SearchRequest, stores: OpenCollection, until: float
+    ) -> SearchResult:
         name: SideName = "bm25" if request.retriever == "bm25" else "dense"
         side = await self._side(name, request, request.top_k, stores, until)
         if side.failure is not None:
             raise RetrievalFailure(f"{name} is unavailable: {side.failure}")
         missing = _incomplete(stores)
-        return _Found(SearchResult(tuple(side.hits), missing), not missing)
+        return SearchResult(tuple(side.hits), missing)
 
-    async def _both(self, request: SearchRequest, stores: OpenCollection, until: float) -> _Found:
+    async def _both(
+        self, request: SearchRequest, stores: OpenCollection, until: float
+    ) -> SearchResult:
         depth = self._depth(request)
         bm25, dense = await gather(
             [
@@ -159,14 +141,13 @@ class HybridRetriever:
         dense: Ranking,
         missing: tuple[str, ...],
         until: float,
-    ) -> _Found:
+    ) -> SearchResult:
         settings, top_k = self._settings, request.top_k
         if self._reranking is None or request.probe:
-            passages = fuse(bm25, dense, settings, top_k)
-            return _Found(SearchResult(passages, missing), not missing)
+            return SearchResult(fuse(bm25, dense, settings, top_k), missing)
         fused = fuse(bm25, dense, settings, max(top_k, self._reranking.top_n))
-        passages, reranked = await self._reranking.order(request.query, fused, top_k, until)
-        return _Found(SearchResult(passages, missing), reranked and not missing)
+        passages = await self._reranking.order(request.query, fused, top_k, until)
+        return SearchResult(passages, missing)
 
     def _depth(self, request: SearchRequest) -> int:
         wanted = self._reranking.top_n if self._reranking else 0
@@ -186,19 +167,3 @@ def _unavailable(bm25: Side, dense: Side) -> tuple[str, ...]:
 
 def _incomplete(stores: OpenCollection) -> tuple[str, ...]:
     return (INCOMPLETE,) if stores.incomplete else ()
-
-
-def _key(request: SearchRequest, stores: OpenCollection) -> Hashable:
-    """Return everything that a result depends on; None if contents may change unnoticed, and for a
-    probe. The values of a filter have their types: True and 1 are equal in Python, but not to a
-    filter."""
-    if stores.version is None or request.probe:
-        return None
-    wanted = tuple(
-        (name, *((type(value), value) for value in values))
-        for name, values in sorted(request.filter.items())
-    )
-    return (
-        stores.version, request.retriever, request.query, request.top_k, request.shape,
-        request.exclude, wanted,
-    )  # fmt: skip

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from service.retrieval.search.breaker import BreakerState
-
-CacheName = Literal["query_embeddings", "search_results"]
 
 
 class SearchObserver(Protocol):
@@ -19,8 +17,8 @@ class SearchObserver(Protocol):
     def breaker(self, backend: str, state: BreakerState) -> None:
         """The circuit breaker of a backend has changed its state."""
 
-    def cache(self, cache: CacheName, hit: bool) -> None:
-        """A cache that is enabled was looked up."""
+    def cache(self, hit: bool) -> None:
+        """The cache of query embeddings was looked up."""
 
 
 class Silent:
@@ -32,4 +30,4 @@ class Silent:
 
     def breaker(self, backend: str, state: BreakerState) -> None: ...
 
-    def cache(self, cache: CacheName, hit: bool) -> None: ...
+    def cache(self, hit: bool) -> None: ...

@@ -5,36 +5,35 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
-from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import Embedder
 from service.retrieval.search.cache import Cache
 from service.retrieval.search.guard import Guard
 from service.retrieval.search.observer import SearchObserver
 from service.retrieval.stores.batcher import Batcher
 
+REMEMBERED: Final = 1000  # queries
+BATCH: Final = 32
+WINDOW_S: Final = 0.002  # that a query waits for others while the embedder is busy
+
 QueryVector = Sequence[float]  # kept as 32-bit floats, an eighth of a list's memory
 
 
 class QueryEmbedding:
     """Embeds queries in batches: those of one turn of the event loop, and while a batch is being
-    embedded, those of the next `embedding.window_s`."""
+    embedded, those of the next WINDOW_S."""
 
     def __init__(
         self,
         embedder: Embedder,
         guard: Guard,
-        settings: RetrievalSettings,
         observer: SearchObserver,
     ) -> None:
         self._embedder = embedder
         self._guard = guard
-        self._cache = Cache[tuple[str, str], QueryVector](
-            "query_embeddings", settings.cache.query_embeddings, observer
-        )
-        self._batcher = Batcher[str, QueryVector](
-            self._embed, settings.embedding.batch, settings.embedding.window_s
-        )
+        self._cache = Cache[tuple[str, str], QueryVector](REMEMBERED, observer)
+        self._batcher = Batcher[str, QueryVector](self._embed, BATCH, WINDOW_S)
 
     async def vector(self, text: str, until: float, probe: bool = False) -> QueryVector:
         """Return the vector of a query. A `probe` caches nothing. Raises as `Guard.call` does."""

@@ -46,7 +46,7 @@ class Sides:
         self._guards: dict[str, Guard] = {}
         self.answered = -math.inf  # when a store last answered a question, by `time.monotonic`
         guard = self._guard("embedding")
-        self._embedding = QueryEmbedding(embedder, guard, settings, observer)
+        self._embedding = QueryEmbedding(embedder, guard, observer)
 
     async def bm25(
         self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool

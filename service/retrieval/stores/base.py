@@ -7,10 +7,13 @@ the event loop, which that thread knows (`threads.on_loop`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from service.retrieval.base import SearchStore
 from service.retrieval.ingest.documents import Record
+
+# Candidates found in compressed vectors, for each one wanted; the full vectors rank them again.
+OVERSAMPLING: Final = 2.0
 
 
 class LexicalStore(SearchStore, Protocol):

@@ -48,7 +48,6 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
     await server.call(
         lambda client: client.indices.create(
             index=index,
-            settings=_replicas(server.replicas),
             mappings=_analysed(analysis),
             aliases={alias: {"is_write_index": True}},
         )
@@ -128,13 +127,6 @@ def _template() -> dict[str, Any]:
             },
         },
     }
-
-
-def _replicas(number: int | None) -> dict[str, Any]:
-    """Nothing, where the template decides."""
-    if number is None:
-        return {}
-    return {"number_of_replicas": number, "auto_expand_replicas": "false"}
 
 
 def _analysed(analysis: Analysis) -> dict[str, Any]:

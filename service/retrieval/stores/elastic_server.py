@@ -105,11 +105,11 @@ class Login:
     user: str = ""
     password: str = field(default="", repr=False)
     api_key: str = field(default="", repr=False)
-    ca_file: Path | None = None
+    ca_files: Sequence[Path] = ()
 
     def options(self, address: Address) -> dict[str, Any]:
         """Of the client; the URL's own credentials where there are no others. Raises
-        ConfigurationError for a `ca_file` that holds no certificates."""
+        ConfigurationError for `ca_files` that hold no certificates."""
         options: dict[str, Any] = {}
         if self.api_key:
             options["api_key"] = self.api_key
@@ -117,7 +117,7 @@ class Login:
             options["basic_auth"] = (self.user, self.password)
         elif address.has_login:
             options["basic_auth"] = (address.user, address.password)
-        if context := tls_context(self.ca_file, "retrieval.elasticsearch_ca_file"):
+        if context := tls_context(self.ca_files, "retrieval.ca_files"):
             options["ssl_context"] = context
         return options
 
@@ -131,20 +131,17 @@ class ElasticServer:
     silent, calls wait that long for it to answer and are not sent.
 
     `url` needs a port and may hold user:password, if `login` has none; no message repeats them.
-    `replicas` are those of indices made from now on; None leaves them to the index template.
     """
 
     def __init__(
         self,
         url: str,
         timeout_s: float,
-        replicas: int | None = None,
         login: Login | None = None,
     ) -> None:
         self._address = address_of(url)
         self._login = login or Login()
         self.place = shown(url)
-        self.replicas = replicas
         self._timeout_s = timeout_s
         self._lock = anyio.Lock()
         self._client: AsyncElasticsearch | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
 
 
-SETTING: Final = "retrieval.qdrant_ca_file"
+SETTING: Final = "retrieval.ca_files"
 
 _log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ class Access:
 
     url: str = field(repr=False)
     key: str = field(default="", repr=False)
-    ca_file: Path | None = None
+    ca_files: Sequence[Path] = ()
 
     @property
     def _key(self) -> str:
@@ -46,14 +47,16 @@ class Access:
 
     def client(self, module: Any, **options: Any) -> AsyncQdrantClient:
         """A client of `module` (qdrant_client), for REST and gRPC. Raises ConfigurationError for a
-        `ca_file` that holds no certificates, ValueError for a URL that is none."""
+        `ca_files` that hold no certificates, ValueError for a URL that is none."""
         url = address_of(self.url).url
-        if context := tls_context(self.ca_file, SETTING):
-            assert self.ca_file is not None
+        if context := tls_context(self.ca_files, SETTING):
+            import certifi  # noqa: PLC0415 (a requirement of qdrant-client)
+
+            authorities = [Path(certifi.where()), *self.ca_files]
             options["verify"] = context
             options["grpc_options"] = {
                 **options.get("grpc_options", {}),
-                "root_certificates": self.ca_file.read_bytes(),
+                "root_certificates": b"\n".join(file.read_bytes() for file in authorities),
             }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its own words of the same

@@ -15,16 +15,17 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 import qdrant_edge as edge
 
 from service.core.errors import StoreError
-from service.core.settings.vectors import VectorSettings
+from service.core.settings.retrieval import Quantization
 from service.retrieval.embedding.contract import EmbeddingContract
 
+HNSW_M, HNSW_EF = 16, 100  # Qdrant's own
 LEAST = 20_000  # vectors outside the graph; so many are compared one by one in 1 to 2 ms
 SHARE = 0.2  # of all vectors, so that a growing collection is not rebuilt too often
 PATIENCE_S = 7_200.0  # 100,000 vectors take about a minute of a core
@@ -38,11 +39,11 @@ def is_due(vectors: int, in_graph: int) -> bool:
     return vectors - in_graph >= max(LEAST, SHARE * vectors)
 
 
-async def build(folder: Path, contract: EmbeddingContract, settings: VectorSettings) -> Path:
+async def build(folder: Path, contract: EmbeddingContract, quantization: Quantization) -> Path:
     """Build a copy of the shard's folder with a graph of all vectors. Raises StoreError. An error
     or a cancellation removes the copy and ends the child process."""
     built = _beside(folder, "graph")
-    given = [contract.model_dump_json(), settings.model_dump_json()]
+    given = [contract.model_dump_json(), quantization]
     command = [sys.executable, "-m", __name__, str(built), *given]
     try:
         await anyio.to_thread.run_sync(shutil.copytree, folder, built)
@@ -79,7 +80,7 @@ def recover(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def edge_config(contract: EmbeddingContract, settings: VectorSettings) -> edge.EdgeConfig:
+def edge_config(contract: EmbeddingContract, quantization: Quantization) -> edge.EdgeConfig:
     """Return the configuration with which a shard is created and its graph built."""
     quantizations: dict[str, Any] = {
         "none": None,
@@ -89,8 +90,8 @@ def edge_config(contract: EmbeddingContract, settings: VectorSettings) -> edge.E
     vectors = edge.EdgeVectorParams(
         contract.dimension,
         DISTANCES[contract.distance],
-        quantization_config=quantizations[settings.quantization],
-        hnsw_config=edge.HnswIndexConfig(settings.hnsw_m, settings.hnsw_ef_construct, FULL_SCAN_KB),
+        quantization_config=quantizations[quantization],
+        hnsw_config=edge.HnswIndexConfig(HNSW_M, HNSW_EF, FULL_SCAN_KB),
     )
     return edge.EdgeConfig(vectors=vectors)
 
@@ -100,10 +101,10 @@ def _beside(folder: Path, what: str) -> Path:
 
 
 def main() -> None:
-    folder, contract, settings = sys.argv[1:]
+    folder, contract, quantization = sys.argv[1:]
     config = edge_config(
         EmbeddingContract.model_validate_json(contract),
-        VectorSettings.model_validate_json(settings),
+        cast(Quantization, quantization),
     )
     os.nice(POLITENESS)
     shard = edge.EdgeShard.load(folder, config)

@@ -20,11 +20,12 @@ import structlog
 
 from service.core.domain import ScoredPassage
 from service.core.errors import RetrievalFailure, RevelatorError, StoreError
-from service.core.settings.vectors import VectorSettings
+from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.documents import Record
 from service.retrieval.search.filters import filter_tokens
+from service.retrieval.stores import base
 from service.retrieval.stores.batcher import Batcher
 from service.retrieval.stores.qdrant_edge_graph import (
     build,
@@ -55,28 +56,27 @@ class QdrantEdgeStore:
     backend = "qdrant_edge"
 
     def __init__(
-        self, folder: Path, shard: Any, contract: EmbeddingContract, settings: VectorSettings
+        self, folder: Path, shard: Any, contract: EmbeddingContract, quantization: Quantization
     ) -> None:
         self._folder = folder
         self._shard = shard
         self._contract = contract
-        self._settings = settings
-        self._params = _search_params(settings)
+        self._quantization = quantization
+        self._params = _search_params(quantization)
         self._lock = threading.Lock()
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
     @classmethod
     def open(
-        cls, folder: Path, contract: EmbeddingContract, settings: VectorSettings | None = None
+        cls, folder: Path, contract: EmbeddingContract, quantization: Quantization = "none"
     ) -> Self:
         """Open or create the shard in `folder`. Raises StoreError."""
-        settings = settings or VectorSettings()
         recover(folder)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             if any(folder.iterdir()):
-                return cls(folder, edge.EdgeShard.load(str(folder)), contract, settings)
-            shard = edge.EdgeShard.create(str(folder), edge_config(contract, settings))
+                return cls(folder, edge.EdgeShard.load(str(folder)), contract, quantization)
+            shard = edge.EdgeShard.create(str(folder), edge_config(contract, quantization))
             shard.update(
                 edge.UpdateOperation.create_field_index("filter", edge.PayloadSchemaType.Keyword)
             )
@@ -85,7 +85,7 @@ class QdrantEdgeStore:
                 f"the vectors in {folder} cannot be opened: {error}; delete the collection "
                 "(revelator collections delete NAME) and ingest it again"
             ) from error
-        return cls(folder, shard, contract, settings)
+        return cls(folder, shard, contract, quantization)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
         """A turn later than others: the event loop stands still meanwhile, so what goes to a server
@@ -190,7 +190,7 @@ class QdrantEdgeStore:
             return
         await anyio.to_thread.run_sync(self.flush)
         try:
-            built = await build(self._folder, self._contract, self._settings)
+            built = await build(self._folder, self._contract, self._quantization)
         except StoreError as error:
             _log.warning("graph_not_built", why=error.detail)
             return
@@ -223,10 +223,6 @@ def _failure(error: Exception) -> RevelatorError:
     return RetrievalFailure(f"qdrant_edge failed: {error}")
 
 
-def _search_params(settings: VectorSettings) -> Any:
-    again = edge.QuantizationSearchParams(rescore=True, oversampling=settings.search_oversampling)
-    return edge.SearchParams(
-        hnsw_ef=settings.search_ef,
-        exact=settings.search_exact,
-        quantization=again if settings.quantization != "none" else None,
-    )
+def _search_params(quantization: Quantization) -> Any:
+    again = edge.QuantizationSearchParams(rescore=True, oversampling=base.OVERSAMPLING)
+    return edge.SearchParams(quantization=again if quantization != "none" else None)

@@ -13,7 +13,7 @@ import asyncio
 import importlib
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -132,9 +132,9 @@ class QdrantServer:
         grpc_port: int | None = None,
         *,
         key: str = "",
-        ca_file: Path | None = None,
+        ca_files: Sequence[Path] = (),
     ) -> None:
-        self._access = Access(url, key, ca_file)
+        self._access = Access(url, key, ca_files)
         self._grpc_port = grpc_port
         self._timeout_s = math.ceil(timeout_s)
         self.place = shown(url)

@@ -10,11 +10,12 @@ from typing import Any, Self
 
 from service.core.domain import ScoredPassage
 from service.core.errors import StoreError, StoreLost
-from service.core.settings.vectors import VectorSettings
+from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.documents import Record
 from service.retrieval.search.filters import filter_tokens
+from service.retrieval.stores import base
 from service.retrieval.stores.batcher import Batcher
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.records import (
@@ -41,10 +42,10 @@ class QdrantStore:
     backend = "qdrant"
 
     def __init__(
-        self, server: QdrantServer, name: str, settings: VectorSettings | None = None
+        self, server: QdrantServer, name: str, quantization: Quantization = "none"
     ) -> None:
         self._server = server
-        self._settings = settings or VectorSettings()
+        self._quantization = quantization
         self._name = collection_of(name)
         self._strict: Any = None  # the collection's strict mode, once that is known
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
@@ -55,13 +56,13 @@ class QdrantStore:
         server: QdrantServer,
         name: str,
         contract: EmbeddingContract,
-        settings: VectorSettings | None = None,
+        quantization: Quantization = "none",
         *,
         replace: bool = False,
     ) -> Self:
         """Create the collection. Raises StoreError if one with points exists, unless `replace`."""
-        store = cls(server, name, settings)
-        on_loop(_create, server, store._name, contract, store._settings, replace)
+        store = cls(server, name, quantization)
+        on_loop(_create, server, store._name, contract, store._quantization, replace)
         return store
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
@@ -130,7 +131,7 @@ class QdrantStore:
         await self._server.connect()
         from qdrant_client.models import QueryRequest  # noqa: PLC0415
 
-        params = _search_params(self._settings)
+        params = _search_params(self._quantization)
         asked = [number for number, query in enumerate(queries) if query.top_k > 0]
         requests = [
             QueryRequest(
@@ -238,7 +239,7 @@ async def _create(
     server: QdrantServer,
     own: str,
     contract: EmbeddingContract,
-    settings: VectorSettings,
+    quantization: Quantization,
     replace: bool,
 ) -> None:
     await server.look()
@@ -253,7 +254,7 @@ async def _create(
                 "collection name, or delete that collection there"
             )
         await server.call(lambda client: client.delete_collection(own))
-    vectors = {VECTOR: _vector_params(contract, settings)}
+    vectors = {VECTOR: _vector_params(contract, quantization)}
     await server.call(lambda client: client.create_collection(own, vectors_config=vectors))
     await server.call(
         lambda client: client.create_payload_index(
@@ -263,7 +264,7 @@ async def _create(
     await server.look()
 
 
-def _vector_params(contract: EmbeddingContract, settings: VectorSettings) -> Any:
+def _vector_params(contract: EmbeddingContract, quantization: Quantization) -> Any:
     from qdrant_client import models  # noqa: PLC0415
 
     distances = {"cosine": models.Distance.COSINE, "dot": models.Distance.DOT}
@@ -277,26 +278,19 @@ def _vector_params(contract: EmbeddingContract, settings: VectorSettings) -> Any
     return models.VectorParams(
         size=contract.dimension,
         distance=distances[contract.distance],
-        hnsw_config=models.HnswConfigDiff(
-            m=settings.hnsw_m, ef_construct=settings.hnsw_ef_construct
-        ),
-        quantization_config=quantizations[settings.quantization],
-        on_disk=True if settings.quantization != "none" else None,  # the small copies are searched
+        quantization_config=quantizations[quantization],
+        on_disk=True if quantization != "none" else None,  # the small copies are searched
     )
 
 
-def _search_params(settings: VectorSettings) -> Any:
+def _search_params(quantization: Quantization) -> Any:
     """None where Qdrant's own hold."""
-    if settings.quantization == "none" and not settings.search_exact and not settings.search_ef:
+    if quantization == "none":
         return None
     from qdrant_client import models  # noqa: PLC0415
 
-    again = models.QuantizationSearchParams(rescore=True, oversampling=settings.search_oversampling)
-    return models.SearchParams(
-        hnsw_ef=settings.search_ef,
-        exact=settings.search_exact,
-        quantization=again if settings.quantization != "none" else None,
-    )
+    again = models.QuantizationSearchParams(rescore=True, oversampling=base.OVERSAMPLING)
+    return models.SearchParams(quantization=again)
 
 
 def _filter(query: StoreQuery) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def check(
     monkeypatch: pytest.MonkeyPatch, urls: Sequence[str], more: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    engine = {"KIND": "vllm", "URLS": ",".join(urls), "POOL__PROBE_S": "5", **(more or {})}
+    engine = {"KIND": "vllm", "URLS": ",".join(urls), **(more or {})}
     for name, value in engine.items():
         monkeypatch.setenv(f"REVELATOR_ENGINES__DEFAULT__{name}", value)
     result = CliRunner().invoke(app, ["check"])
@@ -72,7 +73,7 @@ def test_one_of_two_out_and_another_version(
     ("more", "said"),
     [
         ({"MODEL": "absent"}, "serves stub-model, not absent"),
-        ({"POOL__RESOLVE": "true", "URLS": "http://nowhere.invalid:8000/v1"}, "no address for"),
+        ({"RESOLVE": "true", "URLS": "http://nowhere.invalid:8000/v1"}, "no address for"),
         ({"URLS": "http://127.0.0.1:9/v1"}, "did not accept the connection"),
         ({"URLS": "127.0.0.1:9/v1"}, "is not an http:// or https:// URL"),
         ({"URLS": ""}, "needs urls"),
@@ -101,6 +102,13 @@ def test_a_role_whose_adapter_nobody_serves(
     assert "no worker of default serves 'hanrag'; they serve stub-model" in output
 
 
+def test_the_router_that_is_used_by_default(
+    workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, output = check(monkeypatch, [worker.url for worker in workers])
+    assert re.search(r"router +the model of the role revelator", output)
+
+
 def test_who_routes_where_it_is_not_the_model(
     workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -108,7 +116,7 @@ def test_who_routes_where_it_is_not_the_model(
     monkeypatch.setenv("REVELATOR_ROUTER__KIND", "classifier")
     code, output = check(monkeypatch, [worker.url for worker in workers])
     assert code == 0, output
-    assert "the classifier, if its confidence is at least 70%" in output
+    assert "the classifier, if its confidence is at least 70%, else the model" in output
     monkeypatch.setenv("REVELATOR_ROUTER__LOCATION", str(tmp_path))
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 2

@@ -113,10 +113,10 @@ def test_logins_that_contradict() -> None:
 
 
 def test_a_ca_file_without_certificates(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"qdrant_ca_file: .*file"):
-        load_settings(None, {"retrieval.qdrant_ca_file": tmp_path / "gone"})
+    with pytest.raises(ConfigurationError, match=r"ca_files\.0: .*file"):
+        load_settings(None, {"retrieval.ca_files": [tmp_path / "gone"]})
     file = tmp_path / "ca.pem"
     file.write_text("nothing")
-    with pytest.raises(ConfigurationError, match=r"x\.ca_file: .* does not hold certificates"):
-        tls_context(file, "x.ca_file")
-    assert tls_context(None, "x.ca_file") is None
+    with pytest.raises(ConfigurationError, match=r"x\.ca_files: .* does not hold certificates"):
+        tls_context([file], "x.ca_files")
+    assert tls_context([], "x.ca_files") is None

@@ -1,4 +1,4 @@
-"""`extra_body`, `chat_template_kwargs` and `reasoning` in the settings of an engine."""
+"""`extra_body` in the settings of an engine."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ def test_an_object_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_a_variable_gives_it_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__EXTRA_BODY", '{"top_k": 20}')
-    monkeypatch.setenv("REVELATOR_ENGINES__DEFAULT__CHAT_TEMPLATE_KWARGS", '{"thinking": true}')
 
     engine = load(tmp_path, "")
 
     assert engine["extra_body"] == {"top_k": 20}
-    assert engine["chat_template_kwargs"] == {"thinking": True}
 
 
 @pytest.mark.parametrize("value", ["3", '"top_k"', "[1]", "true", '"{"'])
@@ -53,9 +51,10 @@ def test_a_field_that_the_service_sets_is_an_error_that_names_it(
         load(tmp_path, f"extra_body = {{ top_k = 1, {field} = 1 }}")
 
 
-def test_the_error_names_the_setting_that_does_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"use chat_template_kwargs instead"):
-        load(tmp_path, "extra_body = { chat_template_kwargs = { enable_thinking = false } }")
+def test_variables_of_the_chat_template_are_an_object(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"chat_template_kwargs must be an object"):
+        load(tmp_path, "extra_body = { chat_template_kwargs = 3 }")
+    load(tmp_path, "extra_body = { chat_template_kwargs = { x = 1 } }", kind="local")
 
 
 @pytest.mark.parametrize("kind", ["local", "embedded"])

@@ -179,7 +179,11 @@ async def test_a_server_with_a_reasoning_parser(mode: ReasoningMode) -> None:
 
 async def test_off_tells_the_chat_template() -> None:
     async with StubServer(reply="yes") as server:
-        await served(server, reasoning="off", chat_template_kwargs={"thinking": "low", "x": 1})
+        await served(
+            server,
+            reasoning="off",
+            extra_body={"chat_template_kwargs": {"thinking": "low", "x": 1}},
+        )
 
     assert server.bodies[0]["chat_template_kwargs"] == {
         "enable_thinking": False, "thinking": "low", "x": 1,

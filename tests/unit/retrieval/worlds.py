@@ -43,7 +43,7 @@ class Observed:
         self.searches: list[tuple[str, bool]] = []
         self.retries: list[str] = []
         self.states: list[tuple[str, str]] = []
-        self.asked: list[tuple[str, bool]] = []
+        self.asked: list[bool] = []
 
     def search(self, backend: str, seconds: float, failed: bool) -> None:
         self.searches.append((backend, failed))
@@ -54,8 +54,8 @@ class Observed:
     def breaker(self, backend: str, state: str) -> None:
         self.states.append((backend, state))
 
-    def cache(self, cache: str, hit: bool) -> None:
-        self.asked.append((cache, hit))
+    def cache(self, hit: bool) -> None:
+        self.asked.append(hit)
 
 
 class CountingEmbedder(HashingEmbedder):
@@ -138,9 +138,8 @@ class FakeCatalog:
         dense: FakeStore,
         *,
         incomplete: bool = False,
-        version: int | None = None,
     ) -> None:
-        self.stores = OpenCollection(bm25, dense, HashingEmbedder.contract, incomplete, version)
+        self.stores = OpenCollection(bm25, dense, HashingEmbedder.contract, incomplete)
         self.closed = False
 
     async def resolve(self, name: str | None) -> str:

@@ -92,16 +92,16 @@ def test_backends_and_caches() -> None:
     for state in ("closed", "open", "half-open"):
         metrics.breaker("qdrant", state)  # type: ignore[arg-type]
     metrics.retried("qdrant")
-    metrics.cache("search_results", True)
-    metrics.cache("search_results", False)
-    metrics.cache("search_results", True)
+    metrics.cache(True)
+    metrics.cache(False)
+    metrics.cache(True)
     found = samples(metrics)
     assert [found["revelator_breaker_state", f"qdrant,{state}"] for state in
             ("closed", "half-open", "open")] == [0, 1, 0]  # fmt: skip
     assert found["revelator_breaker_opened_total", "qdrant"] == 1
     assert found["revelator_retrieval_retries_total", "qdrant"] == 1
-    assert found["revelator_cache_requests_total", "search_results,hit"] == 2
-    assert found["revelator_cache_requests_total", "search_results,miss"] == 1
+    assert found["revelator_cache_requests_total", "query_embeddings,hit"] == 2
+    assert found["revelator_cache_requests_total", "query_embeddings,miss"] == 1
 
 
 def test_two_of_them_share_nothing() -> None:

@@ -231,7 +231,7 @@ async def test_priority_is_asked_for_until_the_server_says_that_it_has_none() ->
 
 
 async def test_a_session_header_names_the_question() -> None:
-    async with stubs(1) as (server,), pool_of(server, session_header="x-session-id") as pool:
+    async with stubs(1) as (server,), pool_of(server) as pool:
         await complete(pool, ask("q7"))
 
     assert server.headers[0]["x-session-id"] == "q7"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,7 +17,7 @@ from service.core.errors import (
     RevelatorError,
 )
 from service.core.settings import EmbeddingSettings
-from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector
+from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector, http
 from service.retrieval.embedding.http import HttpEmbedder, shortened
 from tests.stubs.closing_server import ClosingServer
 
@@ -51,8 +49,6 @@ class Stub:
         rows = []
         for index, text in reversed(list(enumerate(body["input"]))):
             vector: Any = self.vector or [float(len(text)), 1.0]
-            if body["encoding_format"] == "base64":
-                vector = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
             rows.append({"object": "embedding", "index": index, "embedding": vector})
         return web.json_response({"object": "list", "model": "m", "data": rows})
 
@@ -79,9 +75,11 @@ def unit(length: int) -> Vector:
     return [length / norm, 1 / norm]
 
 
-@pytest.mark.parametrize("encoding", ["float", "base64"])
-async def test_vectors_come_in_the_order_of_the_texts(stub: Stub, encoding: str) -> None:
-    embedder = embedder_of(stub, encoding=encoding, key="secret", batch=2, location="served")
+async def test_vectors_come_in_the_order_of_the_texts(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "BATCH", 2)
+    embedder = embedder_of(stub, key="secret", location="served")
     try:
         vectors = await embedder.embed_passages(["a", "bbb", "cc"])
         expected = [unit(len("passage: " + text)) for text in ("a", "bbb", "cc")]
@@ -93,7 +91,7 @@ async def test_vectors_come_in_the_order_of_the_texts(stub: Stub, encoding: str)
         await embedder.embed_queries(["q"])
         path, body, key = stub.asked[-1]
         assert (path, key) == ("/v1/embeddings", "Bearer secret")
-        assert body == {"model": "served", "input": ["query: q"], "encoding_format": encoding}
+        assert body == {"model": "served", "input": ["query: q"], "encoding_format": "float"}
         assert await embedder.embed_queries([]) == []
     finally:
         await embedder.aclose()
@@ -133,11 +131,17 @@ async def test_what_the_server_normalises_must_be_meant_so(stub: Stub) -> None:
     ],
 )
 async def test_failures_are_told_apart(
-    stub: Stub, change: dict[str, Any], expected: type[RevelatorError], told: str
+    stub: Stub,
+    change: dict[str, Any],
+    expected: type[RevelatorError],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in change.items():
         setattr(stub, name, value)
-    embedder = embedder_of(stub, timeout_s=0.3 if stub.silent else 20)
+    if stub.silent:
+        monkeypatch.setattr(http, "TIMEOUT_S", 0.3)
+    embedder = embedder_of(stub)
     try:
         with pytest.raises(RevelatorError, match=told) as caught:
             await embedder.embed_queries(["text"])
@@ -166,11 +170,14 @@ def test_a_text_is_cut_at_a_word_to_what_the_model_reads() -> None:
     assert shortened("x" * 90, "", 16) == "x" * 16
 
 
-async def test_a_batch_that_meets_a_closed_connection_is_embedded() -> None:
+async def test_a_batch_that_meets_a_closed_connection_is_embedded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "BATCH", 1)
     resent = []
     body = b'{"data": [{"index": 0, "embedding": [0.6, 0.8]}]}'
     async with ClosingServer(body, together=2) as server:
-        settings = EmbeddingSettings(url=server.url, batch=1)
+        settings = EmbeddingSettings(url=server.url)
         embedder = HttpEmbedder(CONTRACT, settings, lambda: resent.append(1))
         try:
             await embedder.embed_passages(["a", "b"])

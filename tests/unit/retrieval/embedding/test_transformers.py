@@ -71,7 +71,7 @@ def reference(folder: Path, text: str, max_length: int = 32) -> Any:
 def settings(folder: Path, **embedding: Any) -> RetrievalSettings:
     return RetrievalSettings(
         embedding_model=str(folder),
-        embedding=EmbeddingSettings(**{"max_length": 32, "threads": 1, **embedding}),
+        embedding=EmbeddingSettings(**{"max_length": 32, **embedding}),
     )
 
 
@@ -81,7 +81,7 @@ async def test_conventions_are_those_of_the_model(folder: Path, preset: str) -> 
     own = PRESETS[preset]
     embedder = open_embedder(
         settings(
-            folder, pooling=own.pooling, normalise=own.normalise, distance=own.distance,
+            folder, pooling=own.pooling, distance=own.distance,
             query_prefix=own.query_prefix, passage_prefix=own.passage_prefix,
         )
     )  # fmt: skip

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from unittest import mock
 
 import anyio
 import pytest
@@ -10,7 +11,7 @@ from service.core.concurrency import gather
 from service.core.errors import BackendUnavailable, ConfigurationError
 from service.core.settings import RetrievalSettings
 from service.retrieval.search import guard
-from service.retrieval.search.guard import Guard
+from service.retrieval.search.guard import Guard, GuardLimits
 from tests.unit.retrieval.worlds import Observed
 
 pytestmark = pytest.mark.anyio
@@ -30,16 +31,10 @@ class World:
         open_s: float = LONG_S,
     ) -> None:
         self.observed = Observed()
-        own = {"timeout_s": timeout_s, "concurrency": concurrency}
-        settings = RetrievalSettings.model_validate(
-            {
-                "timeout_s": LONG_S,
-                "retries": 1,
-                "backends": {"qdrant": own},
-                "breaker": {"failures": failures, "lost_s": lost_s, "open_s": open_s},
-            }
-        )
-        self.guard = Guard("qdrant", settings, self.observed)
+        limits = GuardLimits(concurrency, 1, failures, lost_s, open_s)
+        with mock.patch.object(guard, "LIMITS", limits):
+            settings = RetrievalSettings(timeout_s=timeout_s)
+            self.guard = Guard("qdrant", settings, self.observed)
         self.gate = anyio.Event()
         self.running = self.most = self.calls = 0
 

@@ -23,17 +23,21 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.embedding import HASHING
 from service.retrieval.reranking import Reranking
+from service.retrieval.search import guard
+from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore, Observed
 
 pytestmark = pytest.mark.anyio
 
 
-BRISK: dict[str, Any] = {
-    "timeout_s": 0.5,
-    "backends": {"embedding": {"timeout_s": 0.5}},
-    "retries": 0,
-}
+# an embedder on a server has no more time than a store
+BRISK: dict[str, Any] = {"timeout_s": 0.5, "embedding": {"url": "http://embedder/v1"}}
+
+
+@pytest.fixture(autouse=True)
+def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0))
 
 
 class World:
@@ -41,7 +45,6 @@ class World:
         self,
         *,
         incomplete: bool = False,
-        version: int | None = None,
         reranking: Reranking | None = None,
         **settings: Any,
     ) -> None:
@@ -49,7 +52,7 @@ class World:
         self.dense = FakeStore("qdrant_edge", ["b", "c"])
         self.embedder = CountingEmbedder()
         self.observed = Observed()
-        self.catalog = FakeCatalog(self.bm25, self.dense, incomplete=incomplete, version=version)
+        self.catalog = FakeCatalog(self.bm25, self.dense, incomplete=incomplete)
         self.retriever = HybridRetriever(
             self.catalog,
             self.embedder,
@@ -204,8 +207,11 @@ async def test_concurrent_questions_are_embedded_together_and_do_not_mix() -> No
     assert [result.missing for result in await gather(calls)] == [("dense",), ("dense",)]
 
 
-async def test_a_side_that_takes_longer_than_the_question_allows_is_out() -> None:
-    world = World(timeout_s=60, breaker={"failures": 1})
+async def test_a_side_that_takes_longer_than_the_question_allows_is_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0, failures=1))
+    world = World(timeout_s=60)
     world.bm25.delay_s = 60
     started = time.perf_counter()
     assert await world.ask(within_s=0.5) == (["b", "c"], ("bm25",))
@@ -213,8 +219,11 @@ async def test_a_side_that_takes_longer_than_the_question_allows_is_out() -> Non
     assert ("tantivy", "open") not in world.observed.states  # a hasty question says nothing of it
 
 
-async def test_a_side_that_fails_again_and_again_is_left_alone() -> None:
-    world = World(breaker={"failures": 2, "open_s": 1.0})
+async def test_a_side_that_fails_again_and_again_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0, failures=2, open_s=1.0))
+    world = World()
     world.bm25.failure = BackendUnavailable("no connection")
     for _ in range(4):
         assert await world.ask() == (["b", "c"], ("bm25",))
@@ -232,8 +241,9 @@ async def test_a_side_that_fails_again_and_again_is_left_alone() -> None:
     assert told == ["closed", "open", "half-open", "closed"]
 
 
-async def test_an_answer_that_is_an_error_is_no_outage() -> None:
-    world = World(breaker={"failures": 1})
+async def test_an_answer_that_is_an_error_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0, failures=1))
+    world = World()
     world.bm25.failure = StoreError("no such index")
     for _ in range(3):
         assert (await world.ask())[1] == ("bm25",)
@@ -247,45 +257,7 @@ async def test_query_vectors_are_remembered_also_while_the_embedder_is_out() -> 
     assert (await world.ask())[1] == ()
     assert (await world.ask(query="another"))[1] == ("dense",)
     assert world.embedder.queries == [["q"], ["another"]]
-    assert world.observed.asked == [("query_embeddings", hit) for hit in (False, True, False)]
-
-
-async def test_results_are_remembered_until_the_collection_changes() -> None:
-    world = World(version=1, cache={"search_results": 10, "query_embeddings": 0})
-    first = await world.ask()
-    assert await world.ask() == first
-    assert len(world.bm25.queries) == 1
-    assert world.observed.asked == [("search_results", False), ("search_results", True)]
-    world.catalog.stores = replace(world.catalog.stores, version=2)
-    world.bm25.ids = ["a", "d"]
-    assert await world.ask() != first
-    world.catalog.stores = replace(world.catalog.stores, version=None)
-    await world.ask()
-    assert len(world.bm25.queries) == 3
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"query": "r"}, {"top_k": 2}, {"retriever": "bm25"}, {"filter": {"kind": (True,)}},
-     {"filter": {"kind": (1, 2)}}, {"exclude": frozenset("a")}, {"shape": "best_fields"}],
-)  # fmt: skip
-async def test_what_a_result_depends_on_is_in_its_key(other: dict[str, Any]) -> None:
-    world = World(version=1, cache={"search_results": 10})
-    await world.ask(filter={"kind": (1,)})
-    await world.ask(**{"filter": {"kind": (1,)}, **other})
-    assert len(world.bm25.queries) == 2
-
-
-async def test_nothing_incomplete_is_remembered() -> None:
-    world = World(version=1, incomplete=True, cache={"search_results": 10})
-    await world.ask()
-    await world.ask()
-    assert len(world.bm25.queries) == 2
-    world = World(version=1, cache={"search_results": 10})
-    world.dense.breaks()
-    assert (await world.ask())[1] == ("dense",)
-    world.dense.failure = None
-    assert (await world.ask())[1] == ()
+    assert world.observed.asked == [False, True, False]
 
 
 async def test_check_request() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from unittest import mock
 
 import anyio
 import pytest
@@ -11,7 +12,8 @@ from service.core.concurrency import gather
 from service.core.errors import BackendUnavailable
 from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import Vector
-from service.retrieval.search.guard import Guard
+from service.retrieval.search import guard, query_embedding
+from service.retrieval.search.guard import Guard, GuardLimits
 from service.retrieval.search.query_embedding import QueryEmbedding
 from tests.unit.retrieval.worlds import CountingEmbedder, Observed
 
@@ -35,15 +37,12 @@ class Gated(CountingEmbedder):
 
 
 def opened(embedder: CountingEmbedder, entries: int = 10, window_s: float = 0.05) -> QueryEmbedding:
-    settings = RetrievalSettings.model_validate(
-        {
-            "retries": 0,
-            "embedding": {"batch": 3, "window_s": window_s},
-            "cache": {"query_embeddings": entries},
-        }
-    )
-    observed = Observed()
-    return QueryEmbedding(embedder, Guard("embedding", settings, observed), settings, observed)
+    settings, observed = RetrievalSettings(), Observed()
+    with (
+        mock.patch.object(guard, "LIMITS", GuardLimits(retries=0)),
+        mock.patch.multiple(query_embedding, BATCH=3, WINDOW_S=window_s, REMEMBERED=entries),
+    ):
+        return QueryEmbedding(embedder, Guard("embedding", settings, observed), observed)
 
 
 async def embed(embedding: QueryEmbedding, *texts: str) -> list[list[float]]:

@@ -10,6 +10,8 @@ import pytest
 from service.core.errors import BackendUnavailable, RetrievalFailure
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest
+from service.retrieval.search import guard
+from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.search.snapshot import SnapshotRetriever
 from tests.unit.retrieval.worlds import CountingEmbedder, FakeCatalog, FakeStore
@@ -22,11 +24,16 @@ async def same(name: str) -> AsyncIterator[str]:
     yield name
 
 
+@pytest.fixture(autouse=True)
+def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LIMITS", GuardLimits(retries=0))
+
+
 class World:
     def __init__(self) -> None:
         self.bm25, self.dense = FakeStore("elasticsearch", ["a"]), FakeStore("qdrant", ["b"])
         self.retriever = HybridRetriever(
-            FakeCatalog(self.bm25, self.dense), CountingEmbedder(), RetrievalSettings(retries=0)
+            FakeCatalog(self.bm25, self.dense), CountingEmbedder(), RetrievalSettings()
         )
 
     def question(self) -> SnapshotRetriever:

@@ -12,7 +12,6 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from service.core.settings.vectors import VectorSettings
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.chunks import passages_of
@@ -76,8 +75,7 @@ async def found(store: QdrantEdgeStore, query: Any) -> set[str]:
 
 
 async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
-    settings = VectorSettings(hnsw_ef_construct=64)
-    store = QdrantEdgeStore.open(folder, CONTRACT, settings)
+    store = QdrantEdgeStore.open(folder, CONTRACT)
     queries = clustered(50, seed=2)
     exact = [await found(store, query) for query in queries]
     meanwhile = 0
@@ -102,7 +100,7 @@ async def test_it_is_built_while_searches_go_on(folder: Path) -> None:
     store.upsert(records(COUNT, 1), queries[:1].tolist())
     assert f"p{COUNT}" in await found(store, queries[0])
     store.close()
-    again = QdrantEdgeStore.open(folder, CONTRACT, settings)
+    again = QdrantEdgeStore.open(folder, CONTRACT)
     assert again.count_passages() == COUNT + 1
     assert f"p{COUNT}" in await found(again, queries[0])
     again.close()
