@@ -103,7 +103,7 @@ class EventPrinter:
             return f"  [dim]{event.step}[/] enough to answer: {'yes' if event.ending else 'no'}"
         if event.kept and event.passage_id:
             title = escape(self._titles.get(event.passage_id, event.passage_id))
-            return f"  [dim]{event.step}[/] keeps {title}"
+            return f"  [dim]{event.step}[/] kept: {title}"
         return None
 
     def _step_end(self, event: StepEnd) -> str | None:
@@ -112,7 +112,7 @@ class EventPrinter:
             said.append(f"[italic]{escape(event.answer)}[/]")
         if event.flags:
             said.append(f"[yellow]{', '.join(event.flags)}[/]")
-        return f"  [dim]{event.step}[/] ends: {'  '.join(said)}" if said else None
+        return f"  [dim]{event.step}[/] result: {'  '.join(said)}" if said else None
 
     def _answer(self, body: Answer) -> None:
         self._break()

@@ -51,10 +51,10 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         "step 2 retrieve: Who composed Norma?",
         "  2 search (hybrid): Who composed Norma?",
         "  2 1 passages (without dense)",
-        "  2 keeps Norma",
+        "  2 kept: Norma",
         "  2 answer: Vincenzo Bellini",
         "  2 enough to answer: yes",
-        "  3.1 ends: Catania  repaired",
+        "  3.1 result: Catania  repaired",
     ]
 
 
