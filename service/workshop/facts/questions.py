@@ -1,4 +1,9 @@
-"""Questions made from facts: single, compound, bridges and comparisons, with their hops."""
+"""Questions made from facts, with their hops: the one place where each form is made.
+
+`single`, `compound` (and `referring`, whose later parts say only "it"), `bridge`, `comparison` and
+`directed_comparison` make one question; `Maker` draws them. `comparisons.py` compares made-up dates
+and numbers. `typed_like`, `as_typed` and `compound_parts` follow a question as somebody typed it.
+"""
 
 from __future__ import annotations
 
@@ -256,3 +261,26 @@ class Maker:
             births.append(substitute(self.fact(kind), self.names, self.rng, subject=film.answer))
         pair, dates = (films[0], films[1]), (births[0], births[1])
         return directed_comparison(pair, dates, self.rng, unseen=self.unseen)
+
+
+def typed_like(hop: Hop, question: str) -> Hop:
+    """The hop with its subject in small letters where the question was typed so."""
+    subject = hop.fact.subject
+    if subject not in question and subject.lower() in question:
+        return Hop(hop.question.replace(subject, subject.lower()), hop.answer, hop.fact)
+    return hop
+
+
+def as_typed(answer: str, question: str) -> str:
+    """The answer in small letters where the question names it so."""
+    return answer.lower() if answer not in question and answer.lower() in question else answer
+
+
+def compound_parts(made: Synthesised, question: str) -> list[str]:
+    """The parts of a compound question, in small letters where the question was typed so."""
+    parts = [f"{hop.question.rstrip('? ')}?" for hop in made.hops]
+    return [part.lower() if question == question.lower() else _capital(part) for part in parts]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -6,13 +6,14 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from service.prompts.quoting import quote
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.questions import Hop, Maker, Synthesised, hop_of
-from service.workshop.facts.roles import autorag_turns
+from service.workshop.facts.questions import Hop, Maker, Synthesised, hop_of, typed_like
 from service.workshop.facts.rows import Row
 from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.reading import Reading
+from service.workshop.synthesis.roles import Turn
 
 MISSED: Final = 0.2  # of the hops whose first documents do not tell
 
@@ -58,3 +59,36 @@ class Dialogues:
 
     def _text(self, passage: Paragraph, answer: str) -> str:
         return self.reading.cut(passage, answer).text
+
+
+def document_turn(number: int, texts: Sequence[str]) -> str:
+    """What the user says in Auto-RAG: up to two passages, without titles."""
+    return f"Retrieved Document_{number}: {quote(' '.join(texts))}"
+
+
+def autorag_turns(
+    made: Synthesised,
+    question: str,
+    documents: Sequence[tuple[int, Sequence[str]]],
+    repeats: Sequence[str],
+) -> list[Turn]:
+    """A whole dialogue; a document is (the hop it answers, or -1, and its texts).
+
+    `repeats` are the queries asked again after a document that does not help.
+    """
+    hops = [typed_like(hop, question) for hop in made.hops]
+    needs = {1: "This needs one fact."}.get(len(hops), f"This needs {len(hops)} facts.")
+    reply = f"Analysis: {needs}\n\nInitial Query: {quote(hops[0].question)}"
+    turns = [Turn(f"Question: {quote(question)}", reply)]
+    found, again = 0, iter(repeats)
+    for number, (hop, texts) in enumerate(documents, 1):
+        if hop < 0:
+            said, query = "The documents do not tell.", next(again)
+        else:
+            found = hop + 1
+            said = f"{quote(hops[hop].fact.subject)}: {quote(hops[hop].answer)}."
+            query = hops[found].question if found < len(hops) else ""
+        tail = f"Refined Query: {quote(query)}" if query else f"Final Answer: {quote(made.answer)}"
+        user = document_turn(number, texts)
+        turns.append(Turn(user, f"Intermediate Answer_{number}: {said}\n\n{tail}"))
+    return turns

@@ -10,15 +10,27 @@ import random
 from dataclasses import replace
 from typing import Final
 
+from service.prompts.quoting import quote
 from service.strategies.drafting.layout import Layout, opening_layout, shown
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.drafts import conclusion, statement
-from service.workshop.facts.questions import Maker, Synthesised
-from service.workshop.facts.roles import typed_like
+from service.workshop.facts.questions import Hop, Maker, Synthesised, typed_like
 from service.workshop.facts.rows import Row
-from service.workshop.facts.wordings import vary_surface
+from service.workshop.facts.wordings import STATEMENTS, vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.reading import Reading
+
+
+def statement(hop: Hop) -> str:
+    """The hop's fact as a sentence: ``Heat was directed by Michael Mann.``"""
+    shape = STATEMENTS[hop.fact.kind]
+    if hop.answer.isdigit():
+        shape = shape.replace(" on {a}", " in {a}")
+    return shape.format(s=quote(hop.fact.subject), a=quote(hop.answer))
+
+
+def conclusion(answer: str) -> str:
+    return f"So the answer is {quote(answer)}."
+
 
 UNRETRIEVED: Final = 0.35
 CONTINUED: Final = 0.35  # of the rows: the first sentences are written already

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from service.core.domain import RouteName
 from service.prompts.quoting import quote
 from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
-from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.roles import Turn
 from service.workshop.facts.rows import Row, RowMessage, RowProvenance, prompt_row
 from service.workshop.synthesis.embedded.sets import split_key
+from service.workshop.synthesis.roles import RoleTurns, Turn
 
 PIPELINE: Final = "embedded"
 VERSION: Final = 2
-THINGS: Final = {1: "asks 1 thing"}
 
 
 class RowMaker:
@@ -25,6 +22,7 @@ class RowMaker:
 
     def __init__(self, templates: str, seed: int, passages: Mapping[str, Paragraph]) -> None:
         self.templates, self.passages = TemplateSet(templates), passages
+        self.turns = RoleTurns(self.templates)
         self.name, self.seed = templates, seed
         self.made = 0
 
@@ -40,38 +38,34 @@ class RowMaker:
     def relevance(
         self, question: str, text: PassageText, relevant: bool, passage: Paragraph, *, written: bool
     ) -> Row:
-        prompt = self.templates.relevance(question, text)
-        target = "true" if relevant else "false"
-        return self._row("relevance", question, prompt, target, [passage], written=written)
+        turn = self.turns.relevance(question, text, relevant)
+        return self._row("relevance", question, *turn, [passage], written=written)
 
     def route(
         self, question: str, route: RouteName, passages: Sequence[Paragraph], *, written: bool
     ) -> Row:
-        prompt = self.templates.route(question)
-        return self._row("route", question, prompt, ROUTE_LABELS[route], passages, written=written)
+        turn = self.turns.route(question, route)
+        return self._row("route", question, *turn, passages, written=written)
 
     def decompose(
         self, question: str, parts: Sequence[str], passages: Sequence[Paragraph], *, written: bool
     ) -> Row:
-        thought = THINGS.get(len(parts), f"asks {len(parts)} things")
-        value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
-        prompt, target = self.templates.decompose(question), json.dumps(value, ensure_ascii=False)
-        return self._row("decompose", question, prompt, target, passages, written=written)
+        turn = self.turns.decompose(question, parts)
+        return self._row("decompose", question, *turn, passages, written=written)
 
     def refine(
         self, question: str, history: Sequence[Pair], target: str, passages: Sequence[Paragraph],
         *, written: bool,
     ) -> Row:  # fmt: skip
-        prompt = self.templates.refine(question, history)
-        return self._row("refine", question, prompt, quote(target), passages, written=written)
+        turn = self.turns.refine(question, history, target)
+        return self._row("refine", question, *turn, passages, written=written)
 
     def ending(
         self, question: str, history: Sequence[Pair], done: bool, passages: Sequence[Paragraph],
         *, written: bool,
     ) -> Row:  # fmt: skip
-        prompt = self.templates.ending(question, history)
-        target = "yes" if done else "no"
-        return self._row("ending", question, prompt, target, passages, written=written)
+        turn = self.turns.ending(question, history, done)
+        return self._row("ending", question, *turn, passages, written=written)
 
     def final(
         self, question: str, pairs: Sequence[Pair], answer: str, passages: Sequence[Paragraph],

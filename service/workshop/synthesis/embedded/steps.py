@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 from service.prompts.templates import Pair
 from service.workshop.facts.comparisons import Comparisons
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.questions import Maker, Synthesised, hop_of
-from service.workshop.facts.roles import as_typed as as_typed_answer
-from service.workshop.facts.roles import typed_like
+from service.workshop.facts.questions import Maker, Synthesised, hop_of, typed_like
+from service.workshop.facts.questions import as_typed as as_typed_answer
 from service.workshop.facts.rows import Row
 from service.workshop.facts.splits import is_held_out
 from service.workshop.facts.wordings import join_questions, vary_surface

@@ -8,7 +8,6 @@ question; the teacher puts relations in words and labels passages. Output: rows 
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -45,51 +44,44 @@ from service.workshop.synthesis.pipelines.published import (
     read_questions,
 )
 from service.workshop.synthesis.prompts import Prompts, field
+from service.workshop.synthesis.roles import RoleTurns, Turn
 
 PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
 
 
 class RevelatorRows:
-    """Makes rows with the prompts of one template set; targets are what the role's reader reads."""
+    """Makes rows with the prompts of one template set."""
 
     def __init__(self, templates: TemplateSet) -> None:
-        self.templates = templates
+        self.turns = RoleTurns(templates)
 
     def route(self, question: str, route: RouteName, source: Source) -> OutputRow:
-        return _row("route", question, self.templates.route(question), ROUTE_LABELS[route], source)
+        return _row("route", question, self.turns.route(question, route), source)
 
     def decompose(self, question: str, parts: Sequence[str], source: Source) -> OutputRow:
-        """The training tuples have no `thought` (METHODS.md §1.4 #7): a fixed phrase says how
-        much is asked."""
-        lines = [quote(part) for part in parts]
-        target = {"thought": f"asks {len(parts)} things", "decomposition": lines}
-        prompt = self.templates.decompose(question)
-        text = json.dumps(target, ensure_ascii=False)
-        return _row("decompose", question, prompt, text, source)
+        return _row("decompose", question, self.turns.decompose(question, parts), source)
 
     def refine(
         self, question: str, history: Sequence[Pair], target: str, source: Source
     ) -> OutputRow:
-        prompt = self.templates.refine(question, history)
-        return _row("refine", question, prompt, quote(target), source)
+        return _row("refine", question, self.turns.refine(question, history, target), source)
 
     def ending(
         self, question: str, history: Sequence[Pair], done: bool, source: Source
     ) -> OutputRow:
-        prompt = self.templates.ending(question, history)
-        return _row("ending", question, prompt, "yes" if done else "no", source)
+        return _row("ending", question, self.turns.ending(question, history, done), source)
 
     def relevance(
         self, question: str, passage: Passage, relevant: bool, source: Source
     ) -> OutputRow:
-        prompt = self.templates.relevance(question, PassageText(passage.title, passage.text))
-        return _row("relevance", question, prompt, "true" if relevant else "false", source)
+        text = PassageText(passage.title, passage.text)
+        return _row("relevance", question, self.turns.relevance(question, text, relevant), source)
 
 
-def _row(task: str, question: str, prompt: str, target: str, source: Source) -> OutputRow:
+def _row(task: str, question: str, turn: Turn, source: Source) -> OutputRow:
     messages = [
-        {"role": "user", "content": prompt, "learn": False},
-        {"role": "assistant", "content": target, "learn": True},
+        {"role": "user", "content": turn.user, "learn": False},
+        {"role": "assistant", "content": turn.assistant, "learn": True},
     ]
     return OutputRow({"task": task, "question": question, "messages": messages}, source)
 

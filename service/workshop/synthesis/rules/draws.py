@@ -17,8 +17,14 @@ from service.workshop.encoders.lessons import Lesson, Negative, filter_rows, lab
 from service.workshop.encoders.rows import HELD_OUT_FORMS, negatives_of
 from service.workshop.encoders.rules import FIRST, FORMS, KIN, SECOND, Rules
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.questions import Hop, Synthesised, hop_of
-from service.workshop.facts.roles import as_typed, compound_parts, typed_like
+from service.workshop.facts.questions import (
+    Hop,
+    Synthesised,
+    as_typed,
+    compound_parts,
+    hop_of,
+    typed_like,
+)
 from service.workshop.facts.search import Nearest, Search
 from service.workshop.facts.splits import normalise
 from service.workshop.facts.wordings import join_questions, vary_surface

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.drafts import STATEMENTS, conclusion, statement
 from service.workshop.facts.patterns import COMPILED, all_facts
 from service.workshop.facts.questions import hop_of
 from service.workshop.facts.wordings import SINGLE
+from service.workshop.synthesis.embedded.drafts import STATEMENTS, conclusion, statement
 
 
 def test_every_kind_has_a_statement() -> None:
