@@ -144,7 +144,7 @@ class Sheets:
     def refused(self, shown: Sequence[Shown], near: Sequence[Paragraph], most: int) -> list[Asked]:
         """Up to `most` questions that nothing shown answers: those that their own passage, which is
         shown, cannot answer, and those about passages that are `near` and not shown."""
-        ids = {part.passage.id for part in shown}
+        ids = dict.fromkeys(part.passage.id for part in shown)  # in order: a seed repeats rows
         found = [one for i in ids for one in self.about[i] if not one.answer]
         texts = f" {normalise(' '.join(f'{s.text.title} {s.text.text}' for s in shown))} "
         for passage in near:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -65,6 +68,24 @@ def test_the_same_seed_gives_the_same_rows_and_another_gives_others(folder: Path
 
     assert drawn(3) == drawn(3)
     assert drawn(3) != drawn(4)
+
+
+def test_another_process_draws_the_same_rows(folder: Path) -> None:
+    """Of sets of texts the order differs from process to process."""
+    draw = (
+        "import hashlib; from itertools import islice; from pathlib import Path\n"
+        "from service.workshop.synthesis.embedded.mixture import Mixture\n"
+        f"rows = islice(Mixture(Path({str(folder)!r}), seed=3).rows(), 400)\n"
+        "print(hashlib.sha256(''.join(r.model_dump_json() for r in rows).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", draw], env=os.environ | {"PYTHONHASHSEED": seed}, check=True,
+            capture_output=True, text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(digests) == 1
 
 
 def test_nothing_held_out_is_in_a_row(folder: Path, rows: list[Row]) -> None:
