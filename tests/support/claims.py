@@ -23,6 +23,7 @@ from service.answer.events import (
     PassagesFound,
     QueryIssued,
     RetrievedPassage,
+    StepEnd,
     StepStart,
     Withdraw,
 )
@@ -38,6 +39,7 @@ _JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or)\s+")
 _DECLINING = (NO_ANSWER, "not mentioned", "not provided", "not specified", "no information")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][^\W\d_]{3,}")
 _ANSWER = re.compile(r"(?:\b[Aa]nswer(?:-\d+\*\*| \d+)?:|answer is) ([^\n$]+)")
+_FEWEST = 20  # tokens that a call may write: those of DRAGIN's conclusion
 _ANSWER_WORDS = 6  # longer ones are sentences, whose names count
 
 
@@ -128,8 +130,26 @@ def _untrue(told: Told, step: Step) -> list[str]:
         "escalated": step.kind != "route",
         "route_parse_failed": step.kind != "route",
         "unread_judgement": step.kind not in ("retrieve", "ending"),
+        "no_new_evidence": bool(own),
+        "no_progress": _searched_after(told, step),
+        "fallback_direct": step.kind != "answer" or told.body.loop != "autorag",
+        "shortened": bool(step.answer) and _ended_by_itself(told, step),
     }
     return [flag for flag in step.flags if denied.get(flag)]
+
+
+def _searched_after(told: Told, step: Step) -> bool:
+    """Whether the step's part of the question went on with another search."""
+    part = step.id.rpartition(".")[0]
+    later = told.body.steps[told.body.steps.index(step) + 1 :]
+    return any(each.query and each.id.rpartition(".")[0] == part for each in later)
+
+
+def _ended_by_itself(told: Told, step: Step) -> bool:
+    """Whether no call of the step can have met a limit: of its tokens, or of the question."""
+    (usage,) = [e.usage for e in told.events if isinstance(e, StepEnd) and e.step == step.id]
+    in_time = told.body.stopped_by not in ("deadline", "budget")
+    return in_time and usage.completion_tokens < _FEWEST
 
 
 def _unsupported(told: Told) -> Iterator[str]:

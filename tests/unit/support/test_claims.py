@@ -60,6 +60,9 @@ async def test_each_kind_of_wrong_is_found() -> None:
         "escalated",
         "unsupported",
         "declined",
+        "no_new_evidence",
+        "fallback_direct",
+        "shortened",
     ):
         if (
             flag
