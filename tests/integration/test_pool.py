@@ -22,7 +22,7 @@ from service.runtime import Runtime, open_runtime
 from service.strategies.pipeline import collect
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.tiny import as_trained
-from tests.support.vllm import Vllm, metric, vllm_server
+from tests.support.vllm import OF_A_POOL, Vllm, metric, vllm_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
@@ -34,13 +34,12 @@ TOWNS = tuple(
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Vllm]]:
-    folder = tmp_path_factory.mktemp("vllm")
-    options = ("--scheduling-policy", "priority", "--block-size", "32")
-    with vllm_server(folder / "a", *options) as one, vllm_server(folder / "b", *options) as other:
-        for worker in (one, other):
+def workers(tmp_path_factory: pytest.TempPathFactory, plain_vllm: Vllm) -> Iterator[list[Vllm]]:
+    """The first is this module's own, because the last test kills it."""
+    with vllm_server(tmp_path_factory.mktemp("vllm") / "log", *OF_A_POOL) as own:
+        for worker in (own, plain_vllm):
             worker.wait()
-        yield [one, other]
+        yield [own, plain_vllm]
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ from tests.support.real_cases import (
     settings_for,
 )
 from tests.support.smollm2 import smollm2_folder, smollm2_gguf
-from tests.support.vllm import vllm_server
+from tests.support.vllm import Vllm, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
 pytestmark = pytest.mark.timeout(600)
@@ -66,12 +66,15 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def local() -> dict[str, Any]:
+def local(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """vLLM starts meanwhile, where there is one: most of a start keeps one core busy."""
+    if "VLLM_PYTHON" in os.environ:
+        request.getfixturevalue("vllm_started")
     return {"kind": "local", "model": str(smollm2_folder())}
 
 
 @pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def vllm_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
     folder = tmp_path_factory.mktemp("vllm")
     model = str(smollm2_folder())
     options = ["--model", model, *FLAGS, "--enable-prefix-caching", "--max-model-len", "4096"]
@@ -80,8 +83,13 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     environment = {**plugin_environment(folder), "VLLM_CPU_KVCACHE_SPACE": "2"}
     environment["VLLM_CPU_OMP_THREADS_BIND"] = cores
     with vllm_server(folder / "log", *options, environment=environment) as server:
-        server.wait()
-        yield {"kind": "vllm", "urls": [server.url]}
+        yield server
+
+
+@pytest.fixture(scope="module")
+def vllm(vllm_started: Vllm) -> dict[str, Any]:
+    vllm_started.wait()
+    return {"kind": "vllm", "urls": [vllm_started.url]}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The OpenAI client against a real vLLM.
 
 VLLM_URL names a running server (`http://host:port/v1`), or VLLM_PYTHON a python with vLLM in it,
-which then serves the shipped model on the CPU for the length of this file (about a minute).
+which then serves a tiny model on the CPU, for this file and for test_pool.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from runpy import run_path
@@ -32,20 +32,19 @@ from service.workshop.synthesis.pipelines import pipeline_of
 from service.workshop.synthesis.teacher import Teacher
 from tests.conftest import unavailable
 from tests.support.tiny import TINY, open_tiny
-from tests.support.vllm import metric, vllm_server
+from tests.support.vllm import Vllm, metric
 from tests.unit.workshop.synthesis.worlds import compound_lines, nothing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def vllm_url(request: pytest.FixtureRequest) -> str:
     if url := os.environ.get("VLLM_URL"):
-        yield url
-        return
-    with vllm_server(tmp_path_factory.mktemp("vllm") / "log") as server:
-        server.wait()
-        yield server.url
+        return url
+    server: Vllm = request.getfixturevalue("plain_vllm")
+    server.wait()
+    return server.url
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from service.engines.base import GenerationRequest, complete
 from service.engines.signals import ScoreRequest
 from service.engines.vllm import VllmGenerator
 from tests.stubs.tiny_model import TINY_SHAPE, save_tiny_model
-from tests.support.vllm import vllm_server
+from tests.support.vllm import Vllm, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
@@ -34,42 +35,63 @@ sys.modules["vllm._version"] = version
 """
 
 
-async def refusal(model: Path, folder: Path, environment: Mapping[str, str], log: str) -> str:
-    """What a draft's caller is told by a server that writes text; its `log` names the reason."""
-    options = ["--model", str(model), "--max-model-len", "256", *FLAGS]
-    with vllm_server(folder / "log", *options, environment=environment) as server:
-        server.wait()
-        worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[server.url]))
-        try:
-            await worker.check()
-            assert not worker.capabilities.token_signals
-            request = GenerationRequest(prompt="The river", max_tokens=4)
-            assert (await complete(worker, request)).usage.completion_tokens > 0
-            with pytest.raises(EngineFailure) as failure:
-                await worker.score(ScoreRequest("The river"))
-        finally:
-            await worker.aclose()
-        assert log in server.log.read_text(errors="replace")
-    return str(failure.value)
-
-
-async def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "model", shape=SHAPE, spread=0.15)
+@pytest.fixture(scope="module")
+def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that has a sliding window."""
+    folder = tmp_path_factory.mktemp("sliding")
+    model = save_tiny_model(folder / "model", shape=SHAPE, spread=0.15)
     config = json.loads((model / "config.json").read_text())
     config |= {"sliding_window": 64, "layer_types": ["full_attention", "sliding_attention"]}
     (model / "config.json").write_text(json.dumps(config))
+    return folder
 
-    said = await refusal(model, tmp_path, plugin_environment(tmp_path), "no token signals")
+
+@pytest.fixture(scope="module")
+def unknown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that makes a vLLM say another version, with a model."""
+    folder = tmp_path_factory.mktemp("unknown")
+    save_tiny_model(folder / "model", shape=SHAPE, spread=0.15)
+    (folder / "sitecustomize.py").write_text(OTHER_VERSION)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servers(sliding: Path, unknown: Path) -> Iterator[dict[Path, Vllm]]:
+    """Started at the same time, because most of a start keeps one core busy."""
+    with ExitStack() as stack:
+        started: dict[Path, Vllm] = {}
+        for folder in (sliding, unknown):
+            options = ["--model", str(folder / "model"), "--max-model-len", "256", *FLAGS]
+            server = vllm_server(folder / "log", *options, environment=plugin_environment(folder))
+            started[folder] = stack.enter_context(server)
+        yield started
+
+
+async def refusal(server: Vllm, log: str) -> str:
+    """What a draft's caller is told by a server that writes text; its `log` names the reason."""
+    server.wait()
+    worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[server.url]))
+    try:
+        await worker.check()
+        assert not worker.capabilities.token_signals
+        request = GenerationRequest(prompt="The river", max_tokens=4)
+        assert (await complete(worker, request)).usage.completion_tokens > 0
+        with pytest.raises(EngineFailure) as failure:
+            await worker.score(ScoreRequest("The river"))
+    finally:
+        await worker.aclose()
+    assert log in server.log.read_text(errors="replace")
+    return str(failure.value)
+
+
+async def test_a_sliding_window_is_refused(servers: dict[Path, Vllm], sliding: Path) -> None:
+    said = await refusal(servers[sliding], "no token signals")
 
     assert "sliding window of 64 tokens" in said
 
 
-async def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "model", shape=SHAPE, spread=0.15)
-    environment = plugin_environment(tmp_path)
-    (tmp_path / "sitecustomize.py").write_text(OTHER_VERSION)
-
-    said = await refusal(model, tmp_path, environment, "vLLM 0.99.0 is not supported")
+async def test_an_unknown_version_is_refused(servers: dict[Path, Vllm], unknown: Path) -> None:
+    said = await refusal(servers[unknown], "vLLM 0.99.0 is not supported")
 
     assert "vLLM 0.99.0 is not supported" in said
     assert "0.32.x" in said

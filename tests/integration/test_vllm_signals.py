@@ -27,7 +27,7 @@ from service.engines.signals import ContextRows, DraftToken, ScoreRequest, Signa
 from service.engines.vllm import VllmGenerator  # noqa: E402
 from tests.integration.eager import Eager  # noqa: E402
 from tests.stubs.tiny_model import save_tiny_model  # noqa: E402
-from tests.support.vllm import metric, vllm_server  # noqa: E402
+from tests.support.vllm import Vllm, metric, vllm_server  # noqa: E402
 from tests.support.vllm_plugin import FLAGS, plugin_environment  # noqa: E402
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
@@ -44,13 +44,28 @@ NOT_FINITE = 200  # a byte that no text here has; the plugin tries itself on tok
 
 
 @pytest.fixture(scope="module")
-def chunked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("chunked")
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, random_model: Path, adapter: Path
+) -> Iterator[tuple[Vllm, Vllm]]:
+    """Both started at the same time, because most of a start keeps one core busy."""
+    chunked, ranks = tmp_path_factory.mktemp("chunked"), tmp_path_factory.mktemp("ranks")
     options = ["--max-num-batched-tokens", "64", "--max-num-seqs", "16", *FLAGS]
     options += ["--max-model-len", "1024", "--num-gpu-blocks-override", "14"]
-    with vllm_server(folder / "log", *options, environment=plugin_environment(folder)) as server:
-        server.wait()
-        yield server.url
+    two = ["--model", str(random_model), "--served-model-name", "random", *FLAGS]
+    two += ["--tensor-parallel-size", "2", "--max-model-len", "1024"]
+    two += ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"tuned={adapter}"]
+    environment = {**plugin_environment(ranks), "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    with (
+        vllm_server(chunked / "log", *options, environment=plugin_environment(chunked)) as one,
+        vllm_server(ranks / "log", *two, environment=environment) as other,
+    ):
+        yield one, other
+
+
+@pytest.fixture(scope="module")
+def chunked(servers: tuple[Vllm, Vllm]) -> str:
+    servers[0].wait()
+    return servers[0].url
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +101,9 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(
-    tmp_path_factory: pytest.TempPathFactory, random_model: Path, adapter: Path
-) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("ranks")
-    options = ["--model", str(random_model), "--served-model-name", "random", *FLAGS]
-    options += ["--tensor-parallel-size", "2", "--max-model-len", "1024"]
-    options += ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"tuned={adapter}"]
-    environment = {**plugin_environment(folder), "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    with vllm_server(folder / "log", *options, environment=environment) as server:
-        server.wait()
-        yield server.url
+def two_ranks(servers: tuple[Vllm, Vllm]) -> str:
+    servers[1].wait()
+    return servers[1].url
 
 
 @pytest.fixture

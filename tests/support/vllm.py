@@ -19,6 +19,7 @@ from tests.conftest import unavailable
 from tests.support.tiny import TINY
 
 START_S = 300
+OF_A_POOL = ("--scheduling-policy", "priority", "--block-size", "32")
 
 
 def vllm_python() -> str:
