@@ -31,9 +31,12 @@ def write_sets(folder: Path) -> Path:
                     "supporting_passage_ids": [passage.id],
                 }
             )  # fmt: skip
-    lost = questions[0] | {"id": "lost", "question": "Who hid it?", "answers": []}
-    lost["answerable"] = False
-    _write(folder, "squad_train", corpus, [*questions, lost])
+    lost = [
+        asked
+        | {"id": f"lost{n}", "question": f"Who hid it {n}?", "answers": [], "answerable": False}
+        for n, asked in enumerate(questions[::4])
+    ]
+    _write(folder, "squad_train", corpus, [*questions, *lost])
     other = made_up_passages(40, seed=9)
     untitled = [{"id": f"u{p.id}", "title": "", "text": p.text} for p in other]
     said = [
