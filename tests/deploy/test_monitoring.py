@@ -54,7 +54,7 @@ def healthy(metrics: Metrics, count: int) -> None:
     metrics.worker_in_flight(WORKER, 1)
     metrics.worker_in_flight(WORKER, -1)
     metrics.breaker("bm25", "closed")
-    metrics.cache("search_results", hit=bool(count % 2))
+    metrics.cache(hit=bool(count % 2))
 
 
 def errors(metrics: Metrics, count: int) -> None:
