@@ -28,8 +28,8 @@ from tests.unit.retrieval.worlds import CORPUS
 NAME: Final = "default"  # so that probes search it
 QUESTION: Final = "Which volcano is near Catania?"
 PROBE_EVERY_S: Final = 0.25
-# A probe may be answered from a round of checks as old as a second, or, where the machine is busy and
-# the next round is late, from the one before.
+# A probe may be answered from checks as old as a second, or, where the machine is busy and the next
+# ones are late, from those before.
 FRESH_S: Final = 1.8
 QUESTION_EVERY_S: Final = 0.1
 PATIENCE_S: Final = 60.0
