@@ -60,166 +60,138 @@ class Metrics:
         self._show_from_the_start()
 
     def _question_metrics(self) -> None:
-        registry = self.registry
-        self._questions = Counter(
+        self._questions = self._counter(
             "revelator_questions_total",
             "Number of questions, by how they ended.",
-            (*OF_QUESTION, "outcome"),
-            registry=registry,
+            *OF_QUESTION,
+            "outcome",
         )
-        self._question_seconds = Histogram(
+        self._question_seconds = self._histogram(
             "revelator_question_seconds",
             "Duration of a question, from its admission.",
-            OF_QUESTION,
-            buckets=QUESTION_SECONDS,
-            registry=registry,
+            QUESTION_SECONDS,
+            *OF_QUESTION,
         )
-        self._retrievals = Histogram(
+        self._retrievals = self._histogram(
             "revelator_retrievals_per_question",
             "Number of searches per question.",
-            OF_QUESTION,
-            buckets=RETRIEVALS,
-            registry=registry,
+            RETRIEVALS,
+            *OF_QUESTION,
         )
-        self._steps = Histogram(
+        self._steps = self._histogram(
             "revelator_steps_per_question",
             "Number of retrieve-and-generate cycles per question.",
-            OF_QUESTION,
-            buckets=STEPS,
-            registry=registry,
+            STEPS,
+            *OF_QUESTION,
         )
-        self._llm_calls = Histogram(
+        self._llm_calls = self._histogram(
             "revelator_llm_calls_per_question",
             "Number of engine calls per question, including routing and retries.",
-            OF_QUESTION,
-            buckets=LLM_CALLS,
-            registry=registry,
+            LLM_CALLS,
+            *OF_QUESTION,
         )
 
     def _call_metrics(self) -> None:
-        registry = self.registry
-        self._retrieval_seconds = Histogram(
-            "revelator_retrieval_seconds",
-            "Duration of one search in one backend.",
-            ("backend",),
-            buckets=RETRIEVAL_SECONDS,
-            registry=registry,
-        )
-        self._retrieval_failures = Counter(
-            "revelator_retrieval_failures_total",
-            "Number of failed searches in a backend.",
-            ("backend",),
-            registry=registry,
-        )
-        self._generation_seconds = Histogram(
+        self._generation_seconds = self._histogram(
             "revelator_generation_seconds",
             "Duration of one engine call.",
-            ("role", "worker"),
-            buckets=GENERATION_SECONDS,
-            registry=registry,
+            GENERATION_SECONDS,
+            "role",
+            "worker",
         )
-        self._first_token_seconds = Histogram(
+        self._first_token_seconds = self._histogram(
             "revelator_time_to_first_token_seconds",
             "Time from an engine call to its first output.",
-            ("worker",),
-            buckets=GENERATION_SECONDS,
-            registry=registry,
+            GENERATION_SECONDS,
+            "worker",
         )
-        self._tokens = Counter(
-            "revelator_tokens_total", "Tokens by role.", ("role", "kind"), registry=registry
-        )
-        self._wasted = Counter(
+        self._tokens = self._counter("revelator_tokens_total", "Tokens by role.", "role", "kind")
+        self._wasted = self._counter(
             "revelator_wasted_tokens_total",
             "Number of tokens of calls that were cancelled before their end.",
-            registry=registry,
         )
-        self._resent = Counter(
+        self._resent = self._counter(
             "revelator_resent_calls_total",
             "Number of engine calls repeated because their connection closed before a reply.",
-            registry=registry,
         )
-        self._unread = Counter(
+        self._unread = self._counter(
             "revelator_unread_judgements_total",
             "Number of replies of the judge that could not be parsed.",
-            registry=registry,
         )
-        self._saved = Counter(
+        self._saved = self._counter(
             "revelator_saved_tokens_total",
             "Number of tokens saved by ending calls before their limit.",
-            registry=registry,
         )
 
     def _backend_metrics(self) -> None:
-        registry = self.registry
-        self._retries = Counter(
+        self._retrieval_seconds = self._histogram(
+            "revelator_retrieval_seconds",
+            "Duration of one search in one backend.",
+            RETRIEVAL_SECONDS,
+            "backend",
+        )
+        self._retrieval_failures = self._counter(
+            "revelator_retrieval_failures_total",
+            "Number of failed searches in a backend.",
+            "backend",
+        )
+        self._retries = self._counter(
             "revelator_retrieval_retries_total",
             "Number of retried searches in a backend.",
-            ("backend",),
-            registry=registry,
+            "backend",
         )
-        self._breaker_state = Enum(
+        self._breaker_state = self._enum(
             "revelator_breaker_state",
             "State of a backend's circuit breaker.",
-            ("backend",),
-            states=list(get_args(BreakerState)),
-            registry=registry,
+            get_args(BreakerState),
+            "backend",
         )
-        self._breaker_opened = Counter(
+        self._breaker_opened = self._counter(
             "revelator_breaker_opened_total",
             "Number of times that a backend's circuit breaker opened.",
-            ("backend",),
-            registry=registry,
+            "backend",
         )
-        self._cache_requests = Counter(
-            "revelator_cache_requests_total",
-            "Number of cache look-ups.",
-            ("cache", "outcome"),
-            registry=registry,
+        self._cache_requests = self._counter(
+            "revelator_cache_requests_total", "Number of cache look-ups.", "cache", "outcome"
         )
 
     def _load_metrics(self) -> None:
-        registry = self.registry
-        self._in_flight = Gauge(
-            "revelator_questions_in_flight", "Number of questions in progress.", registry=registry
+        self._in_flight = self._gauge(
+            "revelator_questions_in_flight", "Number of questions in progress."
         )
-        self._waiting = Gauge(
-            "revelator_questions_waiting", "Number of waiting questions.", registry=registry
-        )
-        self._rejected = Counter(
-            "revelator_rejected_total", "Refused questions.", ("reason",), registry=registry
-        )
-        self._degraded = Counter(
+        self._waiting = self._gauge("revelator_questions_waiting", "Number of waiting questions.")
+        self._rejected = self._counter("revelator_rejected_total", "Refused questions.", "reason")
+        self._degraded = self._counter(
             "revelator_degraded_total",
             "Number of questions answered without a retriever that was unavailable.",
-            ("backend",),
-            registry=registry,
+            "backend",
         )
-        self._worker_up = Gauge(
-            "revelator_worker_up",
-            "Whether a worker is available (1) or not (0).",
-            ("worker",),
-            registry=registry,
+        self._worker_up = self._gauge(
+            "revelator_worker_up", "Whether a worker is available (1) or not (0).", "worker"
         )
-        self._worker_in_flight = Gauge(
-            "revelator_worker_in_flight",
-            "Number of calls in progress at a worker.",
-            ("worker",),
-            registry=registry,
+        self._worker_in_flight = self._gauge(
+            "revelator_worker_in_flight", "Number of calls in progress at a worker.", "worker"
+        )
+        self._worker_state = self._enum(
+            "revelator_worker_state", "State of a worker.", get_args(Phase), "worker"
+        )
+        self._worker_failures = self._counter(
+            "revelator_worker_failures_total", "Number of calls lost by a pool's worker.", "worker"
         )
 
-        self._worker_state = Enum(
-            "revelator_worker_state",
-            "State of a worker.",
-            ("worker",),
-            states=list(get_args(Phase)),
-            registry=registry,
-        )
-        self._worker_failures = Counter(
-            "revelator_worker_failures_total",
-            "Number of calls lost by a pool's worker.",
-            ("worker",),
-            registry=registry,
-        )
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def _enum(self, name: str, text: str, states: tuple[str, ...], *labels: str) -> Enum:
+        return Enum(name, text, labels, states=list(states), registry=self.registry)
 
     def _show_from_the_start(self) -> None:
         """Samples whose labels are known beforehand are 0, not absent, before they first count."""

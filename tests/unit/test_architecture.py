@@ -117,6 +117,18 @@ def test_http_sessions_are_opened_in_one_place() -> None:
     assert openers == ["core/connections.py"]
 
 
+def test_functions_stay_under_40_lines() -> None:
+    """Without their docstrings."""
+    long = []
+    for path in parts():
+        for node in ast.walk(ast.parse((SERVICE / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[ast.get_docstring(node) is not None :]
+                if body and (node.end_lineno or 0) - body[0].lineno >= 40:
+                    long.append(f"{path}: {node.name}")
+    assert not long
+
+
 def test_files_stay_under_400_lines() -> None:
     long = [str(path) for path in parts() if len((SERVICE / path).read_text().splitlines()) >= 400]
     assert not long
