@@ -17,7 +17,7 @@ from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
 from tests.support.claims import SAMPLE, Told
 
-AT_ONCE: Final = 6
+AT_ONCE: Final = 4
 FEW: Final[dict[str, Any]] = {"max_steps": 2, "top_k": 2}
 CALLS, RETRIEVALS = 10, 4  # most of a question, so that a rambling model stays cheap
 QUESTIONS: Final[dict[RouteName, str]] = {
