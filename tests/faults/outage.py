@@ -36,7 +36,7 @@ PATIENCE_S: Final = 60.0
 
 # In tests, which run on busy machines; tests/benchmarks/backend_faults.py measures.
 FOR_S: Final = {"frozen": 5.0, "killed": 5.0}
-BRIEFLY_S: Final = 2.0
+BRIEFLY_S: Final = FRESH_S + 1.5  # several probes after the first checks have aged
 SEARCH_S: Final = 2.0  # what a search may take by default
 SLACK_S: Final = 1.5
 BACK_S: Final = 6.0
