@@ -40,6 +40,7 @@ BRIEFLY_S: Final = FRESH_S + 1.5  # several probes after the first checks have a
 SEARCH_S: Final = 2.0  # what a search may take by default
 SLACK_S: Final = 1.5
 BACK_S: Final = 6.0
+CLEAR_S: Final = 10.0
 
 Act = Callable[[], Awaitable[None]]
 
@@ -64,12 +65,14 @@ class Probed:
 
 @dataclass
 class Outage:
-    """What one fault did. Seconds; `own_s` is a question's time before it."""
+    """What one fault did. Seconds; `own_s` is a question's time before it, `clear_s` is how long
+    `/readyz` still told of the fault when answers lacked nothing any more."""
 
     own_s: float
     probes: list[Probed] = field(default_factory=list)
     questions: list[Asked] = field(default_factory=list)
     back_s: float | None = None
+    clear_s: float | None = None
     problem: str | None = None
 
     @property
@@ -178,6 +181,7 @@ async def outage(service: Service, breaks: Act, heals: Act, for_s: float) -> Out
     with contextlib.suppress(RevelatorError):
         told.problem = "no answer to the check"
         told.problem = await service.damage()
+    told.clear_s = await _clear(service)
     return told
 
 
@@ -197,15 +201,26 @@ async def _back(service: Service) -> float | None:
     return None
 
 
-def check(told: Outage, side: str, *, harmless: bool = False) -> None:
+async def _clear(service: Service) -> float | None:
+    """Seconds until a probe tells of nothing; None if it always does."""
+    started = time.monotonic()
+    while (waited := time.monotonic() - started) < CLEAR_S:
+        if not (await service.probe(started)).degraded:
+            return waited
+        await asyncio.sleep(PROBE_EVERY_S)
+    return None
+
+
+def check(told: Outage, side: str, *, harmless: bool = False, fault: str = "") -> None:
     """That questions and probes went on, nothing was lost, and all was whole again soon."""
-    assert {asked.lacking for asked in told.questions} == {() if harmless else (side,)}
-    assert told.settled
+    assert {asked.lacking for asked in told.questions} == {() if harmless else (side,)}, fault
+    assert told.settled, fault
     for probe in told.settled:
-        assert (probe.status, bool(probe.degraded)) == (200, not harmless)
-        assert probe.seconds < 1.0 + SLACK_S
+        assert (probe.status, bool(probe.degraded)) == (200, not harmless), (fault, told.probes)
+        assert probe.seconds < 1.0 + SLACK_S, (fault, probe)
     assert told.lost_first_s < SEARCH_S + SLACK_S
     assert told.lost_later_s < SLACK_S
     assert told.problem is None
     assert told.back_s is not None
     assert told.back_s < BACK_S
+    assert told.clear_s is not None, fault

@@ -141,7 +141,7 @@ async def test_questions_go_on_and_all_is_whole_again(
         for fault in NAMES:
             breaks, heals = faults.faults(service)[fault]
             told = await outage(service, breaks, heals, FOR_S.get(fault, BRIEFLY_S))
-            check(told, SIDE, harmless=fault in HARMLESS)
+            check(told, SIDE, harmless=fault in HARMLESS, fault=fault)
 
 
 async def test_a_frozen_server_has_little_to_work_off(
