@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from service.core.errors import EngineFailure
 from service.engines.attention_numpy import Array, Maxima, entropies
 from service.engines.base import Delta, FinishReason, TokenUsage
 from service.engines.batch.constraints import ChoiceConstraint, Constraint, Logits
+from service.engines.batch.prefixes import block_names
 from service.engines.batch.worker import Job, ScoreJob, SignalJob
 from service.engines.encoding import PromptEncoder
 from service.engines.output import Detokenizer, Draft, StopCutter, place_tokens, wanted_tokens
@@ -54,6 +56,11 @@ class Row:
     def length(self) -> int:
         """Positions in the cache once the last chosen token has gone through the model."""
         return len(self.prompt) + self.written
+
+    @cached_property
+    def blocks(self) -> list[bytes]:
+        """Names of the prompt's blocks in a `PrefixCache`."""
+        return block_names(self.prompt)
 
     @property
     def is_plain(self) -> bool:

@@ -87,6 +87,43 @@ def merge(rows: Sequence[CachedRow]) -> DynamicCache:
     return merged
 
 
+# Of each layer the keys and the values (heads, tokens, size) of a stretch of one row.
+Block = list[tuple[Tensor, Tensor]]
+
+
+def copy_block(place: CachedRow) -> Block:
+    cache, row, start, end = place
+    layers: list[Any] = cache.layers
+    return [
+        (layer.keys[row, :, start:end].clone(), layer.values[row, :, start:end].clone())
+        for layer in layers
+    ]
+
+
+def block_bytes(block: Block) -> int:
+    return sum(keys.nbytes + values.nbytes for keys, values in block)
+
+
+def begin(rows: Sequence[Sequence[Block]], room: int) -> DynamicCache:
+    """One cache of `room` positions a row, which begin with these blocks, as many for each row."""
+    cache = new_cache()
+    for layer in range(len(rows[0][0]) if rows[0] else 0):
+        keys, values = (_joined(rows, layer, side, room) for side in (0, 1))
+        roomy = RoomyLayer()
+        roomy.fill(keys, values, sum(block[layer][0].shape[1] for block in rows[0]))
+        cache.layers.append(roomy)
+    return cache
+
+
+def _joined(rows: Sequence[Sequence[Block]], layer: int, side: int, room: int) -> Tensor:
+    heads, _, size = rows[0][0][layer][side].shape
+    joined = rows[0][0][layer][side].new_zeros(len(rows), heads, room, size)
+    for number, blocks in enumerate(rows):
+        states = torch.cat([block[layer][side] for block in blocks], dim=1)
+        joined[number, :, : states.shape[1]] = states
+    return joined
+
+
 def padding_mask(lengths: Sequence[int], width: int, device: torch.device) -> Tensor | None:
     """1 where a right-aligned row has states, 0 before: (rows, width); None without any padding."""
     if all(length == width for length in lengths):

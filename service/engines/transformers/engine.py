@@ -1,13 +1,15 @@
 """Continuous batching: rows join and leave between any two forward passes.
 
 Newcomers are prefilled on their own, padded on the right (causal attention never looks there), one
-group of like length a step; their states then join the running batch, right-aligned, so that
-decoding is one forward pass for all rows. In float32 a row's tokens do not depend on the others.
+group of like length a step, from where the blocks end that are known of earlier prompts; their
+states then join the running batch, right-aligned, so that decoding is one forward pass for all
+rows. In float32 a row's tokens depend neither on the others nor on what is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,15 +17,25 @@ from torch import Tensor
 
 from service.engines.batch.admission import Admission, advance
 from service.engines.batch.constraints import SchemaCompiler
+from service.engines.batch.prefixes import BLOCK, PrefixCache
 from service.engines.batch.rows import Reading, Row, SignalRow
 from service.engines.batch.worker import AnyJob, Call, deliver
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
-from service.engines.transformers.cache import CachedRow, merge, new_cache, padding_mask
+from service.engines.transformers.cache import (
+    Block,
+    CachedRow,
+    begin,
+    block_bytes,
+    copy_block,
+    merge,
+    padding_mask,
+)
 from service.engines.transformers.taps import RowTap, last_layer, make_tappable, score
 
 PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
-WASTE = 1.25  # longest over shortest prompt of one prefill pass
+WASTE = 1.25  # longest over shortest of what one prefill pass reads
+PREFIX_BYTES = 512 * 2**20  # of prompts that were read
 T = TypeVar("T")
 
 
@@ -49,6 +61,7 @@ class Engine:
             schemas=SchemaCompiler(encoder.backend, config.vocab_size, sorted(ends)),
             constrained=constrained,
         )
+        self._prefixes: PrefixCache[Block] = PrefixCache(PREFIX_BYTES, block_bytes)
         self.no_signals = make_tappable(network)
         self._last_layer = last_layer(network)
         self._readings: list[Reading] = []
@@ -73,7 +86,7 @@ class Engine:
         self._readings += readings
         self._read()
         self._pending = [row for row in self._pending if not row.job.cancelled]
-        group = _next_group(self._pending, lambda row: len(row.prompt))
+        group = self._next_prefill()
         joining = self._prefill(group) if group else []
         self._pending = [row for row in self._pending if row not in group]
         kept = [n for n, row in enumerate(self._rows) if not row.job.cancelled]
@@ -87,6 +100,7 @@ class Engine:
         jobs += [reading.job for reading in self._readings]
         self._readings = []
         self._pending, self._rows, self._cache, self._width = [], [], None, 0
+        self._prefixes.clear()
         deliver((job, error) for job in jobs)
 
     def _read(self) -> None:
@@ -98,21 +112,35 @@ class Engine:
             results = score(self._network, group)
             deliver((r.job, result) for r, result in zip(group, results, strict=True))
 
+    def _next_prefill(self) -> list[Row]:
+        """Rows with as many known blocks, of like length without them, whose next blocks differ:
+        those that share one wait until the first has read it."""
+        known = {row: self._prefixes.count(row.blocks) for row in self._pending}
+        apart: dict[Any, Row] = {}
+        for row, blocks in known.items():
+            if blocks == known[self._pending[0]]:
+                apart.setdefault(row.blocks[blocks] if blocks < len(row.blocks) else row, row)
+        return _next_group([*apart.values()], lambda row: len(row.prompt) - known[row] * BLOCK)
+
     def _prefill(self, rows: list[Row]) -> list[tuple[Row, CachedRow]]:
         """First tokens of `rows`; those that go on, with where their states lie."""
         lengths = [len(row.prompt) for row in rows]
-        ids = torch.zeros(len(rows), max(lengths), dtype=torch.long)
+        blocks = self._prefixes.count(rows[0].blocks)
+        start = blocks * BLOCK
+        cache = begin([self._prefixes.take(row.blocks[:blocks]) for row in rows], max(lengths))
+        ids = torch.zeros(len(rows), max(lengths) - start, dtype=torch.long)
         for number, row in enumerate(rows):
-            ids[number, : lengths[number]] = torch.tensor(row.prompt)
+            ids[number, : lengths[number] - start] = torch.tensor(row.prompt[start:])
         ends = sorted(set(lengths))
-        cache = new_cache()
-        tap = self._tap((row, n, row.length - 1, 0) for n, row in enumerate(rows))
+        tap = self._tap((row, n, row.length - 1 - start, 0) for n, row in enumerate(rows))
         logits = self._forward(
-            ids, cache, logits_to_keep=torch.tensor(ends, device=self._device) - 1, tap=tap
+            ids, cache, logits_to_keep=torch.tensor(ends, device=self._device) - 1 - start, tap=tap
         )
         places = torch.tensor([ends.index(length) for length in lengths], device=self._device)
         last = logits[torch.arange(len(rows), device=self._device), places]
         places_of = [CachedRow(cache, n, 0, length) for n, length in enumerate(lengths)]
+        for row, place in zip(rows, places_of, strict=True):
+            self._prefixes.add(row.blocks, partial(_copy, place))
         goes_on = self._advance(rows, last)
         return [(rows[n], places_of[n]) for n in goes_on]
 
@@ -165,6 +193,10 @@ class Engine:
         self._rows = rows
         self._cache = merge(places) if places else None
         self._width = max((place.end - place.start for place in places), default=0)
+
+
+def _copy(place: CachedRow, block: int) -> Block:
+    return copy_block(place._replace(start=block * BLOCK, end=(block + 1) * BLOCK))
 
 
 def _next_group(waiting: list[T], length: Callable[[T], int]) -> list[T]:

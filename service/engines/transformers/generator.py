@@ -15,6 +15,7 @@ class LocalGenerator(BatchedGenerator):
 
     `settings.model` is a folder, or a name in the local hub cache.
     Weights become float32 on the CPU, where a call's tokens then do not depend on what else runs.
+    What prompts share at their beginning is computed once; at most 512 MB of it are kept.
     Raises ConfigurationError where no model is named.
     """
 
