@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +14,11 @@ import anyio
 from service.answer.budget import Budget, Limits
 from service.answer.calls import Role, Roles
 from service.answer.events import BaseEvent
-from service.answer.inquiry import Emit, Inquiry, QuestionRequest
+from service.answer.inquiry import Emit, Inquiry
+from service.answer.request import AnswerRequest, PreparedRequest
 from service.core.channel import emitted
 from service.core.concurrency import gather
-from service.core.domain import RequestLoop, RequestRoute, RetrieverName, RoleName
+from service.core.domain import RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.settings import RoleSettings, Settings
 from service.encoders.efficientrag import open_labelling
@@ -26,7 +27,7 @@ from service.engines.base import Generator
 from service.engines.factory import open_generator
 from service.engines.pool.report import UNOBSERVED, Pool, PoolObserver
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Filter, FilterValue, Retriever, SearchRequest
+from service.retrieval.base import Retriever, SearchRequest
 from service.retrieval.search.snapshot import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
@@ -36,8 +37,6 @@ from service.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from service.retrieval.factory import EmbeddedStores
 
-MAX_STEPS: Final = 20
-MAX_TOP_K: Final = 100
 PROBE: Final = "ready"  # what a check searches for
 # Where a side is on a server, which may be frozen: what each side may take, and all of it. A check
 # must be done within the time that a probe waits for it.
@@ -71,45 +70,25 @@ class Runtime:
     metrics: Metrics
     stores: EmbeddedStores | None = None
 
-    async def prepare(  # noqa: PLR0913 (the fields of a request)
-        self,
-        question: str,
-        *,
-        route: RequestRoute = "auto",
-        loop: RequestLoop = "default",
-        retriever: RetrieverName = "hybrid",
-        collection: str | None = None,
-        filter: Mapping[str, FilterValue | Sequence[FilterValue]] | None = None,
-        top_k: int | None = None,
-        max_steps: int | None = None,
-        timeout_s: float | None = None,
-    ) -> QuestionRequest:
+    async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
         """Check a request against this deployment, before the first byte is sent.
 
         Raises InvalidRequest, LoopUnavailable or NotFound.
         """
-        if route == "direct" and loop != "default":
+        if asked.route == "direct" and asked.loop != "default":
             raise InvalidRequest(
-                f"route 'direct' runs no loop; remove loop {loop!r}, or choose another route"
+                f"route 'direct' runs no loop; remove loop {asked.loop!r}, or choose another route"
             )
-        if route != "direct":
-            check_loop(resolve_loop("single", loop), self.roles, self.settings)
-        wanted = _filter(filter or {})
-        resolved = await self.retriever.check_request(collection, wanted)
-        return QuestionRequest(
-            question=question,
-            route=route,
-            loop=loop,
-            retriever=retriever,
-            collection=resolved,
-            filter=wanted,
-            top_k=top_k,
-            max_steps=max_steps,
-            timeout_s=timeout_s or self.settings.limits.timeout_s,
-        )
+        if asked.route != "direct":
+            check_loop(resolve_loop("single", asked.loop), self.roles, self.settings)
+        resolved = {
+            "collection": await self.retriever.check_request(asked.collection, asked.filter or {}),
+            "timeout_s": asked.timeout_s or self.settings.limits.timeout_s,
+        }
+        return PreparedRequest(**dict(asked) | resolved)
 
     def ask(
-        self, request: QuestionRequest, *, answer_id: str | None = None, queued_s: float = 0.0
+        self, request: PreparedRequest, *, answer_id: str | None = None, queued_s: float = 0.0
     ) -> AsyncIterator[BaseEvent]:
         """Iterate over the events of one prepared question. Closing the iterator, or cancelling the
         task that awaits it, cancels the question."""
@@ -117,7 +96,7 @@ class Runtime:
 
     async def answer(
         self,
-        request: QuestionRequest,
+        request: PreparedRequest,
         emit: Emit,
         *,
         answer_id: str | None = None,
@@ -144,7 +123,7 @@ class Runtime:
             async with SnapshotRetriever(self.retriever, self.stores.collections.hold) as held:
                 yield held
 
-    def _inquiry(self, request: QuestionRequest, answer_id: str, retriever: Retriever) -> Inquiry:
+    def _inquiry(self, request: PreparedRequest, answer_id: str, retriever: Retriever) -> Inquiry:
         own = self.settings.limits
         limits = Limits(
             timeout_s=request.timeout_s,
@@ -337,13 +316,6 @@ def _describe_router(settings: Settings, revelator: Role) -> str:
 def _describe(role: Role) -> str:
     model = role.model or "the engine's own model"
     return f"engine {role.generator.name}, {model}, {role.templates.folder.name} prompts"
-
-
-def _filter(given: Mapping[str, FilterValue | Sequence[FilterValue]]) -> Filter:
-    return {
-        name: tuple(value) if isinstance(value, list | tuple) else (value,)  # type: ignore[misc]
-        for name, value in given.items()
-    }
 
 
 def _check_role(role: Role) -> Check | None:

@@ -33,42 +33,19 @@ from service.answer.events import (
     TokenRole,
     Withdraw,
 )
+from service.answer.request import PreparedRequest
 from service.core.concurrency import closing, deadline
-from service.core.domain import (
-    CallUsage,
-    Flag,
-    RequestLoop,
-    RequestRoute,
-    RetrieverName,
-    RoleName,
-    StepKind,
-    StoppedBy,
-)
+from service.core.domain import CallUsage, Flag, RoleName, StepKind, StoppedBy
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
 from service.engines.reasoning import ThinkFilter, strip_thinking
 from service.engines.signals import ScoreRequest, SignalRequest
-from service.retrieval.base import Filter, QueryShape, Retriever, SearchRequest, SearchResult
+from service.retrieval.base import QueryShape, Retriever, SearchRequest, SearchResult
 
 T = TypeVar("T")
 Emit = Callable[[BaseEvent], Awaitable[None]]
 
 SEARCH_SHARE = 0.8  # of the step's time: a backend that hangs is out while there is time to answer
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionRequest:
-    """A validated request. Absent values are resolved where they are used."""
-
-    question: str
-    route: RequestRoute = "auto"
-    loop: RequestLoop = "default"
-    retriever: RetrieverName = "hybrid"
-    collection: str = "sample"
-    filter: Filter = field(default_factory=dict)
-    top_k: int | None = None
-    max_steps: int | None = None
-    timeout_s: float = 60.0
 
 
 async def discard(event: BaseEvent) -> None:
@@ -80,7 +57,7 @@ class Inquiry:
     """A question in progress. `emit` receives its events in order; it may wait for the reader."""
 
     id: str
-    request: QuestionRequest
+    request: PreparedRequest
     budget: Budget
     roles: Roles
     retriever: Retriever
@@ -361,8 +338,8 @@ class OpenStep:
         budget.start_retrieval()
         await self.emit(QueryIssued(query=query, retriever=request.retriever))
         search = SearchRequest(
-            query, top_k, request.collection, request.retriever, request.filter, exclude, shape,
-            within_s=SEARCH_SHARE * budget.step_remaining_s,
+            query, top_k, request.collection, request.retriever, request.filter or {}, exclude,
+            shape, within_s=SEARCH_SHARE * budget.step_remaining_s,
         )  # fmt: skip
         with self.inquiry.retrieval_time, deadline(budget.step_remaining_s):
             return await self.inquiry.retriever.search(search)

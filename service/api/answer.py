@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from service.answer.events import BaseEvent, Judgement
-from service.answer.inquiry import QuestionRequest
+from service.answer.request import AnswerRequest, PreparedRequest, parse_request
 from service.api.asking import Answering, open_answering
 from service.api.bodies import JSON, read_json
 from service.api.problems import (
@@ -24,9 +26,9 @@ from service.api.problems import (
     documented,
     problem_response,
 )
-from service.api.schemas import AnswerQuery, AnswerRequest, parse_request
 from service.api.security import require_key
 from service.core.domain import Answer, Problem
+from service.core.errors import InvalidRequest
 from service.runtime import Runtime
 from service.strategies.pipeline import collect
 
@@ -43,6 +45,26 @@ BODY: Final[dict[str, Any]] = {
 }
 
 router = APIRouter(tags=["answer"], dependencies=[Depends(require_key)])
+
+
+class AnswerQuery(AnswerRequest):
+    """The request as query parameters, for EventSource. `filter` is JSON text."""
+
+    model_config = ConfigDict(strict=False)
+
+    filter: str | None = Field(  # type: ignore[assignment]  # a query parameter is no object
+        None, description="JSON object with a value, or a list of values, per field."
+    )
+
+    def request(self) -> AnswerRequest:
+        """Return the request. Raises InvalidRequest if `filter` is not a JSON object of values."""
+        values = self.model_dump()
+        if self.filter is not None:
+            try:
+                values["filter"] = orjson.loads(self.filter)
+            except orjson.JSONDecodeError:
+                raise InvalidRequest("filter: not valid JSON; send a JSON object as text") from None
+        return parse_request(values)
 
 
 async def body_request(request: Request) -> AnswerRequest:
@@ -72,10 +94,10 @@ async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest
     return query.request()
 
 
-async def prepare(request: Request, asked: AnswerRequest) -> QuestionRequest:
+async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     """Prepare the question. Raises InvalidRequest, LoopUnavailable or NotFound."""
     runtime: Runtime = request.app.state.runtime
-    return await runtime.prepare(**asked.arguments())
+    return await runtime.prepare(asked)
 
 
 async def answering_of_body(request: Request) -> AsyncIterator[Answering]:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 from fastapi import Request
 
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
-from service.answer.inquiry import QuestionRequest
+from service.answer.request import PreparedRequest
 from service.api.draining import DETAIL, Drain
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
@@ -44,7 +44,7 @@ class Answering:
     """
 
     def __init__(
-        self, runtime: Runtime, question: QuestionRequest, request: Request, only_end: bool = False
+        self, runtime: Runtime, question: PreparedRequest, request: Request, only_end: bool = False
     ) -> None:
         self._runtime = runtime
         self._question = question
@@ -134,7 +134,7 @@ class Answering:
 
 @asynccontextmanager
 async def open_answering(
-    request: Request, question: QuestionRequest, *, only_end: bool = False
+    request: Request, question: PreparedRequest, *, only_end: bool = False
 ) -> AsyncIterator[Answering]:
     """Admit a prepared question and start answering it. Leaving the context cancels it.
 

@@ -16,9 +16,9 @@ from starlette.responses import Response
 from service.api.bodies import JSON, NDJSON, content_type, read_json, read_lines
 from service.api.draining import DETAIL, Drain
 from service.api.problems import RequestTimeout, documented
-from service.api.schemas import parse
 from service.api.security import require_key
 from service.core.errors import Draining, NotFound
+from service.core.validation import parse
 from service.retrieval.ingest.documents import BadDocument, Document, parse_document
 from service.runtime import Runtime
 

@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.answer.events import BaseEvent, Event, Judgement
+from service.answer.request import AnswerRequest
 from service.api.bodies import JSON
 from service.api.documents import CollectionRequest, DocumentBatch
-from service.api.schemas import AnswerRequest
 from service.core.domain import Problem
 
 REF: Final = "#/components/schemas/{model}"

@@ -22,20 +22,19 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.core.domain import Problem
 from service.core.errors import InvalidRequest, NotFound, RevelatorError
+from service.core.validation import explain
 from service.strategies.pipeline import problem_of
 
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 REQUEST_ID: Final = "X-Request-ID"
-SHOWN_ERRORS: Final = 5
 RETRY_AFTER_S: Final = 5
 
 
@@ -147,24 +146,6 @@ async def answer_gone(request: Request, _: Exception) -> Response:
 
 async def answer_reconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT)
-
-
-def explain(errors: list[Any]) -> str:
-    """Return Pydantic's errors as one sentence, without the values sent by the client."""
-    lines = [f"{_place(error['loc'])}{error['msg']}" for error in errors[:SHOWN_ERRORS]]
-    if len(errors) > SHOWN_ERRORS:
-        lines.append(f"and {len(errors) - SHOWN_ERRORS} more")
-    return "; ".join(lines)
-
-
-def explain_model(error: ValidationError) -> str:
-    """As `explain`, for errors of a model's own validation."""
-    return explain(error.errors(include_url=False, include_context=False, include_input=False))
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    parts = [str(part)[:80] for part in location if part not in ("body", "query", "path")]
-    return f"{'.'.join(parts)}: " if parts else ""
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

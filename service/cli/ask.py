@@ -47,12 +47,12 @@ async def ask_in_terminal(
 
 async def in_process(settings: Settings, fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
     """Open the runtime in this process, ask, and close it."""
-    from service.api.schemas import parse_request  # noqa: PLC0415
+    from service.answer.request import parse_request  # noqa: PLC0415
     from service.runtime import open_runtime  # noqa: PLC0415
 
     request = parse_request(dict(fields))
     async with open_runtime(settings) as runtime:
-        prepared = await runtime.prepare(**request.arguments())
+        prepared = await runtime.prepare(request)
         async with closing(runtime.ask(prepared)) as events:
             async for event in events:
                 yield event

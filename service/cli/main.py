@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from service import __version__
+from service.answer.request import AnswerRequest
 from service.cli.collections import collections
 from service.cli.options import Config, Data, Url, fail, run, settings_from
 from service.cli.synthesis import synthesize
@@ -34,19 +35,27 @@ QuestionFile = Annotated[
         help="JSONL file with `question`, and `answer` or `answers`, in each row.",
     ),
 ]
-Collection = Annotated[
-    str | None,
-    typer.Option(help="Collection to search. Default: `default` if it exists, else `sample`."),
-]
+
+
+def _field(name: str) -> Any:
+    """The option of a request's field, with its description as help."""
+    return typer.Option(help=AnswerRequest.model_fields[name].description)
+
+
+Collection = Annotated[str | None, _field("collection")]
 RouteOption = Annotated[str, typer.Option(help="Route: auto, direct, single, compound or complex.")]
 LoopOption = Annotated[
     str, typer.Option(help="Loop for complex questions: default, or the name of a loop.")
 ]
 RetrieverOption = Annotated[str, typer.Option(help="Retriever: hybrid, bm25 or dense.")]
-TopK = Annotated[
-    int | None, typer.Option(help="Number of passages that the reader sees per retrieval.")
-]
-MaxSteps = Annotated[int | None, typer.Option(help="Maximum number of steps of a loop.")]
+TopK = Annotated[int | None, _field("top_k")]
+MaxSteps = Annotated[int | None, _field("max_steps")]
+Timeout = Annotated[float | None, _field("timeout_s")]
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return the fields of a request that were given."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _version(wanted: bool) -> None:
@@ -110,9 +119,7 @@ def ask(
     retriever: RetrieverOption = "hybrid",
     top_k: TopK = None,
     max_steps: MaxSteps = None,
-    timeout_s: Annotated[
-        float | None, typer.Option(help="Time limit for the answer, in seconds.")
-    ] = None,
+    timeout_s: Timeout = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print only the answer's JSON body.")
     ] = False,
@@ -123,18 +130,11 @@ def ask(
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
-    fields = {
-        "question": question,
-        "collection": collection,
-        "route": route,
-        "loop": loop,
-        "retriever": retriever,
-        "top_k": top_k,
-        "max_steps": max_steps,
-        "timeout_s": timeout_s,
-    }
-    given = {name: value for name, value in fields.items() if value is not None}
-    code = run(lambda: ask_in_terminal(settings, given, url=url, as_json=as_json))
+    fields = _given(
+        question=question, collection=collection, route=route, loop=loop, retriever=retriever,
+        top_k=top_k, max_steps=max_steps, timeout_s=timeout_s,
+    )  # fmt: skip
+    code = run(lambda: ask_in_terminal(settings, fields, url=url, as_json=as_json))
     raise typer.Exit(code)
 
 
@@ -218,14 +218,10 @@ def evaluate(
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
-    fields = {
-        "collection": collection,
-        "route": route,
-        "loop": loop,
-        "retriever": retriever,
-        "top_k": top_k,
-        "max_steps": max_steps,
-    }
+    fields = _given(
+        collection=collection, route=route, loop=loop, retriever=retriever, top_k=top_k,
+        max_steps=max_steps,
+    )  # fmt: skip
     code = run(
         lambda: evaluate_file(settings, file, fields, limit=limit, concurrency=concurrency, out=out)
     )
@@ -259,7 +255,7 @@ def tune(
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
-    fields = {"collection": collection, "route": "single", "retriever": retriever, "top_k": top_k}
+    fields = _given(collection=collection, route="single", retriever=retriever, top_k=top_k)
     tried = threshold or THRESHOLDS
     work = partial(tune_dragin, settings, file, fields, thresholds=tried, limit=limit)
     raise typer.Exit(run(lambda: work(concurrency=concurrency)))

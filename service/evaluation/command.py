@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import anyio.to_thread
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from service.answer.request import parse_request
 from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
@@ -32,7 +33,7 @@ class EvaluateOptions:
     """`out` is the JSONL file for the rows. `limit` is the number of questions to ask, from the
     first."""
 
-    plan: Plan = field(default_factory=Plan)
+    plan: Plan
     out: Path | None = None
     limit: int | None = None
 
@@ -46,30 +47,28 @@ async def evaluate_file(
     concurrency: int = 4,
     out: Path | None = None,
 ) -> int:
-    """Evaluate in this process; `fields` are arguments of `Runtime.prepare`. Returns the exit code
+    """Evaluate in this process; `fields` are those of a request. Returns the exit code
     of `run_evaluate`. An invalid file is reported before anything is opened."""
     screen = Console()
     questions = await read_questions(file, limit, screen)
     if questions is None:
         return BAD_INPUT
     async with open_runtime(settings) as runtime:
-        request = await runtime.prepare(questions[0].question, **fields)
+        asked = parse_request({**fields, "question": questions[0].question})
+        request = await runtime.prepare(asked)
         options = EvaluateOptions(Plan(request, concurrency), out, limit)
         return await _evaluate(questions, runtime.ask, options, screen)
 
 
-async def run_evaluate(
-    file: Path, ask: Ask, options: EvaluateOptions | None = None, console: Console | None = None
-) -> int:
+async def run_evaluate(file: Path, ask: Ask, options: EvaluateOptions, console: Console) -> int:
     """Evaluate a dataset file and return the exit code.
 
     0: every question was answered or declined. 1: some questions failed; they are in the rows and
     in the means. 2: the file cannot be evaluated (nothing was asked), or the rows cannot be
     written.
     """
-    how, screen = options or EvaluateOptions(), console or Console()
-    questions = await read_questions(file, how.limit, screen)
-    return BAD_INPUT if questions is None else await _evaluate(questions, ask, how, screen)
+    questions = await read_questions(file, options.limit, console)
+    return BAD_INPUT if questions is None else await _evaluate(questions, ask, options, console)
 
 
 async def read_questions(

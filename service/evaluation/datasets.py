@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from service.answer.request import LONGEST_QUESTION
 from service.core.domain import RouteName
 
 JOINT: Final = " && "
-MOST_CHARACTERS: Final = 4_000
 _MOST_PROBLEMS: Final = 20
 _ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(RouteName)}
 
@@ -113,8 +113,8 @@ def _question(row: Mapping[str, Any]) -> str:
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
         raise ValueError("`question` is missing, empty or not a string")
-    if len(question) > MOST_CHARACTERS:
-        raise ValueError(f"`question` has more than {MOST_CHARACTERS:,} characters")
+    if len(question) > LONGEST_QUESTION:
+        raise ValueError(f"`question` has more than {LONGEST_QUESTION:,} characters")
     return _encodable(question, "question")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from service.answer.events import (
@@ -14,14 +14,14 @@ from service.answer.events import (
     RouteChosen,
     StepEnd,
 )
-from service.answer.inquiry import QuestionRequest
+from service.answer.request import PreparedRequest
 from service.core.concurrency import closing, merge
 from service.core.domain import Answer, CallUsage, LoopName, RouteName, StoppedBy
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import VERSIONS, Outcome, Scoring, count_parts, score
 
-Ask = Callable[[QuestionRequest], AsyncIterator[BaseEvent]]
+Ask = Callable[[PreparedRequest], AsyncIterator[BaseEvent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Plan:
     """How to ask. `request` is shared by all questions; `gold_routes` asks each question by its
     gold route (the papers' oracle), if it has one."""
 
-    request: QuestionRequest = field(default_factory=lambda: QuestionRequest(""))
+    request: PreparedRequest
     concurrency: int = 8
     gold_routes: bool = False
     scoring: Scoring = field(default_factory=Scoring)
@@ -64,16 +64,13 @@ class Row:
         return asdict(self) | {"evaluators": VERSIONS}
 
 
-async def evaluate(
-    questions: Sequence[GoldQuestion], ask: Ask, plan: Plan | None = None
-) -> AsyncIterator[Row]:
+async def evaluate(questions: Sequence[GoldQuestion], ask: Ask, plan: Plan) -> AsyncIterator[Row]:
     """Return one row per question, in order; at most `concurrency` are asked at the same time.
 
     A question that fails for any reason is a row that counts as wrong.
     """
-    how = plan or Plan()
     todo = iter(enumerate(questions))
-    workers = [_work(todo, ask, how) for _ in range(min(max(how.concurrency, 1), len(questions)))]
+    workers = [_work(todo, ask, plan) for _ in range(min(max(plan.concurrency, 1), len(questions)))]
     waiting: dict[int, Row] = {}
     following = 0
     async with closing(merge(workers)) as results:
@@ -118,11 +115,12 @@ class _Seen:
 
 async def ask_one(question: GoldQuestion, ask: Ask, plan: Plan) -> Row:
     """Ask one question and score it."""
-    request = replace(plan.request, question=question.question)
+    changes: dict[str, str] = {"question": question.question}
     if plan.gold_routes and question.route:
         # No loop runs under `direct`, so none may be asked for by name there.
-        loop = "default" if question.route == "direct" else request.loop
-        request = replace(request, route=question.route, loop=loop)
+        loop = "default" if question.route == "direct" else plan.request.loop
+        changes |= {"route": question.route, "loop": loop}
+    request = plan.request.model_copy(update=changes)
     seen, routed = _Seen(), request.route == "auto"
     try:
         async with closing(ask(request)) as events:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from service.answer.request import parse_request
 from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.evaluation.command import BAD_INPUT, DONE, SOME_FAILED, read_questions
@@ -44,7 +45,7 @@ async def tune_dragin(
     limit: int | None = None,
     concurrency: int = 4,
 ) -> int:
-    """Ask the questions of the file once per threshold; `fields` are those of `Runtime.prepare`.
+    """Ask the questions of the file once per threshold; `fields` are those of a request.
 
     Returns the exit code: 0, 1 if questions failed, 2 if the file cannot be read.
     """
@@ -54,7 +55,8 @@ async def tune_dragin(
         return BAD_INPUT
     trials: list[Trial] = []
     async with open_runtime(settings) as runtime:
-        request = await runtime.prepare(questions[0].question, **{**fields, "loop": "dragin"})
+        asked = {**fields, "loop": "dragin", "question": questions[0].question}
+        request = await runtime.prepare(parse_request(asked))
         for threshold in thresholds:
             plan = Plan(request, concurrency)
             trial = await _try(runtime, questions, plan, threshold)

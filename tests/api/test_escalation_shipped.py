@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from service.answer.events import AnswerReady, BaseEvent, RouteChosen, StepEnd
+from service.answer.request import AnswerRequest
 from service.cli.banner import sample_questions
 from service.core.concurrency import closing
 from service.core.settings import Settings
@@ -20,7 +21,7 @@ FILMS = ("director of Once Upon a Time in the West", "Goodbye, Franziska", "Ride
 
 
 async def events_of(runtime: Runtime, question: str) -> list[BaseEvent]:
-    request = await runtime.prepare(question, route="single")
+    request = await runtime.prepare(AnswerRequest(question=question, route="single"))
     async with closing(runtime.ask(request)) as events:
         return [event async for event in events]
 

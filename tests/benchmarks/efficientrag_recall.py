@@ -25,6 +25,7 @@ import anyio
 import orjson
 
 from service.answer.events import AnswerReady
+from service.answer.request import AnswerRequest
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.core.settings.loops import EfficientragSettings
@@ -98,7 +99,13 @@ async def measure(runtime: Runtime, asked: Asked, collection: str) -> Found:
     result = await runtime.retriever.search(request)
     searched = [hit.passage.passage_id for hit in result.passages]
     prepared = await runtime.prepare(
-        asked.question, route="single", loop="efficientrag", collection=collection, timeout_s=300
+        AnswerRequest(
+            question=asked.question,
+            route="single",
+            loop="efficientrag",
+            collection=collection,
+            timeout_s=300,
+        )
     )
     events = [event async for event in runtime.ask(prepared)]
     (ready,) = [event for event in events if isinstance(event, AnswerReady)]

@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import orjson
 
+from service.answer.request import parse_request
 from service.core.concurrency import closing
 from service.core.domain import RequestLoop
 from service.core.errors import LoopUnavailable
@@ -43,17 +43,18 @@ async def rows_of(
     runtime: Runtime, questions: Sequence[GoldQuestion], mode: str
 ) -> list[Row] | str:
     """The rows of one way to ask; or why this deployment cannot ask so."""
-    plan = Plan(concurrency=AT_ONCE, gold_routes=mode in LOOPS)
+    fields = {
+        "question": questions[0].question,
+        "collection": NAME,
+        "loop": mode if mode in LOOPS else "default",
+        "route": "direct" if mode == "direct" else "auto",
+    }
     try:
-        request = await runtime.prepare(
-            questions[0].question,
-            collection=NAME,
-            loop=mode if mode in LOOPS else "default",  # type: ignore[arg-type]
-            route="direct" if mode == "direct" else "auto",
-        )
+        request = await runtime.prepare(parse_request(fields))
     except LoopUnavailable as error:
         return error.detail
-    async with closing(evaluate(questions, runtime.ask, replace(plan, request=request))) as rows:
+    plan = Plan(request, concurrency=AT_ONCE, gold_routes=mode in LOOPS)
+    async with closing(evaluate(questions, runtime.ask, plan)) as rows:
         return [row async for row in rows]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import orjson
 
+from service.answer.request import parse_request
 from service.core.concurrency import gather
 from service.core.domain import Answer
 from service.core.settings import Settings
@@ -51,7 +52,8 @@ async def ask_all(runtime: Runtime, questions: Sequence[str], loop: str) -> tupl
 
     async def lane() -> None:
         for question in left:
-            request = await runtime.prepare(question, route="complex", loop=loop)  # type: ignore[arg-type]
+            asked = parse_request({"question": question, "route": "complex", "loop": loop})
+            request = await runtime.prepare(asked)
             body = await collect(runtime.ask(request))
             assert isinstance(body, Answer), body
             bodies.append(body)

@@ -17,7 +17,7 @@ from typing import Any
 from service.answer.budget import Budget, Limits
 from service.answer.calls import CallObserver, Role, Roles
 from service.answer.events import BaseEvent, StepEnd, StepStart, ThoughtWritten, Trigger
-from service.answer.inquiry import Inquiry, QuestionRequest
+from service.answer.inquiry import Inquiry
 from service.core.domain import Passage, ScoredPassage
 from service.core.settings import Settings
 from service.engines.base import Generator
@@ -26,7 +26,7 @@ from service.retrieval.base import Filter, SearchRequest, SearchResult
 from service.strategies.drafting.chain import join
 from service.strategies.drafting.layout import opening_layout, shown
 from service.strategies.dragin import Dragin
-from tests.support.asking import loop_events
+from tests.support.asking import loop_events, prepared
 
 RECORD = Path(__file__).parent / "dragin_official.json"
 SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
@@ -171,7 +171,7 @@ async def run_ours(
     )
     role = Role("reader", engine, None, templates)
     limits = Limits(timeout_s=3600, max_llm_calls=100_000, max_tokens=10**9)
-    request = QuestionRequest(question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600)
+    request = prepared(question, loop="dragin", top_k=PASSAGES_SHOWN, timeout_s=3600)
     asked = Inquiry(
         id="parity",
         request=request,

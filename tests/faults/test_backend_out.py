@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from service.answer.request import AnswerRequest
 from service.core.domain import Answer
 from service.core.errors import RetrievalFailure
 from service.core.settings import Settings
@@ -49,7 +50,9 @@ class World:
         self.name = name
 
     async def ask(self) -> Answer:
-        request = await self.runtime.prepare(QUESTION, route="single", collection=self.name)
+        request = await self.runtime.prepare(
+            AnswerRequest(question=QUESTION, route="single", collection=self.name)
+        )
         answer = await collect(self.runtime.ask(request))
         assert isinstance(answer, Answer)
         return answer

@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 from service.answer.events import AnswerReady, Failed, Token, Withdraw
+from service.answer.request import AnswerRequest
 from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.engines.pool import limits
@@ -88,7 +89,9 @@ async def ask(runtime: Runtime, number: int, on_token: Callable[[], None]) -> Ou
     """One question, as a watcher of its stream sees it."""
     outcome = Outcome()
     shown = ""
-    request = await runtime.prepare(f"Where was person {number} born?", route="single")
+    request = await runtime.prepare(
+        AnswerRequest(question=f"Where was person {number} born?", route="single")
+    )
     async with closing(runtime.ask(request)) as events:
         async for event in events:
             match event:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from service.answer.events import Token
+from service.answer.request import AnswerRequest
 from service.core.concurrency import closing, gather
 from service.core.domain import Answer, Passage
 from service.core.settings import Settings
@@ -134,7 +135,9 @@ async def test_a_worker_killed_in_mid_question_fails_none(workers: list[Vllm]) -
 
 
 async def _ask(runtime: Runtime, number: int, begun: asyncio.Event) -> Any:
-    request = await runtime.prepare(f"Where is Town {number}?", route="single", loop="autorag")
+    request = await runtime.prepare(
+        AnswerRequest(question=f"Where is Town {number}?", route="single", loop="autorag")
+    )
 
     async def watched() -> Any:
         async with closing(runtime.ask(request)) as events:

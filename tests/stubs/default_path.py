@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 
+from service.answer.request import parse_request
 from tests.support.hiding import HIDDEN, IN_TESTS, hide_packages
 
 ASKED: tuple[dict[str, Any], ...] = (
@@ -38,7 +39,8 @@ async def ask_all(data_dir: str, model: str | None) -> dict[str, Any]:
     async with open_runtime(settings) as runtime:
         failed = [check.detail for check in await runtime.warm() if not check.ok]
         for wanted in ASKED:
-            request = await runtime.prepare("Who directed Laserblast?", timeout_s=250, **wanted)
+            fields = {"question": "Who directed Laserblast?", "timeout_s": 250, **wanted}
+            request = await runtime.prepare(parse_request(fields))
             async with closing(runtime.ask(request)) as events:
                 (body,) = [e.body async for e in events if isinstance(e, AnswerReady)]
             told.append([body.route, body.loop, body.degraded, body.usage.retrievals])

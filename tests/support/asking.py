@@ -8,7 +8,8 @@ from typing import Any
 from service.answer.budget import Budget, Limits
 from service.answer.calls import Role, Roles
 from service.answer.events import AnswerReady, BaseEvent, Failed, Stop, TokenRole
-from service.answer.inquiry import Emit, Inquiry, QuestionRequest, Scope
+from service.answer.inquiry import Emit, Inquiry, Scope
+from service.answer.request import PreparedRequest
 from service.core.channel import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
@@ -51,6 +52,13 @@ class ScriptedRetriever:
         return None
 
 
+def prepared(question: str = "Q?", **fields: Any) -> PreparedRequest:
+    """A request over the collection `sample`, if the fields say nothing else."""
+    return PreparedRequest.model_validate(
+        {"question": question, "collection": "sample", "timeout_s": 60.0} | fields
+    )
+
+
 def inquiry(
     engine: Generator,
     retriever: ScriptedRetriever,
@@ -65,7 +73,7 @@ def inquiry(
     templates = TemplateSet(prompts)
     return Inquiry(
         id="a1",
-        request=QuestionRequest(question, **request),
+        request=prepared(question, **request),
         budget=Budget(limits or Limits()),
         roles=Roles(
             revelator=Role("revelator", engine, None, templates),

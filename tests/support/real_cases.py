@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.answer.events import AnswerReady, Failed
+from service.answer.request import parse_request
 from service.core.concurrency import closing, gather
 from service.core.domain import LoopName, Problem, RouteName
 from service.core.errors import RevelatorError
@@ -108,7 +109,8 @@ async def ask_all(
 
 async def ask(runtime: Runtime, case: Case, **fields: Any) -> Told | Problem | RevelatorError:
     try:
-        request = await runtime.prepare(case.question, **dict(case.fields), **fields)
+        asked = {"question": case.question, **case.fields, **fields}
+        request = await runtime.prepare(parse_request(asked))
     except RevelatorError as error:
         return error
     async with closing(runtime.ask(request)) as stream:

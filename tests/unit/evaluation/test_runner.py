@@ -23,7 +23,7 @@ from service.answer.events import (
     StepEnd,
     StepStart,
 )
-from service.answer.inquiry import QuestionRequest
+from service.answer.request import PreparedRequest
 from service.core.errors import EngineFailure
 from service.core.settings import Settings
 from service.engines.scripted import ScriptedGenerator, ScriptStep
@@ -33,7 +33,7 @@ from service.evaluation.report import mean, summarise
 from service.evaluation.runner import Ask, Plan, Row, evaluate
 from service.runtime import open_runtime
 from service.strategies.pipeline import answer_stream
-from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
 
 ROME = passage("rome", "Rome is the capital of Italy.")
 
@@ -42,7 +42,7 @@ def asking(script: dict[str, Any], most: list[int] | None = None) -> Ask:
     """The real stream over a scripted reader: `closed_book` and `single` questions."""
     running = [0]
 
-    async def ask(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
+    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
         running[0] += 1
         if most is not None:
             most.append(running[0])
@@ -69,7 +69,7 @@ def gold(number: int, answer: str, **more: Any) -> GoldQuestion:
     return GoldQuestion(f"q{number}", f"Question {number}?", (answer,), **more)
 
 
-SINGLE = Plan(QuestionRequest("", route="single"))
+SINGLE = Plan(prepared(route="single"))
 
 
 async def rows_of(questions: list[GoldQuestion], ask: Ask, plan: Plan = SINGLE) -> list[Row]:
@@ -96,13 +96,13 @@ async def test_rows_come_in_the_order_of_the_questions_and_concurrency_is_bounde
     most: list[int] = []
     script = {f"Question {n}?": str(n) for n in range(20)}
 
-    async def ask(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
+    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
         await anyio.sleep(0.02 if request.question == "Question 0?" else 0)
         async for event in asking(script, most)(request):
             await anyio.lowlevel.checkpoint()
             yield event
 
-    plan = Plan(QuestionRequest("", route="single"), concurrency=3)
+    plan = Plan(prepared(route="single"), concurrency=3)
     rows = await rows_of([gold(n, str(n)) for n in range(20)], ask, plan)
     assert [row.id for row in rows] == [f"q{n}" for n in range(20)]
     assert all(row.scores["em"] == 1 for row in rows)
@@ -121,7 +121,7 @@ async def test_a_failed_question_is_a_row_counted_wrong() -> None:
     assert (summary.rows, summary.failed, summary.means["em"]) == (2, 1, 0.5)
 
 
-async def _cut_short(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
+async def _cut_short(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
     yield Start(id="a", question=request.question)
     yield RouteChosen(route="complex", loop="autorag", by="model")
     yield StepStart(step="1", kind="retrieve")
@@ -130,12 +130,12 @@ async def _cut_short(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
     yield Done()
 
 
-async def _raises(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
+async def _raises(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
     yield Start(id="a", question=request.question)
     raise ZeroDivisionError("a bug")
 
 
-async def _refuses(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
+async def _refuses(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
     raise EngineFailure("never started")
     yield Done()
 
@@ -159,7 +159,7 @@ async def test_whatever_goes_wrong_is_a_row(ask: Ask, error: str) -> None:
 @pytest.mark.anyio
 async def test_the_route_is_scored_where_the_service_chose_it() -> None:
     questions = [gold(1, "x", route="complex"), gold(2, "x", route="single"), gold(3, "x")]
-    free = await rows_of(questions, _cut_short, Plan())
+    free = await rows_of(questions, _cut_short, Plan(prepared()))
     assert [row.scores["route_accuracy"] for row in free] == [1, 0, None]
     named = await rows_of(questions, _cut_short)
     assert [row.scores["route_accuracy"] for row in named] == [None, None, None]
@@ -167,7 +167,7 @@ async def test_the_route_is_scored_where_the_service_chose_it() -> None:
 
 @pytest.mark.anyio
 async def test_an_abstention_is_no_failure_and_counts_as_unanswered() -> None:
-    async def ask(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
+    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
         asked = inquiry(ScriptedGenerator(), ScriptedRetriever({}), "Q?", route="single")
         async for event in answer_stream(asked):
             yield event
@@ -181,12 +181,12 @@ async def test_an_abstention_is_no_failure_and_counts_as_unanswered() -> None:
 async def test_gold_routes_are_asked_for_where_there_are_any() -> None:
     asked: list[tuple[str, str]] = []
 
-    async def ask(request: QuestionRequest) -> AsyncIterator[BaseEvent]:
+    async def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
         asked.append((request.route, request.loop))
         yield Done()
 
     questions = [gold(1, "x", route="complex"), gold(2, "x", route="direct"), gold(3, "x")]
-    plan = Plan(QuestionRequest("", loop="autorag"), concurrency=1, gold_routes=True)
+    plan = Plan(prepared(loop="autorag"), concurrency=1, gold_routes=True)
     await rows_of(questions, ask, plan)
     assert asked == [("complex", "autorag"), ("direct", "default"), ("auto", "autorag")]
 

@@ -1,0 +1,93 @@
+"""A question and how to answer it: the only place that declares these fields.
+
+Values of the wrong type are never converted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from service.core.domain import RequestLoop, RequestRoute, RetrieverName
+from service.core.validation import parse
+
+LONGEST_QUESTION: Final = 4_000  # characters
+LONGEST_TIMEOUT_S: Final = 300
+MAX_STEPS: Final = 20
+MAX_TOP_K: Final = 100
+
+FilterScalar = str | int | Annotated[float, Field(allow_inf_nan=False)] | bool
+FilterInput = FilterScalar | Annotated[list[FilterScalar], Field(min_length=1)]
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the question is blank")
+    return text
+
+
+def _alternatives(value: object) -> tuple[object, ...]:
+    if isinstance(value, list | tuple):
+        if not value:
+            raise ValueError("the list is empty")
+        return tuple(value)
+    return (value,)
+
+
+Question = Annotated[
+    str, Field(min_length=1, max_length=LONGEST_QUESTION), AfterValidator(_not_blank)
+]
+FilterValues = Annotated[
+    tuple[FilterScalar, ...],
+    BeforeValidator(_alternatives, json_schema_input_type=FilterInput),
+]
+
+
+class AnswerRequest(BaseModel):
+    """A question and how to answer it. Only `question` is required."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    question: Question
+    route: RequestRoute = "auto"
+    loop: RequestLoop = "default"
+    retriever: RetrieverName = "hybrid"
+    collection: str | None = Field(
+        None,
+        max_length=200,
+        description="Collection to search. Default: `default` if it exists, else `sample`.",
+    )
+    filter: dict[str, FilterValues] | None = Field(
+        None,
+        description="Filter by passage metadata: a value per field, or a list of which one "
+        "must match.",
+    )
+    top_k: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_TOP_K,
+        description="Number of passages that the reader sees per retrieval.",
+    )
+    max_steps: int | None = Field(
+        None, ge=1, le=MAX_STEPS, description="Maximum number of steps of the loop."
+    )
+    timeout_s: float | None = Field(
+        None,
+        gt=0,
+        le=LONGEST_TIMEOUT_S,
+        allow_inf_nan=False,
+        description="Time limit in seconds. Default: `limits.timeout_s` of the settings.",
+    )
+
+
+class PreparedRequest(AnswerRequest):
+    """A request that this deployment can answer; the collection and the time limit are resolved."""
+
+    collection: str
+    timeout_s: float
+
+
+def parse_request(fields: object) -> AnswerRequest:
+    """Parse a request. Raises InvalidRequest, which names each wrong field but no values."""
+    return parse(AnswerRequest, fields)

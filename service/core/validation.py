@@ -1,0 +1,38 @@
+"""Validates decoded JSON against models, with errors that name the fields but not their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from service.core.errors import InvalidRequest
+
+M = TypeVar("M", bound=BaseModel)
+
+SHOWN_ERRORS: Final = 5
+
+
+def parse(model: type[M], body: object) -> M:
+    """Validate a decoded JSON body. Raises InvalidRequest, which names each wrong field."""
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise InvalidRequest(explain(found)) from None
+
+
+def explain(errors: Sequence[Any]) -> str:
+    """Return Pydantic's errors as one sentence, without the values sent by the client."""
+    lines = [f"{_place(error['loc'])}{error['msg']}" for error in errors[:SHOWN_ERRORS]]
+    if len(errors) > SHOWN_ERRORS:
+        lines.append(f"and {len(errors) - SHOWN_ERRORS} more")
+    return "; ".join(lines)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    parts = [str(part)[:80] for part in location if part not in ("body", "query", "path")]
+    return f"{'.'.join(parts)}: " if parts else ""
