@@ -25,6 +25,10 @@ from service.text.grounding import is_yes_no, support
 
 # A merged answer may say of a part that nothing was found; that needs no support.
 _DECLINED_PART: Final = re.compile(rf"(,| and|;)?\s*\b{NO_ANSWER}\b", re.IGNORECASE)
+# Loops whose retrievals answer the question; the others leave the model's reasoning there.
+ANSWERING: Final[frozenset[LoopName | None]] = frozenset(
+    [None, "anrag", "one_retrieval", "entropy_gate"]
+)
 UNFOUNDED: Final[frozenset[Flag]] = frozenset(["unsupported", "closed_book"])
 
 
@@ -167,10 +171,9 @@ class Steps:
         }
 
     def _claims(self, step: StepState) -> bool:
-        """Whether the step's answer answers its question; the loops that let the model reason
-        leave that reasoning as the answer of a retrieval."""
+        """Whether the step's answer answers its question."""
         if step.kind == "retrieve":
-            return bool(step.answer_tokens) or self.loop in (None, "anrag")
+            return bool(step.answer_tokens) or self.loop in ANSWERING
         return step.kind in ("answer", "merge")
 
     def _within(self, step: StepState) -> list[StepState]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from service.answer.events import (
     BaseEvent,
@@ -21,6 +22,8 @@ from service.answer.events import (
 )
 from service.answer.evidence import Steps, StepState
 from service.core.domain import Answer, CallUsage, LoopName, RouteName, Timing, Usage
+
+FROM_MEMORY: Final[frozenset[LoopName]] = frozenset(["no_retrieval", "entropy_gate"])
 
 
 class Fold:
@@ -94,6 +97,15 @@ class Fold:
     def without_evidence(self) -> bool:
         """Whether some step found no relevant passage, or no answer in those it read."""
         return any({"no_evidence", "declined"} & set(step.flags) for step in self._steps.values())
+
+    @property
+    def from_memory(self) -> bool:
+        """Whether the answer was to come from the model's own knowledge, by the route, or by a loop
+        that searched nothing because that is its way to answer."""
+        if self.route == "direct":
+            return True
+        searched = any(step.queries for step in self._steps.values())
+        return self.loop in FROM_MEMORY and not searched
 
     @property
     def kept_nothing(self) -> bool:

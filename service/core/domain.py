@@ -11,10 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 RouteName = Literal["direct", "single", "compound", "complex"]
 RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
-LoopName = Literal["none", "anrag", "autorag", "dragin", "efficientrag"]
+LoopName = Literal[
+    "none", "anrag", "autorag", "dragin", "efficientrag",
+    "no_retrieval", "one_retrieval", "entropy_gate",
+]  # fmt: skip
 RequestLoop = Literal[
     "default", "anrag", "autorag", "dragin", "efficientrag",
-    "flare", "fixed_length", "fixed_sentence", "entropy_gate", "ircot", "iter_retgen", "self_ask",
+    "no_retrieval", "one_retrieval", "entropy_gate",
 ]  # fmt: skip
 RetrieverName = Literal["hybrid", "bm25", "dense"]
 StepKind = Literal["route", "decompose", "ending", "retrieve", "merge", "answer"]

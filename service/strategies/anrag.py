@@ -40,19 +40,24 @@ class Anrag:
         return Outcome(step.answer, step.stopped_by)
 
 
-async def retrieve_and_answer(step: OpenStep, question: str, as_role: TokenRole) -> None:
+async def retrieve_and_answer(
+    step: OpenStep, question: str, as_role: TokenRole, *, judged: bool = True
+) -> None:
     """Run one ANRAG cycle in an open step. The answer, or None, is left in `step.answer`, and the
-    limit of the question that was reached, if any, in `step.stopped_by`."""
+    limit of the question that was reached, if any, in `step.stopped_by`.
+
+    Without `judged`, only the passages for the reader are fetched, and all of them are shown to it.
+    """
     settings = step.inquiry.settings.hanrag
     reader = step.inquiry.roles.reader.generator.capabilities
     top_k = step.inquiry.request.top_k or reader.passages or TOP_K
     try:
-        result = await step.search(question, max(settings.fetch_k, top_k))
+        result = await step.search(question, max(settings.fetch_k, top_k) if judged else top_k)
     except LimitReached as limit:
         step.stopped_by = limit.stopped_by
         return
     count = len(result.passages)
-    if "relevance" in settings.skip:
+    if not judged or "relevance" in settings.skip:
         choices = keep_first(count, top_k, NOT_JUDGED)
         await step.show_passages(result, *zip(*choices, strict=True) if choices else ((), ()))
     else:

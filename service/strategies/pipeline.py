@@ -131,6 +131,8 @@ async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
     budget, question = scope.inquiry.budget, scope.inquiry.question
     if fold.steps.final is not None or not budget.may_answer:
         return outcome
+    if fold.loop == "no_retrieval":
+        return outcome
     kept, stopped_by = fold.steps.kept, outcome.stopped_by
     if kept and stopped_by in ("deadline", "budget"):
         return await answer_from(scope, question, kept, stopped_by)
@@ -157,7 +159,7 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
 def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
     """Whether the settings withhold the answer that a step reached."""
     settings = inquiry.settings.answers
-    if fold.route == "direct":
+    if fold.from_memory:
         return False
     if fold.kept_nothing and inquiry.abstains:
         return True
@@ -227,7 +229,7 @@ def resolve_loop(route: RouteName, loop: RequestLoop) -> LoopName:
     """Return the loop that a route runs: none for `direct`, ANRAG by default."""
     if route == "direct":
         return "none"
-    return "anrag" if loop == "default" else loop  # type: ignore[return-value]
+    return "anrag" if loop == "default" else loop
 
 
 def _timing(inquiry: Inquiry, queued_s: float) -> Timing:

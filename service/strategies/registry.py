@@ -15,26 +15,26 @@ from service.strategies.compound import handle_compound
 from service.strategies.direct import handle_direct
 from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
+from service.strategies.entropy_gate import EntropyGate
+from service.strategies.no_retrieval import NoRetrieval
+from service.strategies.one_retrieval import OneRetrieval
 from service.strategies.single import handle_single
 
-LOOPS: dict[str, Loop] = {
-    loop.name: loop for loop in (Anrag(), Autorag(), Dragin(), EfficientRag())
-}
-
-
-def get_loop(name: LoopName) -> Loop:
-    """Return the loop with this name. Raises LoopUnavailable, which says what is missing."""
-    if name not in LOOPS:
-        built = ", ".join(sorted(LOOPS))
-        raise LoopUnavailable(
-            f"the loop {name!r} is not implemented in this version; available: {built}"
-        )
-    return LOOPS[name]
+_ALL: tuple[Loop, ...] = (
+    Anrag(),
+    Autorag(),
+    Dragin(),
+    EfficientRag(),
+    NoRetrieval(),
+    OneRetrieval(),
+    EntropyGate(),
+)
+LOOPS: dict[str, Loop] = {loop.name: loop for loop in _ALL}
 
 
 def check_loop(name: LoopName, roles: Roles, settings: Settings) -> None:
     """Raise LoopUnavailable if this deployment cannot run the loop."""
-    loop = get_loop(name)
+    loop = LOOPS[name]
     if isinstance(loop, Demanding) and (lacking := loop.missing(roles, settings)):
         raise LoopUnavailable(f"the loop {name!r} cannot run in this deployment: {lacking}")
 
@@ -45,9 +45,9 @@ async def handle(scope: Scope, route: RouteName, loop: LoopName) -> Outcome:
     if route == "direct":
         return await handle_direct(scope, question)
     if route == "compound":
-        return await handle_compound(scope, question, get_loop(loop))
+        return await handle_compound(scope, question, LOOPS[loop])
     if route == "complex" and loop == "anrag":
         return await handle_complex(scope, question)
     if route == "single" and loop == "anrag":
         return await handle_single(scope, question)
-    return await get_loop(loop).run(scope, question, "answer")
+    return await LOOPS[loop].run(scope, question, "answer")

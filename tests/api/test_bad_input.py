@@ -29,7 +29,6 @@ BODIES: dict[str, tuple[Any, int, str, str]] = {
     "unknown field": ({"question": "q", "colour": 1}, 422, "invalid-request", "colour"),
     "unknown route": ({"question": "q", "route": "fast"}, 422, "invalid-request", "route"),
     "unknown loop": ({"question": "q", "loop": "magic"}, 422, "invalid-request", "loop"),
-    "loop not built": ({"question": "q", "loop": "ircot"}, 422, "loop-unavailable", "ircot"),
     "loop under direct": (
         {"question": "q", "route": "direct", "loop": "anrag"}, 422, "invalid-request", "direct",
     ),
@@ -87,7 +86,7 @@ QUERIES: dict[str, tuple[str, int, str]] = {
     "filter no JSON": ("question=q&filter=year", 422, "invalid-request"),
     "filter no object": ("question=q&filter=3", 422, "invalid-request"),
     "bad UTF-8": ("question=%ff%fe", 400, "malformed-request"),
-    "loop not built": ("question=q&loop=ircot", 422, "loop-unavailable"),
+    "unknown loop": ("question=q&loop=magic", 422, "invalid-request"),
     "unknown collection": ("question=q&collection=nope", 404, "not-found"),
     "endless timeout": ("question=q&timeout_s=inf", 422, "invalid-request"),
 }

@@ -6,6 +6,7 @@ from service.core.settings.engines import EngineSettings, RoleSettings, RolesSet
 from service.core.settings.loading import Settings, load_settings
 from service.core.settings.loops import (
     AutoragSettings,
+    BaselinesSettings,
     DraginSettings,
     EfficientragSettings,
     HanragSettings,
@@ -18,6 +19,7 @@ from service.core.settings.server import AnswerSettings, LimitSettings, ServerSe
 __all__ = [
     "AnswerSettings",
     "AutoragSettings",
+    "BaselinesSettings",
     "DraginSettings",
     "EfficientragSettings",
     "EmbeddingSettings",

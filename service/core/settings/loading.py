@@ -23,6 +23,7 @@ from service.core.settings.base import Section
 from service.core.settings.engines import EngineSettings, RolesSettings
 from service.core.settings.loops import (
     AutoragSettings,
+    BaselinesSettings,
     DraginSettings,
     EfficientragSettings,
     HanragSettings,
@@ -58,6 +59,7 @@ class Settings(Section):
     autorag: AutoragSettings = AutoragSettings()
     dragin: DraginSettings = DraginSettings()
     efficientrag: EfficientragSettings = EfficientragSettings()
+    baselines: BaselinesSettings = BaselinesSettings()
     limits: LimitSettings = LimitSettings()
     answers: AnswerSettings = AnswerSettings()
 

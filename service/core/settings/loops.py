@@ -131,3 +131,16 @@ class DraginSettings(Section):
         "the sentences. With `spacy`, the profile `official` reproduced the official code's "
         "trajectories exactly.",
     )
+
+
+class BaselinesSettings(Section):
+    """The baselines that gate or draft (METHODS.md §7)."""
+
+    gate: float = Field(
+        0.8,
+        ge=0,
+        le=1,
+        description="Threshold of the loop `entropy_gate`: it searches if the geometric mean of "
+        "the token probabilities of the closed-book answer is lower. 0 never searches after an "
+        "answer.",
+    )

@@ -62,7 +62,7 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
         (["serve", "--host", "0.0.0.0"], "keys"),
         (["serve", "--port", "99999"], "server.port"),
         (["ask", "Who?", "--route", "quick"], "route"),
-        (["ask", "Who?", "--loop", "flare"], "flare"),
+        (["ask", "Who?", "--loop", "spiral"], "loop: Input should be 'default'"),
         (["ask", "Who?", "--collection", "nowhere"], "nowhere"),
         (["ask", " "], "question"),
         (["ingest", "gone.jsonl", "--collection", "x"], "gone.jsonl"),
