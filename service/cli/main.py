@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
 from service import __version__
-from service.answer.request import AnswerRequest
 from service.cli.collections import collections
-from service.cli.options import Config, Data, Url, fail, run, settings_from
+from service.cli.evaluation import evaluate, tune
+from service.cli.options import (
+    Collection,
+    Config,
+    Data,
+    LoopOption,
+    MaxSteps,
+    RetrieverOption,
+    RouteOption,
+    Timeout,
+    TopK,
+    Url,
+    fail,
+    given,
+    run,
+    settings_from,
+)
 from service.cli.synthesis import synthesize
 from service.core.errors import RevelatorError
 from service.workshop.compilation.command import compile_model
@@ -25,37 +39,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-QuestionFile = Annotated[
-    Path,
-    typer.Argument(
-        exists=True,
-        dir_okay=False,
-        readable=True,
-        help="JSONL file with `question`, and `answer` or `answers`, in each row.",
-    ),
-]
-
-
-def _field(name: str) -> Any:
-    """The option of a request's field, with its description as help."""
-    return typer.Option(help=AnswerRequest.model_fields[name].description)
-
-
-Collection = Annotated[str | None, _field("collection")]
-RouteOption = Annotated[str, typer.Option(help="Route: auto, direct, single, compound or complex.")]
-LoopOption = Annotated[
-    str, typer.Option(help="Loop for complex questions: default, or the name of a loop.")
-]
-RetrieverOption = Annotated[str, typer.Option(help="Retriever: hybrid, bm25 or dense.")]
-TopK = Annotated[int | None, _field("top_k")]
-MaxSteps = Annotated[int | None, _field("max_steps")]
-Timeout = Annotated[float | None, _field("timeout_s")]
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields of a request that were given."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _version(wanted: bool) -> None:
@@ -130,7 +113,7 @@ def ask(
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
-    fields = _given(
+    fields = given(
         question=question, collection=collection, route=route, loop=loop, retriever=retriever,
         top_k=top_k, max_steps=max_steps, timeout_s=timeout_s,
     )  # fmt: skip
@@ -193,72 +176,9 @@ def ingest(
     raise typer.Exit(code)
 
 
-@app.command()
-def evaluate(
-    file: QuestionFile,
-    config: Config = None,
-    data: Data = None,
-    collection: Collection = None,
-    route: RouteOption = "auto",
-    loop: LoopOption = "default",
-    retriever: RetrieverOption = "hybrid",
-    top_k: TopK = None,
-    max_steps: MaxSteps = None,
-    limit: Annotated[int | None, typer.Option(help="Use only the first N questions.")] = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Number of questions answered at the same time.")
-    ] = 4,
-    out: Annotated[
-        Path | None, typer.Option(help="JSONL file to write, with one row per question.")
-    ] = None,
-) -> None:
-    """Answer every question of a file and score the answers."""
-    from service.evaluation.command import evaluate_file  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
-
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
-    fields = _given(
-        collection=collection, route=route, loop=loop, retriever=retriever, top_k=top_k,
-        max_steps=max_steps,
-    )  # fmt: skip
-    code = run(
-        lambda: evaluate_file(settings, file, fields, limit=limit, concurrency=concurrency, out=out)
-    )
-    raise typer.Exit(code)
-
-
+app.command()(evaluate)
 app.command()(synthesize)
-
-
-@app.command()
-def tune(
-    loop: Annotated[Literal["dragin"], typer.Argument(help="Loop whose threshold is tuned.")],
-    file: QuestionFile,
-    config: Config = None,
-    data: Data = None,
-    collection: Collection = None,
-    retriever: RetrieverOption = "bm25",
-    top_k: TopK = None,
-    threshold: Annotated[
-        list[float] | None,
-        typer.Option(help="Threshold to try; may be repeated. Default: 0.4 to 1.6."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only the first N questions.")] = 200,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Number of questions answered at the same time.")
-    ] = 4,
-) -> None:
-    """Evaluate a question file at several thresholds, and name the best one."""
-    from service.evaluation.tuning import THRESHOLDS, tune_dragin  # noqa: PLC0415
-    from service.telemetry.logs import configure_logging  # noqa: PLC0415
-
-    configure_logging("warning")
-    settings = settings_from(config, data_dir=data)
-    fields = _given(collection=collection, route="single", retriever=retriever, top_k=top_k)
-    tried = threshold or THRESHOLDS
-    work = partial(tune_dragin, settings, file, fields, thresholds=tried, limit=limit)
-    raise typer.Exit(run(lambda: work(concurrency=concurrency)))
+app.command()(tune)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

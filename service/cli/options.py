@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from service.answer.request import AnswerRequest
 from service.core.errors import RevelatorError
 from service.core.settings import Settings, load_settings
 
@@ -23,6 +24,27 @@ Data = Annotated[
     Path | None, typer.Option("--data", help="Data directory. Also set by REVELATOR_DATA_DIR.")
 ]
 Url = Annotated[str | None, typer.Option(help="Use the server at this URL.")]
+
+
+def _field(name: str) -> Any:
+    """The option of a request's field, with its description as help."""
+    return typer.Option(help=AnswerRequest.model_fields[name].description)
+
+
+Collection = Annotated[str | None, _field("collection")]
+RouteOption = Annotated[str, typer.Option(help="Route: auto, direct, single, compound or complex.")]
+LoopOption = Annotated[
+    str, typer.Option(help="Loop for complex questions: default, or the name of a loop.")
+]
+RetrieverOption = Annotated[str, typer.Option(help="Retriever: hybrid, bm25 or dense.")]
+TopK = Annotated[int | None, _field("top_k")]
+MaxSteps = Annotated[int | None, _field("max_steps")]
+Timeout = Annotated[float | None, _field("timeout_s")]
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields of a request that were given."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def fail(detail: str) -> NoReturn:

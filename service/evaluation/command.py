@@ -1,128 +1,235 @@
-"""`revelator evaluate FILE`: read, ask, write the rows, show the table."""
+"""`revelator evaluate DATASET…`: read, ask every method, keep the rows, show the table."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from service import __version__
 from service.answer.request import parse_request
 from service.core.concurrency import closing
+from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
-from service.evaluation.report import summarise, table, versions
-from service.evaluation.runner import Ask, Plan, Row, evaluate
-from service.runtime import open_runtime
+from service.evaluation.identity import described, with_engine
+from service.evaluation.methods import ALL, Method, methods_of
+from service.evaluation.metrics import VERSIONS, Scoring
+from service.evaluation.progress import shown_progress
+from service.evaluation.report import compare, table, versions
+from service.evaluation.rows import Row
+from service.evaluation.run_folder import Run, RunFolder, open_run
+from service.evaluation.runner import Ask, Plan, Task, work_off
+from service.evaluation.sources import Dataset, read_datasets
+from service.retrieval.collections.catalog import describe
+from service.runtime import Runtime, open_runtime
 
 DONE: Final = 0
 SOME_FAILED: Final = 1
 BAD_INPUT: Final = 2
 SHOWN_FAILURES: Final = 5
+MOST_OUT: Final = 20  # questions in a row that fail because something is out, before it ends
+STOPPED: Final = (
+    f"stopped: {MOST_OUT} questions in a row failed because the engine or a store was out. The "
+    "same command with --out goes on, and asks them again."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluateOptions:
-    """`out` is the JSONL file for the rows. `limit` is the number of questions to ask, from the
-    first."""
+class Options:
+    """What the command line says. `fields` are those of every request;
+    `out` is the folder for the rows, None to keep none; `limit` is the number of questions of each
+    dataset, from the first."""
 
-    plan: Plan
-    out: Path | None = None
+    datasets: Sequence[str]
+    methods: Sequence[str] = ("auto",)
+    collections: Sequence[str] = ()
+    engine: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
+    concurrency: int = 4
+    gold_routes: bool = False
+    scoring: Scoring = field(default_factory=Scoring)
+    retry_failed: bool = False
+    out: Path | None = None
 
 
-async def evaluate_file(
-    settings: Settings,
-    file: Path,
-    fields: Mapping[str, Any],
-    *,
-    limit: int | None = None,
-    concurrency: int = 4,
-    out: Path | None = None,
+async def evaluate_datasets(
+    settings: Settings, options: Options, console: Console | None = None
 ) -> int:
-    """Evaluate in this process; `fields` are those of a request. Returns the exit code
-    of `run_evaluate`. An invalid file is reported before anything is opened."""
-    screen = Console()
-    questions = await read_questions(file, limit, screen)
-    if questions is None:
-        return BAD_INPUT
-    async with open_runtime(settings) as runtime:
-        asked = parse_request({**fields, "question": questions[0].question})
-        request = await runtime.prepare(asked)
-        options = EvaluateOptions(Plan(request, concurrency), out, limit)
-        return await _evaluate(questions, runtime.ask, options, screen)
-
-
-async def run_evaluate(file: Path, ask: Ask, options: EvaluateOptions, console: Console) -> int:
-    """Evaluate a dataset file and return the exit code.
+    """Evaluate in this process, and return the exit code.
 
     0: every question was answered or declined. 1: some questions failed; they are in the rows and
-    in the means. 2: the file cannot be evaluated (nothing was asked), or the rows cannot be
-    written.
+    in the means. 2: a dataset cannot be read; nothing was asked. Raises RevelatorError if the
+    methods, the settings or the folder do not allow the evaluation.
     """
-    questions = await read_questions(file, options.limit, console)
-    return BAD_INPUT if questions is None else await _evaluate(questions, ask, options, console)
+    screen = console or Console()
+    methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
+    datasets = await read_or_tell(options, screen)
+    if datasets is None:
+        return BAD_INPUT
+    async with open_runtime(settings) as runtime:
+        plans, skipped = await plans_of(runtime, datasets, methods, options)
+        for line in skipped:
+            screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        run = await run_of(runtime, settings, datasets, plans, options)
+        tasks = tasks_of(datasets, plans)
+        rows = await ask_all(tasks, runtime.ask, options, run, screen)
+    show(rows, screen)
+    return SOME_FAILED if any(row.error for row in rows) else DONE
+
+
+async def read_or_tell(options: Options, screen: Console) -> list[Dataset] | None:
+    """The datasets, or None after the problems were printed."""
+    try:
+        return await anyio.to_thread.run_sync(
+            read_datasets, options.datasets, options.collections, options.limit
+        )
+    except DatasetError as error:
+        tell(error, screen)
+        return None
+
+
+def tell(error: DatasetError, screen: Console) -> None:
+    for problem in error.problems:
+        screen.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 async def read_questions(
     file: Path, limit: int | None, screen: Console
 ) -> list[GoldQuestion] | None:
+    """The first questions of one file, or None after the problems were printed."""
     try:
         questions = (await anyio.to_thread.run_sync(load_dataset, file))[:limit]
         if not questions:
             raise DatasetError([f"{file}: --limit {limit} leaves no questions"])
         return questions
     except DatasetError as error:
-        for problem in error.problems:
-            screen.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+        tell(error, screen)
         return None
 
 
-async def _evaluate(
-    questions: Sequence[GoldQuestion], ask: Ask, how: EvaluateOptions, screen: Console
-) -> int:
-    try:
-        rows = await _ask_all(questions, ask, how, screen)
-    except OSError as error:
-        screen.print(f"{how.out} cannot be written: {error.strerror}", style="red", markup=False)
-        return BAD_INPUT
-    screen.print(table(summarise(rows)))
-    screen.print(versions(), style="dim", highlight=False, soft_wrap=True)
-    failed = [row for row in rows if row.error]
-    for row in failed[:SHOWN_FAILURES]:
-        screen.print(f"failed: {row.id}: {row.error}", style="red", markup=False, soft_wrap=True)
-    return SOME_FAILED if failed else DONE
+async def plans_of(
+    runtime: Runtime, datasets: Sequence[Dataset], methods: Sequence[Method], options: Options
+) -> tuple[list[Plan], list[str]]:
+    """How each method asks each dataset, checked before anything is asked; and a line for each
+    method that `all` includes, but that this deployment cannot run. Raises as `Runtime.prepare`."""
+    if options.gold_routes and not any(q.route for data in datasets for q in data.questions):
+        raise InvalidRequest("--gold-routes: no question of the datasets has a gold `route`")
+    plans: list[Plan] = []
+    skipped: dict[str, str] = {}
+    for dataset in datasets:
+        for method in methods:
+            fields = {
+                **options.fields, "question": dataset.questions[0].question,
+                "collection": dataset.collection, "route": method.route, "loop": method.loop,
+            }  # fmt: skip
+            try:
+                request = await runtime.prepare(parse_request(fields))
+            except LoopUnavailable as error:
+                if ALL not in options.methods:
+                    raise
+                skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
+                continue
+            plan = Plan(
+                request, options.concurrency, options.gold_routes and method.routes,
+                options.scoring, dataset.name, method.name,
+            )  # fmt: skip
+            plans.append(plan)
+    return plans, list(skipped.values())
 
 
-async def _ask_all(
-    questions: Sequence[GoldQuestion], ask: Ask, how: EvaluateOptions, screen: Console
+def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:
+    """Every question by every method, one question after another, so that an evaluation that ends
+    early has compared the methods on the same questions."""
+    return [
+        Task(question, plan)
+        for dataset in datasets
+        for question in dataset.questions
+        for plan in plans
+        if plan.dataset == dataset.name
+    ]
+
+
+async def run_of(
+    runtime: Runtime,
+    settings: Settings,
+    datasets: Sequence[Dataset],
+    plans: Sequence[Plan],
+    options: Options,
+) -> Run:
+    """What `run.json` says of this evaluation."""
+    searched = {plan.dataset: plan.request.collection for plan in plans}
+    collections: dict[str, Any] = {}
+    for name in dict.fromkeys(searched.values()):
+        known = runtime.stores and describe(await runtime.stores.collections.manifest(name))
+        collections[name] = known or {"name": name}
+    common = {
+        "version": __version__,
+        "settings": described(settings),
+        "request": dict(options.fields),
+        "gold_routes": options.gold_routes,
+        "scoring": {"cut": options.scoring.cut, "yes_no": options.scoring.yes_no},
+        "evaluators": VERSIONS,
+    }
+    return Run(
+        common,
+        {
+            data.name: {**data.as_json(), "collection": collections[searched[data.name]]}
+            for data in datasets
+            if data.name in searched
+        },
+        {p.method: {"route": p.request.route, "loop": p.request.loop} for p in plans},
+    )
+
+
+async def ask_all(
+    tasks: Sequence[Task], ask: Ask, options: Options, run: Run, screen: Console
 ) -> list[Row]:
-    """Ask and write each row as soon as those before it are there."""
-    rows: list[Row] = []
-    columns = (
-        TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    async with AsyncExitStack() as stack:
-        out = (
-            await stack.enter_async_context(await anyio.open_file(how.out, "wb"))
-            if how.out
-            else None
-        )
-        progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
-        bar = stack.enter_context(progress).add_task("", total=len(questions))
-        results = await stack.enter_async_context(closing(evaluate(questions, ask, how.plan)))
-        async for row in results:
-            rows.append(row)
-            progress.advance(bar)
-            if out:
-                line = json.dumps(row.as_json(), ensure_ascii=False)
-                await out.write(line.encode(errors="backslashreplace") + b"\n")
-                await out.flush()
-    return rows
+    """Ask what has no row yet, and keep each row as it ends. Returns the rows of all tasks, or
+    those until an engine or a store was out for too long."""
+    wanted = {task.key for task in tasks}
+    with ExitStack() as stack:
+        folder = stack.enter_context(open_run(options.out, run)) if options.out else None
+        rows = {row.key: row for row in kept_rows(folder, options) if row.key in wanted}
+        if rows:
+            screen.print(f"{len(rows):,} of {len(tasks):,} questions have a row", highlight=False)
+        todo = [task for task in tasks if task.key not in rows]
+        ended = stack.enter_context(shown_progress(len(todo), screen))
+        out = 0
+        async with closing(work_off(todo, ask, options.concurrency)) as results:
+            async for row in results:
+                rows[row.key] = row
+                if folder:
+                    folder.append(row)
+                ended(row)
+                out = out + 1 if row.interrupted else 0
+                if out == MOST_OUT:
+                    screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)
+                    break
+    return [rows[task.key] for task in tasks if task.key in rows]
+
+
+def kept_rows(folder: RunFolder | None, options: Options) -> list[Row]:
+    """The rows that need not be asked again: those of questions that failed because something was
+    out are, and with `retry_failed` all that failed."""
+    if folder is None:
+        return []
+    everything = options.retry_failed
+    return [row for row in folder.rows if not (row.error if everything else row.interrupted)]
+
+
+def show(rows: Sequence[Row], screen: Console) -> None:
+    """Print a table per dataset, and the first failures."""
+    for name, summaries in compare(rows).items():
+        screen.print(table(summaries, f"{name}: means per question" if name else "Means"))
+    screen.print(versions(), style="dim", highlight=False, soft_wrap=True)
+    for row in [row for row in rows if row.error][:SHOWN_FAILURES]:
+        said = f"failed: {row.dataset}: {row.method}: {row.id}: {row.error}"
+        screen.print(said, style="red", markup=False, soft_wrap=True)

@@ -25,8 +25,9 @@ _ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(Route
 
 @dataclass(frozen=True, slots=True)
 class GoldQuestion:
-    """Each of the `answers` is correct as a whole. `parts` are the aliases of each part of a
-    compound."""
+    """Each of the `answers` is correct as a whole; without any, abstaining is. `parts` are the
+    aliases of each part of a compound. `supporting` are the ids of the gold passages;
+    `supporting_titles`, case-folded, those of gold articles, where the dataset names these."""
 
     id: str
     question: str
@@ -34,6 +35,12 @@ class GoldQuestion:
     parts: tuple[tuple[str, ...], ...] = ()
     route: RouteName | None = None
     supporting: frozenset[str] = frozenset()
+    supporting_titles: frozenset[str] = frozenset()
+
+    @property
+    def gold_passages(self) -> int:
+        """The number of gold passages."""
+        return len(self.supporting) + len(self.supporting_titles)
 
     @property
     def golds(self) -> tuple[str, ...]:

@@ -7,24 +7,45 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from service.core.domain import Citation, RouteName
 from service.evaluation.datasets import GoldQuestion
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SPACED = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _ANSWER_IS = re.compile(r".* answer is:? (.*)\.?")
 _VERDICTS: Final = {"yes", "no", "noanswer"}
+_AS_VERDICT: Final = {"true": "yes", "false": "no"}
+# An answer is compared with each of many golds, and may be long: it is normalised once.
+_REMEMBERED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Options of scoring. `cut`: the prediction is the text after "… answer is". `yes_no`: F1 is 0
-    if exactly one side is yes, no or noanswer (as in the scripts of HotpotQA and 2Wiki)."""
+    """Options of scoring. `cut`: the prediction is the text after "… answer is". `yes_no`: F1,
+    precision and recall are 0 if exactly one side is yes, no or noanswer (as in the scripts of
+    HotpotQA and 2Wiki)."""
 
     cut: bool = True
     yes_no: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A passage that a search of the question found. `kept`: the reader was shown it."""
+
+    passage_id: str
+    title: str = ""
+    text: str = ""
+    kept: bool = False
+
+    @property
+    def ids(self) -> set[str]:
+        """Its own id, and that of the document that it is a piece (`id#2`) of."""
+        return {self.passage_id, self.passage_id.rpartition("#")[0] or self.passage_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +58,16 @@ class Outcome:
     route: RouteName | None = None
     citations: tuple[Citation, ...] = ()
     routed: bool = True
+    found: tuple[Found, ...] = ()
+    failed: bool = False
+
+    @property
+    def pool(self) -> tuple[Found, ...]:
+        """The passages that the reader was shown."""
+        return tuple(passage for passage in self.found if passage.kept)
 
 
+@lru_cache(_REMEMBERED)
 def normalise(text: str) -> str:
     """Lower case, without punctuation and articles, and with single spaces."""
     bare = text.lower().translate(_PUNCTUATION)
@@ -55,20 +84,54 @@ def exact_match(prediction: str, gold: str) -> float:
     return float(normalise(prediction) == normalise(gold))
 
 
-def f1(prediction: str, gold: str, *, yes_no: bool = False) -> float:
-    """Overlap of words, counted with repetition. Texts that are both empty after normalisation are
-    equal."""
+class Overlap(NamedTuple):
+    """How far two texts have the same words, counted with repetition."""
+
+    f1: float
+    precision: float
+    recall: float
+
+
+_SAME: Final = Overlap(1.0, 1.0, 1.0)
+_DIFFERENT: Final = Overlap(0.0, 0.0, 0.0)
+
+
+def overlap(prediction: str, gold: str, *, yes_no: bool = False) -> Overlap:
+    """Texts that are both empty after normalisation are equal."""
     predicted, wanted = normalise(prediction), normalise(gold)
     if predicted == wanted:
-        return 1.0
+        return _SAME
     if yes_no and (predicted in _VERDICTS or wanted in _VERDICTS):
-        return 0.0
+        return _DIFFERENT
     ours, theirs = predicted.split(), wanted.split()
     same = (Counter(ours) & Counter(theirs)).total()
     if not same:
-        return 0.0
+        return _DIFFERENT
     precision, recall = same / len(ours), same / len(theirs)
-    return 2 * precision * recall / (precision + recall)
+    return Overlap(2 * precision * recall / (precision + recall), precision, recall)
+
+
+def f1(prediction: str, gold: str, *, yes_no: bool = False) -> float:
+    """The F1 of `overlap`."""
+    return overlap(prediction, gold, yes_no=yes_no).f1
+
+
+def lenient_match(prediction: str, gold: str) -> float:
+    """The exact match of Auto-RAG's published scores (METHODS.md §2.4): also texts that are equal
+    without spaces, true for yes and false for no in the gold, and as many words as the gold, among
+    which is every word of it. Punctuation becomes a space here."""
+    wanted, given = _spaced(gold), _spaced(prediction)
+    if wanted.replace(" ", "") == given.replace(" ", ""):
+        return 1.0
+    if wanted in _AS_VERDICT:
+        return float(_AS_VERDICT[wanted] == given)
+    words, own = wanted.split(" "), given.split(" ")
+    return float(len(words) == len(own) and set(words) <= set(own))
+
+
+@lru_cache(_REMEMBERED)
+def _spaced(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_SPACED)).split())
 
 
 def contains(text: str, gold: str) -> bool:
@@ -103,28 +166,44 @@ def _prediction(outcome: Outcome, scoring: Scoring) -> str | None:
     return cut_prediction(outcome.prediction) if scoring.cut else outcome.prediction
 
 
+def _best(
+    outcome: Outcome, question: GoldQuestion, scoring: Scoring, compare: Callable[[str, str], float]
+) -> float:
+    """The best over the gold answers. Where there is none, an abstention is right (as SQuAD 2.0
+    counts it); elsewhere it is wrong. A failure is always wrong."""
+    prediction = _prediction(outcome, scoring)
+    if not question.answers:
+        return float(prediction is None and not outcome.failed)
+    if prediction is None:
+        return 0.0
+    return float(max(compare(prediction, gold) for gold in question.answers))
+
+
 def _em(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
-    prediction = _prediction(outcome, scoring)
-    if prediction is None:
-        return 0.0
-    return max(exact_match(prediction, gold) for gold in question.answers)
+    return _best(outcome, question, scoring, exact_match)
 
 
-def _f1(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
-    prediction = _prediction(outcome, scoring)
-    if prediction is None:
-        return 0.0
-    return max(f1(prediction, gold, yes_no=scoring.yes_no) for gold in question.answers)
+def _lenient_em(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
+    return _best(outcome, question, scoring, lenient_match)
+
+
+def _overlap(part: int) -> Callable[[Outcome, GoldQuestion, Scoring], float]:
+    """F1, precision and recall are each the best over the golds, as in the script of 2Wiki."""
+
+    def scored(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
+        def compare(prediction: str, gold: str) -> float:
+            return overlap(prediction, gold, yes_no=scoring.yes_no)[part]
+
+        return _best(outcome, question, scoring, compare)
+
+    return scored
 
 
 def _accuracy(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
     """Any gold is held by the prediction; of a compound gold, every part."""
-    prediction = _prediction(outcome, scoring)
-    if prediction is None:
-        return 0.0
-    if question.parts:
-        return float(parts_found(prediction, question.parts) == len(question.parts))
-    return float(any(contains(prediction, gold) for gold in question.answers))
+    if not question.parts:
+        return _best(outcome, question, scoring, contains)
+    return float(count_parts(outcome, question, scoring) == len(question.parts))
 
 
 def count_parts(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> int:
@@ -148,13 +227,49 @@ def _citation_hit(outcome: Outcome, question: GoldQuestion, scoring: Scoring) ->
     return float(any(contains(text, gold) for text in texts for gold in golds))
 
 
+def gold_passages(passage: Found, question: GoldQuestion) -> set[str]:
+    """Return which of the question's gold passages this one is, or is a piece of: by id, or by
+    title where the dataset names articles."""
+    found = passage.ids & question.supporting
+    title = passage.title.casefold()
+    return found | ({title} & question.supporting_titles)
+
+
 def _supporting_hit(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
-    """A citation is of a supporting passage, or of a piece (`id#2`) of one."""
-    if not question.supporting:
+    """A citation is of a supporting passage, or of a piece of one."""
+    if not question.gold_passages:
         return None
-    cited = {citation.passage_id for citation in outcome.citations}
-    cited |= {passage_id.rpartition("#")[0] or passage_id for passage_id in cited}
-    return float(bool(cited & question.supporting))
+    texts = {passage.passage_id: passage for passage in outcome.found}
+    cited = [texts.get(c.passage_id, Found(c.passage_id, c.title)) for c in outcome.citations]
+    return float(any(gold_passages(passage, question) for passage in cited))
+
+
+def _recall(found: Sequence[Found], question: GoldQuestion) -> float | None:
+    """The share of the gold passages that is among these."""
+    if not question.gold_passages:
+        return None
+    hits = set().union(*(gold_passages(passage, question) for passage in found))
+    return len(hits) / question.gold_passages
+
+
+def _supporting_recall(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+    return _recall(outcome.found, question)
+
+
+def _supporting_precision(
+    outcome: Outcome, question: GoldQuestion, scoring: Scoring
+) -> float | None:
+    """The share of the passages found that is gold; 0 where nothing was found, as HotpotQA's script
+    counts it."""
+    if not question.gold_passages:
+        return None
+    hits = sum(bool(gold_passages(passage, question)) for passage in outcome.found)
+    return hits / len(outcome.found) if outcome.found else 0.0
+
+
+def _pool_recall(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+    """EfficientRAG's recall (METHODS.md §4.6)."""
+    return _recall(outcome.pool, question)
 
 
 def _route(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
@@ -165,11 +280,17 @@ def _route(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float 
 
 EVALUATORS: Final = (
     Evaluator("em", 1, _em),
-    Evaluator("f1", 1, _f1),
+    Evaluator("f1", 1, _overlap(0)),
+    Evaluator("precision", 1, _overlap(1)),
+    Evaluator("recall", 1, _overlap(2)),
     Evaluator("accuracy", 1, _accuracy),
+    Evaluator("lenient_em", 1, _lenient_em),
     Evaluator("compound_accuracy", 1, _compound),
     Evaluator("citation_hit", 1, _citation_hit),
     Evaluator("supporting_hit", 1, _supporting_hit),
+    Evaluator("supporting_recall", 1, _supporting_recall),
+    Evaluator("supporting_precision", 1, _supporting_precision),
+    Evaluator("pool_recall", 1, _pool_recall),
     Evaluator("route_accuracy", 1, _route),
 )
 VERSIONS: Final = {evaluator.name: evaluator.version for evaluator in EVALUATORS}

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from service.core.domain import RouteName
 from service.evaluation.metrics import VERSIONS
-from service.evaluation.runner import Row
+from service.evaluation.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,19 @@ class Summary:
     rows: int
     failed: int
     means: dict[str, float | None]
+
+
+def compare(rows: Sequence[Row]) -> dict[str, list[Summary]]:
+    """Summarise each dataset: by method if there are several, else as `summarise`."""
+    datasets: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        datasets.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
+    return {
+        dataset: [summary(method, own) for method, own in methods.items()]
+        if len(methods) > 1
+        else summarise(next(iter(methods.values())))
+        for dataset, methods in datasets.items()
+    }
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
@@ -45,9 +58,17 @@ def summary(group: str, rows: Sequence[Row]) -> Summary:
     means["retrievals"] = mean(row.retrievals for row in rows)
     means["llm_calls"] = mean(row.llm_calls for row in rows)
     means["tokens"] = mean(row.prompt_tokens + row.completion_tokens for row in rows)
-    means["seconds"] = mean(None if row.ms is None else row.ms / 1000 for row in rows)
+    means["hallucinated"] = mean(row.hallucinated for row in rows)
+    means["retrieved"] = mean(row.retrieved for row in rows)
+    means["pool"] = mean(row.pool for row in rows)
+    means["seconds"] = mean(_seconds(row.ms) for row in rows)
+    means["queue_seconds"] = mean(_seconds(row.queue_ms) for row in rows)
     failed = sum(row.error is not None for row in rows)
     return Summary(group, len(rows), failed, means)
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -59,25 +80,38 @@ def mean(values: Iterable[float | None]) -> float | None:
 _LABELS = {
     "em": "EM",
     "f1": "F1",
+    "precision": "precision",
+    "recall": "recall",
     "accuracy": "accuracy",
+    "lenient_em": "lenient EM",
     "compound_accuracy": "compound accuracy (macro)",
     "compound_accuracy_micro": "compound accuracy (micro)",
     "citation_hit": "citation hit rate",
     "supporting_hit": "supporting passage cited",
+    "supporting_recall": "supporting passages found, recall",
+    "supporting_precision": "supporting passages found, precision",
+    "pool_recall": "supporting passages read, recall",
     "route_accuracy": "route accuracy",
     "answered": "answered",
     "steps": "steps",
     "retrievals": "retrievals",
+    "retrieved": "passages found",
+    "pool": "passages read (K)",
     "llm_calls": "LLM calls",
     "tokens": "tokens",
+    "hallucinated": "drafts withdrawn",
     "seconds": "seconds",
+    "queue_seconds": "seconds in the queue",
 }
-_AMOUNTS = {"steps", "retrievals", "llm_calls", "tokens", "seconds"}
+_AMOUNTS = {
+    "steps", "retrievals", "retrieved", "pool", "llm_calls", "tokens", "hallucinated", "seconds",
+    "queue_seconds",
+}  # fmt: skip
 
 
-def table(summaries: Sequence[Summary]) -> Table:
+def table(summaries: Sequence[Summary], title: str = "Means per question") -> Table:
     """A column per group, and a row per measure that has values."""
-    result = Table(title="Means per question")
+    result = Table(title=title)
     result.add_column("")
     for summary in summaries:
         result.add_column(summary.group, justify="right")

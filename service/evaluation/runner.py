@@ -2,109 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from service.answer.events import (
     AnswerReady,
     BaseEvent,
     Failed,
+    PassagesFound,
     QueryIssued,
+    RetrievedPassage,
     RouteChosen,
+    Start,
     StepEnd,
 )
 from service.answer.request import PreparedRequest
 from service.core.concurrency import closing, merge
-from service.core.domain import Answer, CallUsage, LoopName, RouteName, StoppedBy
+from service.core.domain import Answer, CallUsage
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import VERSIONS, Outcome, Scoring, count_parts, score
+from service.evaluation.metrics import Found, Outcome, Scoring, count_parts, score
+from service.evaluation.rows import Key, Row
 
 Ask = Callable[[PreparedRequest], AsyncIterator[BaseEvent]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to ask. `request` is shared by all questions; `gold_routes` asks each question by its
-    gold route (the papers' oracle), if it has one."""
+    """How to ask. `request` is shared by all questions. `gold_routes` asks each question by its
+    gold route (the papers' oracle), if it has one. `dataset` and `method` name the rows."""
 
     request: PreparedRequest
     concurrency: int = 8
     gold_routes: bool = False
     scoring: Scoring = field(default_factory=Scoring)
+    dataset: str = ""
+    method: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The result of one question. A failed one has `error`, and its cost until then."""
+class Task:
+    """One question, and how it is asked."""
 
-    id: str
-    question: str
-    gold: tuple[str, ...]
-    gold_route: RouteName | None
-    prediction: str | None
-    answered: bool
-    scores: dict[str, float | None]
-    parts: int
-    parts_found: int
-    route: RouteName | None = None
-    loop: LoopName | None = None
-    stopped_by: StoppedBy | None = None
-    steps: int | None = None
-    retrievals: int = 0
-    llm_calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    ms: float | None = None
-    degraded: tuple[str, ...] = ()
-    error: str | None = None
+    question: GoldQuestion
+    plan: Plan
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"evaluators": VERSIONS}
+    @property
+    def key(self) -> Key:
+        return Key(self.plan.dataset, self.plan.method, self.question.id)
+
+    @property
+    def request(self) -> PreparedRequest:
+        request, route = self.plan.request, self.question.route
+        changes = {"question": self.question.question}
+        if self.plan.gold_routes and route is not None:
+            # No loop runs under `direct`, so none may be asked for by name there.
+            changes |= {"route": route, "loop": "default" if route == "direct" else request.loop}
+        return request.model_copy(update=changes)
 
 
 async def evaluate(questions: Sequence[GoldQuestion], ask: Ask, plan: Plan) -> AsyncIterator[Row]:
-    """Return one row per question, in order; at most `concurrency` are asked at the same time.
+    """Return one row per question, as they end; at most `concurrency` are asked at the same time.
 
     A question that fails for any reason is a row that counts as wrong.
     """
-    todo = iter(enumerate(questions))
-    workers = [_work(todo, ask, plan) for _ in range(min(max(plan.concurrency, 1), len(questions)))]
-    waiting: dict[int, Row] = {}
-    following = 0
+    tasks = [Task(question, plan) for question in questions]
+    async with closing(work_off(tasks, ask, plan.concurrency)) as rows:
+        async for row in rows:
+            yield row
+
+
+async def work_off(tasks: Sequence[Task], ask: Ask, concurrency: int) -> AsyncIterator[Row]:
+    """Return the row of each task as it ends; they begin in order."""
+    todo = iter(tasks)
+    workers = [_work(todo, ask) for _ in range(min(max(concurrency, 1), len(tasks)))]
     async with closing(merge(workers)) as results:
-        async for _, (index, row) in results:
-            waiting[index] = row
-            while following in waiting:
-                yield waiting.pop(following)
-                following += 1
+        async for _, row in results:
+            yield row
 
 
-async def _work(
-    todo: Iterator[tuple[int, GoldQuestion]], ask: Ask, plan: Plan
-) -> AsyncIterator[tuple[int, Row]]:
-    for index, question in todo:
-        yield index, await ask_one(question, ask, plan)
+async def _work(todo: Iterator[Task], ask: Ask) -> AsyncIterator[Row]:
+    for task in todo:
+        yield await ask_one(task, ask)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the events told before the end."""
+    """What the events told until the end."""
 
+    id: str | None = None
     answer: Answer | None = None
     error: str | None = None
-    route: RouteName | None = None
-    loop: LoopName | None = None
+    first: RouteChosen | None = None
+    route: RouteChosen | None = None
     retrievals: int = 0
     usage: CallUsage = field(default_factory=CallUsage)
+    passages: dict[str, RetrievedPassage] = field(default_factory=dict)
 
     def see(self, event: BaseEvent) -> None:
         match event:
+            case Start():
+                self.id = event.id
             case RouteChosen():
-                self.route, self.loop = event.route, event.loop
+                self.first, self.route = self.first or event, event
             case QueryIssued():
                 self.retrievals += 1
+            case PassagesFound():
+                self.passages.update({found.passage_id: found for found in event.passages})
             case StepEnd():
                 self.usage = self.usage.plus(event.usage)
             case AnswerReady():
@@ -112,16 +118,20 @@ class _Seen:
             case Failed():
                 self.error = f"{event.problem.type}: {event.problem.detail}"
 
+    def found(self) -> tuple[Found, ...]:
+        """The passages found, each once; those are kept that the body says so of."""
+        steps = self.answer.steps if self.answer else []
+        kept = {passage.passage_id for step in steps for passage in step.passages if passage.kept}
+        return tuple(
+            Found(passage_id, passage.title, passage.text, passage_id in kept)
+            for passage_id, passage in self.passages.items()
+        )
 
-async def ask_one(question: GoldQuestion, ask: Ask, plan: Plan) -> Row:
+
+async def ask_one(task: Task, ask: Ask) -> Row:
     """Ask one question and score it."""
-    changes: dict[str, str] = {"question": question.question}
-    if plan.gold_routes and question.route:
-        # No loop runs under `direct`, so none may be asked for by name there.
-        loop = "default" if question.route == "direct" else plan.request.loop
-        changes |= {"route": question.route, "loop": loop}
-    request = plan.request.model_copy(update=changes)
-    seen, routed = _Seen(), request.route == "auto"
+    request, seen = task.request, _Seen()
+    since = time.monotonic()
     try:
         async with closing(ask(request)) as events:
             async for event in events:
@@ -130,52 +140,74 @@ async def ask_one(question: GoldQuestion, ask: Ask, plan: Plan) -> Row:
         seen.error = f"urn:revelator:problem:{error.slug}: {error.detail}"
     except Exception as error:
         seen.error = f"{type(error).__name__}: {error}"
-    if seen.answer is None:
-        return _failed(question, seen, routed, plan.scoring)
-    return _answered(question, seen.answer, routed, plan.scoring)
+    wall_ms = round((time.monotonic() - since) * 1000, 3)
+    routed, body = request.route == "auto", seen.answer
+    if body is None:
+        route = seen.route.route if seen.route else None
+        outcome = Outcome(route=route, routed=routed, found=seen.found(), failed=True)
+        fields = _failed(seen)
+    else:
+        outcome = Outcome(
+            body.answer, body.answered, body.route, tuple(body.citations), routed, seen.found()
+        )
+        fields = _answered(body)
+    return Row(**_scored(task, outcome), **_told(seen), **fields, wall_ms=wall_ms)
 
 
-def _answered(question: GoldQuestion, body: Answer, routed: bool, scoring: Scoring) -> Row:
-    outcome = Outcome(body.answer, body.answered, body.route, tuple(body.citations), routed)
-    return Row(
-        **_scored(question, outcome, scoring),
-        prediction=body.answer,
-        answered=body.answered,
-        route=body.route,
-        loop=body.loop,
-        stopped_by=body.stopped_by,
-        steps=body.usage.steps,
-        retrievals=body.usage.retrievals,
-        llm_calls=body.usage.llm_calls,
-        prompt_tokens=body.usage.prompt_tokens,
-        completion_tokens=body.usage.completion_tokens,
-        ms=body.timing_ms.total,
-        degraded=tuple(body.degraded),
-    )
-
-
-def _failed(question: GoldQuestion, seen: _Seen, routed: bool, scoring: Scoring) -> Row:
-    return Row(
-        **_scored(question, Outcome(route=seen.route, routed=routed), scoring),
-        prediction=None,
-        answered=False,
-        route=seen.route,
-        loop=seen.loop,
-        retrievals=seen.retrievals,
-        llm_calls=seen.usage.llm_calls,
-        prompt_tokens=seen.usage.prompt_tokens,
-        completion_tokens=seen.usage.completion_tokens,
-        error=seen.error or "The stream ended without an answer or an error.",
-    )
-
-
-def _scored(question: GoldQuestion, outcome: Outcome, scoring: Scoring) -> dict[str, Any]:
+def _answered(body: Answer) -> dict[str, Any]:
     return {
+        "prediction": body.answer,
+        "answered": body.answered,
+        "route": body.route,
+        "loop": body.loop,
+        "stopped_by": body.stopped_by,
+        "steps": body.usage.steps,
+        "retrievals": body.usage.retrievals,
+        **_spent(body.usage),
+        "ms": body.timing_ms.total,
+        "queue_ms": body.timing_ms.queue,
+        "degraded": tuple(body.degraded),
+    }
+
+
+def _failed(seen: _Seen) -> dict[str, Any]:
+    return {
+        "prediction": None,
+        "answered": False,
+        "route": seen.route and seen.route.route,
+        "loop": seen.route and seen.route.loop,
+        "retrievals": seen.retrievals,
+        **_spent(seen.usage),
+        "error": seen.error or "The stream ended without an answer or an error.",
+    }
+
+
+def _spent(usage: CallUsage) -> Mapping[str, Any]:
+    return {name: getattr(usage, name) for name in CallUsage.model_fields}
+
+
+def _told(seen: _Seen) -> dict[str, Any]:
+    first = seen.first
+    return {
+        "answer_id": seen.id,
+        "chosen_route": first and first.route,
+        "chosen_by": first and first.by,
+        "confidence": first and first.confidence,
+    }
+
+
+def _scored(task: Task, outcome: Outcome) -> dict[str, Any]:
+    question, plan = task.question, task.plan
+    return {
+        "dataset": plan.dataset,
+        "method": plan.method,
         "id": question.id,
         "question": question.question,
         "gold": question.answers,
         "gold_route": question.route,
-        "scores": score(outcome, question, scoring),
+        "scores": score(outcome, question, plan.scoring),
         "parts": len(question.parts),
-        "parts_found": count_parts(outcome, question, scoring),
+        "parts_found": count_parts(outcome, question, plan.scoring),
+        "retrieved": len(outcome.found),
+        "pool": len(outcome.pool),
     }

@@ -19,7 +19,8 @@ from service.core.settings import Settings
 from service.evaluation.command import BAD_INPUT, DONE, SOME_FAILED, read_questions
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import mean
-from service.evaluation.runner import Plan, Row, evaluate
+from service.evaluation.rows import Row
+from service.evaluation.runner import Plan, evaluate
 from service.runtime import Runtime, open_runtime
 
 THRESHOLDS: Final = (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)

@@ -25,7 +25,8 @@ from service.core.errors import LoopUnavailable
 from service.core.settings import load_settings
 from service.evaluation.datasets import GoldQuestion, load_dataset
 from service.evaluation.report import summary
-from service.evaluation.runner import Plan, Row, evaluate
+from service.evaluation.rows import Row
+from service.evaluation.runner import Plan, evaluate
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.heldout import CORPUS, KINDS, heldout_questions
@@ -90,8 +91,8 @@ async def main(options: argparse.Namespace, work: Path) -> None:
                 print(f"| {mode} | {rows} |")
                 continue
             show(mode, rows)
-            lines = [orjson.dumps(row.as_json()) for row in rows]
-            (work / f"{mode}.jsonl").write_bytes(b"\n".join(lines))
+            lines = [row.as_line() for row in rows]
+            (work / f"{mode}.jsonl").write_bytes(b"".join(lines))
 
 
 if __name__ == "__main__":

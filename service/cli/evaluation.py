@@ -1,0 +1,157 @@
+"""The commands `evaluate` and `tune`. They import what they need when they run."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from service.cli.options import (
+    Collection,
+    Config,
+    Data,
+    MaxSteps,
+    RetrieverOption,
+    Timeout,
+    TopK,
+    given,
+    run,
+    settings_from,
+)
+
+QuestionFile = Annotated[
+    Path,
+    typer.Argument(
+        exists=True,
+        dir_okay=False,
+        readable=True,
+        help="JSONL file with `question`, and `answer` or `answers`, in each row.",
+    ),
+]
+Concurrency = Annotated[
+    int, typer.Option(min=1, help="Number of questions answered at the same time.")
+]
+
+
+def evaluate(
+    datasets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATASET...",
+            help="Files with questions and gold answers, as FILE or NAME=FILE.",
+        ),
+    ],
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Methods, separated by commas: a route (auto, direct, single, compound or "
+            "complex), a loop, which then answers every question, ROUTE/LOOP, or all. Default: "
+            "auto."
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Engine in the settings that all roles use. Default: as in the settings."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Folder for the rows. The same command continues an evaluation that was ended.",
+        ),
+    ] = None,
+    collection: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Collection to search: NAME for all datasets, or DATASET=NAME. May be repeated. "
+            "Default: `default` if it exists, else `sample`."
+        ),
+    ] = None,
+    retriever: RetrieverOption = "hybrid",
+    top_k: TopK = None,
+    max_steps: MaxSteps = None,
+    timeout_s: Timeout = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Use only the first N questions of each dataset.")
+    ] = None,
+    concurrency: Concurrency = 4,
+    gold_routes: Annotated[
+        bool,
+        typer.Option(
+            "--gold-routes",
+            help="Where a method leaves the route to the service, ask each question by the route "
+            "that its dataset gives.",
+        ),
+    ] = False,
+    yes_no: Annotated[
+        bool,
+        typer.Option(
+            "--yes-no",
+            help="Count F1 as 0 if only one of answer and gold answer is yes, no or noanswer, as "
+            "the scripts of HotpotQA and 2WikiMultihopQA do.",
+        ),
+    ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="Ask every failed question again. Without it, only those are asked again that "
+            "failed because an engine or a store was out.",
+        ),
+    ] = False,
+    config: Config = None,
+    data: Data = None,
+) -> None:
+    """Answer the questions of datasets by several methods, score the answers and compare them."""
+    from service.evaluation.command import Options, evaluate_datasets  # noqa: PLC0415
+    from service.evaluation.metrics import Scoring  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = given(retriever=retriever, top_k=top_k, max_steps=max_steps, timeout_s=timeout_s)
+    options = Options(
+        datasets,
+        methods or ("auto",),
+        collection or (),
+        engine,
+        fields,
+        limit,
+        concurrency,
+        gold_routes,
+        Scoring(yes_no=yes_no),
+        retry_failed,
+        out,
+    )
+    raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
+
+
+def tune(
+    loop: Annotated[Literal["dragin"], typer.Argument(help="Loop whose threshold is tuned.")],
+    file: QuestionFile,
+    config: Config = None,
+    data: Data = None,
+    collection: Collection = None,
+    retriever: RetrieverOption = "bm25",
+    top_k: TopK = None,
+    threshold: Annotated[
+        list[float] | None,
+        typer.Option(help="Threshold to try; may be repeated. Default: 0.4 to 1.6."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only the first N questions.")] = 200,
+    concurrency: Concurrency = 4,
+) -> None:
+    """Evaluate a question file at several thresholds, and name the best one."""
+    from service.evaluation.tuning import THRESHOLDS, tune_dragin  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = given(collection=collection, route="single", retriever=retriever, top_k=top_k)
+    tried = threshold or THRESHOLDS
+    work = partial(tune_dragin, settings, file, fields, thresholds=tried, limit=limit)
+    raise typer.Exit(run(lambda: work(concurrency=concurrency)))

@@ -1,0 +1,66 @@
+"""The names of what can be evaluated: a route, a loop, or a loop under a route."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from service.core.domain import RequestLoop, RequestRoute
+from service.core.errors import InvalidRequest
+from service.strategies.registry import LOOPS
+
+ALL: Final = "all"
+_ROUTES: Final[dict[str, RequestRoute]] = {name: name for name in get_args(RequestRoute)}
+_LOOPS: Final[dict[str, RequestLoop]] = {
+    name: name for name in get_args(RequestLoop) if name in LOOPS
+}
+PREFIX: Final = "route:"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How each question is asked. `name` is the one given, and stands in the rows."""
+
+    name: str
+    route: RequestRoute
+    loop: RequestLoop = "default"
+
+    @property
+    def routes(self) -> bool:
+        """Whether the service chooses the route."""
+        return self.route == "auto"
+
+
+def known_methods() -> list[str]:
+    """Return the routes, then the loops of this version."""
+    return [*_ROUTES, *sorted(_LOOPS)]
+
+
+def method_of(name: str) -> Method:
+    """Return the method with this name. Raises InvalidRequest, which lists the known names.
+
+    `auto` or another route (`route:NAME` is the same): this route with the default loop. A loop:
+    every question goes to this loop, without routing. `ROUTE/LOOP`: both, as in a request.
+    """
+    route, slash, loop = name.removeprefix(PREFIX).partition("/")
+    if slash:
+        if route in _ROUTES and route != "direct" and loop in _LOOPS:
+            return Method(name, _ROUTES[route], _LOOPS[loop])
+    elif route in _ROUTES:
+        return Method(route, _ROUTES[route])
+    elif name in _LOOPS:
+        return Method(name, "complex", _LOOPS[name])
+    raise InvalidRequest(
+        f"method {name!r} is unknown; known: {', '.join(known_methods())}, ROUTE/LOOP for a loop "
+        f"under a route, and {ALL}"
+    )
+
+
+def methods_of(names: Sequence[str]) -> list[Method]:
+    """Return the methods of comma-separated names, each once. Raises InvalidRequest."""
+    given = [name.strip() for part in names for name in part.split(",") if name.strip()]
+    if not given:
+        raise InvalidRequest(f"no method is named; known: {', '.join(known_methods())}")
+    wanted = [own for name in given for own in (known_methods() if name == ALL else [name])]
+    return list({method.name: method for method in map(method_of, wanted)}.values())

@@ -1,0 +1,192 @@
+"""The folder of an evaluation, which a killed command continues and another one may not mix.
+
+`run.json` is written once, before the first row, and again if datasets or methods are added:
+
+| Field | Meaning |
+|---|---|
+| `version` | of this layout |
+| `digest` | SHA-256 of `common` |
+| `common` | what all rows have in common: version of the service, settings, engine, request, scoring and evaluators |
+| `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `collection` (its description) |
+| `methods` | by name: `route` and `loop` |
+
+`rows.jsonl` is described in `rows.py`.
+"""  # noqa: E501 (a table)
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from service.core.errors import ConfigurationError, StoreError
+from service.core.files import write_whole
+from service.evaluation.rows import ROWS, Row, latest, parse_rows
+
+RUN: Final = "run.json"
+VERSION: Final = 1
+_MOST_SHOWN: Final = 100  # characters of a value in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is evaluated, as in `run.json`."""
+
+    common: Mapping[str, Any]
+    datasets: Mapping[str, Mapping[str, Any]]
+    methods: Mapping[str, Mapping[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "digest": digest_of(self.common),
+            "common": self.common,
+            "datasets": self.datasets,
+            "methods": self.methods,
+        }
+
+
+def digest_of(value: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def differences(old: object, new: object, name: str = "") -> list[str]:
+    """Return one line for each value that differs, with its dotted name."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [
+            line
+            for key in sorted(old.keys() | new.keys())
+            for line in differences(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+        ]
+    if old == new:
+        return []
+    return [f"{name} was {_shown(old)} and is {_shown(new)}"]
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def conflicts(old: Mapping[str, Any], new: Run) -> list[str]:
+    """Return why rows of `new` must not join those of the stored run. Datasets and methods may be
+    added, and a file may have moved."""
+    found = differences(old["common"], new.common)
+    for name in sorted(old["datasets"].keys() & new.datasets.keys()):
+        before, now = ({**side[name]} for side in (old["datasets"], new.datasets))
+        for side in (before, now):
+            del side["file"]
+        found += differences(before, now, f"dataset {name}")
+    for name in sorted(old["methods"].keys() & new.methods.keys()):
+        found += differences(old["methods"][name], new.methods[name], f"method {name}")
+    return found
+
+
+class RunFolder:
+    """An open folder. `rows` are those it had when it was opened, the latest per key."""
+
+    def __init__(self, handle: int, path: Path, rows: list[Row]) -> None:
+        self.rows = rows
+        self._handle = handle
+        self._path = path
+
+    def append(self, row: Row) -> None:
+        """Write a row with one call to the operating system. Raises StoreError, and then the rows
+        before it are kept."""
+        line = row.as_line()
+        try:
+            written = os.write(self._handle, line)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be written: {error.strerror}") from None
+        if written < len(line):
+            raise StoreError(f"{self._path}: the disk is full; free space and run it again")
+
+
+@contextmanager
+def open_run(folder: Path, run: Run) -> Iterator[RunFolder]:
+    """Begin or continue an evaluation in `folder`.
+
+    Raises ConfigurationError if the folder holds rows of another one, with what differs, and
+    StoreError if it cannot be used or another process is writing it.
+    """
+    path = folder / ROWS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        _lock(handle, path)
+        rows = _repaired(handle, path)
+        _join(folder, run, any_rows=bool(rows))
+        yield RunFolder(handle, path, latest(rows))
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise StoreError(f"{path}: another process is writing it; wait until it ends") from None
+
+
+def _repaired(handle: int, path: Path) -> list[Row]:
+    """The rows; a last line without its end is cut off."""
+    with os.fdopen(os.dup(handle), "rb") as file:
+        file.seek(0)
+        content = file.read()
+    whole = content.rfind(b"\n") + 1
+    rows = parse_rows(content[:whole], path)
+    if whole < len(content):
+        os.ftruncate(handle, whole)
+    return rows
+
+
+def _join(folder: Path, run: Run, *, any_rows: bool) -> None:
+    """Write `run.json`, with what an earlier command evaluated."""
+    stored = read_run(folder)
+    if stored is None and any_rows:
+        raise ConfigurationError(
+            f"{folder} has rows, but no {RUN} that says what they are of; name another folder"
+        )
+    if stored is not None:
+        if found := conflicts(stored, run):
+            raise ConfigurationError(
+                f"{folder} holds rows of another evaluation: {'; '.join(found[:5])}. Use the same, "
+                "or name another folder"
+            )
+        run = Run(
+            run.common,
+            {**stored["datasets"], **run.datasets},
+            {**stored["methods"], **run.methods},
+        )
+    value = run.as_json()
+    if value != stored:
+        try:
+            write_whole(folder / RUN, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+        except OSError as error:
+            raise StoreError(f"{folder / RUN}: cannot be written: {error.strerror}") from None
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """Return the content of `run.json`, or None if there is none. Raises StoreError."""
+    path = folder / RUN
+    try:
+        value = json.loads(path.read_bytes())
+        if value["version"] != VERSION or not {"common", "datasets", "methods"} <= value.keys():
+            raise ValueError(f"version {value['version']}")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{path}: is not of an evaluation of this version ({error}); name another folder"
+        ) from None
+    return dict(value)

@@ -1,0 +1,102 @@
+"""What is evaluated on: the datasets of a command line, each with its name and collection."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.core.errors import InvalidRequest
+from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
+
+# Names of files that say nothing of the dataset; its folder does.
+_PLAIN = frozenset({"questions", "dev", "test", "train", "validation", "data", "qa"})
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The questions of a file. `collection` is the one to search, None for the default one.
+    `total` is the number of questions in the file, before any limit."""
+
+    name: str
+    file: Path
+    sha256: str
+    questions: tuple[GoldQuestion, ...]
+    total: int
+    collection: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"file": str(self.file), "sha256": self.sha256, "questions": self.total}
+
+
+def named_file(given: str) -> tuple[str, Path]:
+    """Return the dataset's name and file: `NAME=FILE`, or a file that is named as it is, or as its
+    folder if it is called questions, dev, test or the like."""
+    path = Path(given)
+    name, equals, file = given.partition("=")
+    if equals and not path.exists():
+        return name, Path(file)
+    stem = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    return (path.resolve().parent.name if stem.lower() in _PLAIN else stem), path
+
+
+def collections_of(given: Sequence[str], names: Sequence[str]) -> Mapping[str, str | None]:
+    """Return the collection of each dataset: `NAME` is for all that no `DATASET=NAME` is for.
+
+    Raises InvalidRequest if two are for all, or one is for an unknown dataset.
+    """
+    chosen: dict[str, str | None] = {}
+    rest: str | None = None
+    for value in given:
+        dataset, equals, collection = value.rpartition("=")
+        if equals and dataset not in names:
+            raise InvalidRequest(
+                f"--collection {value}: there is no dataset {dataset!r}; the datasets are "
+                f"{', '.join(names)}"
+            )
+        if equals:
+            chosen[dataset] = collection
+        elif rest is not None:
+            raise InvalidRequest(
+                f"--collection {value}: {rest!r} is already for all datasets; say which dataset it "
+                "is for by DATASET=NAME"
+            )
+        else:
+            rest = value
+    return {name: chosen.get(name, rest) for name in names}
+
+
+def read_datasets(
+    given: Sequence[str], collections: Sequence[str] = (), limit: int | None = None
+) -> list[Dataset]:
+    """Read every dataset. Blocking. Raises DatasetError with the problems of all of them, and
+    InvalidRequest if two have the same name or a collection is for none."""
+    files: dict[str, Path] = {}
+    for name, path in map(named_file, given):
+        if name in files:
+            raise InvalidRequest(
+                f"two datasets are called {name!r}: {files[name]} and {path}; name one by NAME=FILE"
+            )
+        files[name] = path
+    searched = collections_of(collections, list(files))
+    datasets: list[Dataset] = []
+    problems: list[str] = []
+    for name, path in files.items():
+        try:
+            datasets.append(_read(name, path, searched[name], limit))
+        except DatasetError as error:
+            problems += error.problems
+    if problems:
+        raise DatasetError(problems)
+    return datasets
+
+
+def _read(name: str, path: Path, collection: str | None, limit: int | None) -> Dataset:
+    questions = load_dataset(path)
+    asked = questions[:limit]
+    if not asked:
+        raise DatasetError([f"{path}: --limit {limit} leaves no questions"])
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Dataset(name, path, digest, tuple(asked), len(questions), collection)

@@ -1,0 +1,318 @@
+"""`revelator evaluate`: datasets by methods, rows that are kept, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from service.core.errors import (
+    ConfigurationError,
+    EngineFailure,
+    InvalidRequest,
+    LoopUnavailable,
+    StoreError,
+)
+from service.core.settings import EngineSettings, Settings
+from service.engines.base import GenerationRequest
+from service.engines.scripted import ScriptedGenerator, ScriptStep, render
+from service.evaluation import command
+from service.evaluation.command import MOST_OUT, Options, evaluate_datasets
+from service.evaluation.metrics import VERSIONS, Scoring
+from service.evaluation.rows import read_rows
+from service.runtime import open_runtime
+from tests.support.asking import ScriptedRetriever, passage
+
+pytestmark = pytest.mark.anyio
+
+ROME = passage("rome", "Rome is the capital of Italy.")
+
+
+def dataset(path: Path, *answers: str, **more: Any) -> Path:
+    lines = [
+        json.dumps({"question": f"Question {n} of {path.stem}?", "answer": answer, **more})
+        for n, answer in enumerate(answers, 1)
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+class Engine:
+    """Says `Rome`, and judges every passage relevant. `fails` may raise for a request instead."""
+
+    def __init__(self, fails: Callable[[str], Exception | None] = lambda text: None) -> None:
+        self.asked: list[str] = []
+        self._fails = fails
+        steps = [
+            ScriptStep("true", "Task: relevance", times=None),
+            ScriptStep(self._reply, times=None),
+        ]
+        self.generator = ScriptedGenerator(steps)
+
+    def _reply(self, request: GenerationRequest) -> str:
+        text = render(request)
+        if failure := self._fails(text):
+            raise failure
+        self.asked += re.findall(r"Question \d+ of \w+\?", text)[-1:]
+        return "Rome"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], ScriptedRetriever]:
+    """Lets the command use this engine."""
+
+    def use(engine: Engine) -> ScriptedRetriever:
+        retriever = ScriptedRetriever({"": [ROME]})
+        opening = partial(open_runtime, engines={"default": engine.generator}, retriever=retriever)
+        monkeypatch.setattr(command, "open_runtime", opening)
+        return retriever
+
+    return use
+
+
+async def evaluated(
+    *datasets: Path | str, settings: Settings | None = None, **options: Any
+) -> tuple[int, str]:
+    screen = Console(file=io.StringIO(), width=150)
+    given = Options([str(path) for path in datasets], **{"methods": ["single"], **options})
+    code = await evaluate_datasets(settings or Settings(), given, screen)
+    assert isinstance(screen.file, io.StringIO)
+    return code, screen.file.getvalue()
+
+
+Opened = Callable[[Engine], ScriptedRetriever]
+
+
+async def test_every_dataset_by_every_method(tmp_path: Path, opened: Opened) -> None:
+    one = dataset(tmp_path / "one.jsonl", "Rome", "Oslo")
+    two = dataset(tmp_path / "two.jsonl", "Rome")
+    opened(engine := Engine())
+    out = tmp_path / "out"
+    code, shown = await evaluated(one, two, methods=["single,direct"], out=out, concurrency=1)
+    assert code == 0
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_bytes().splitlines()]
+    assert [(row["dataset"], row["method"], row["id"]) for row in rows] == [
+        ("one", "single", "1"), ("one", "direct", "1"), ("one", "single", "2"),
+        ("one", "direct", "2"), ("two", "single", "1"), ("two", "direct", "1"),
+    ]  # fmt: skip
+    assert [row["scores"]["em"] for row in rows] == [1, 1, 0, 0, 1, 1]
+    assert [row["retrieved"] for row in rows] == [1, 0, 1, 0, 1, 0]
+    assert [row["route"] for row in rows[:2]] == ["single", "direct"]
+    assert len(engine.asked) == 6
+    assert "one: means per question" in shown
+    assert "two: means per question" in shown
+    assert "0.500" in shown
+    assert "compound accuracy" not in shown
+    assert "evaluators: em 1, f1 1, " in shown
+    run = json.loads((out / "run.json").read_bytes())
+    assert run["common"]["evaluators"] == VERSIONS
+    assert run["datasets"]["one"]["questions"] == 2
+    assert run["methods"]["direct"] == {"route": "direct", "loop": "default"}
+
+
+async def test_without_a_folder_nothing_is_kept(tmp_path: Path, opened: Opened) -> None:
+    opened(Engine())
+    code, shown = await evaluated(file := dataset(tmp_path / "d.jsonl", "Rome"))
+    assert code == 0
+    assert "1.000" in shown
+    assert contents(tmp_path) == {"d.jsonl": file.read_bytes()}
+
+
+async def test_the_same_command_goes_on_where_it_stopped(tmp_path: Path, opened: Opened) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", *["Rome"] * 5), tmp_path / "out"
+    opened(Engine())
+    await evaluated(file, out=out)
+    lines = (out / "rows.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "rows.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:40])  # killed while writing
+    opened(engine := Engine())
+    code, shown = await evaluated(file, out=out)
+    assert code == 0
+    assert "2 of 5 questions have a row" in shown
+    assert engine.asked == [f"Question {n} of d?" for n in (3, 4, 5)]
+    assert [row.id for row in read_rows(out)] == ["1", "2", "3", "4", "5"]
+    assert re.search(r"questions\W+5\b", shown)
+
+
+async def test_methods_datasets_and_questions_may_be_added(tmp_path: Path, opened: Opened) -> None:
+    one, two = (dataset(tmp_path / f"{name}.jsonl", "Rome", "Oslo") for name in ("one", "two"))
+    out = tmp_path / "out"
+    opened(Engine())
+    await evaluated(one, out=out, limit=1)
+    opened(engine := Engine())
+    await evaluated(two, out=out, methods=["direct"], limit=1)
+    await evaluated(one, two, out=out, methods=["single", "direct"])
+    assert len(engine.asked) == 7
+    run = json.loads((out / "run.json").read_bytes())
+    assert list(run["datasets"]) == ["one", "two"]
+    assert list(run["methods"]) == ["single", "direct"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fields": {"top_k": 2}}, "request.top_k was null and is 2"),
+        ({"scoring": Scoring(yes_no=True)}, "scoring.yes_no was false and is true"),
+        (
+            {"settings": Settings(engines={"default": EngineSettings(timeout_s=1)})},
+            "settings.engines.default.timeout_s was 30.0 and is 1.0",
+        ),
+    ],
+)
+async def test_rows_of_another_evaluation_are_not_joined(
+    tmp_path: Path, opened: Opened, change: dict[str, Any], said: str
+) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", "Rome"), tmp_path / "out"
+    opened(engine := Engine())
+    await evaluated(file, out=out)
+    before = contents(out)
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        await evaluated(file, out=out, **change)
+    assert contents(out) == before
+    assert len(engine.asked) == 1
+
+
+async def test_a_dataset_that_has_changed_is_refused(tmp_path: Path, opened: Opened) -> None:
+    out = tmp_path / "out"
+    opened(Engine())
+    await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), out=out)
+    with pytest.raises(ConfigurationError, match=r"dataset d\.questions was 1 and is 2"):
+        await evaluated(dataset(tmp_path / "d.jsonl", "Rome", "Oslo"), out=out)
+    moved = dataset(tmp_path / "d.jsonl", "Rome").rename(tmp_path / "moved.jsonl")
+    assert (await evaluated(f"d={moved}", out=out))[0] == 0
+
+
+async def test_a_failed_question_is_a_row(tmp_path: Path, opened: Opened) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", "Rome", "Rome"), tmp_path / "out"
+    bug = Engine(lambda text: ZeroDivisionError("a bug") if "Question 1" in text else None)
+    opened(bug)
+    code, shown = await evaluated(file, out=out)
+    assert code == 1
+    assert "failed: d: single: 1: urn:revelator:problem:internal" in shown
+    opened(engine := Engine())
+    assert (await evaluated(file, out=out))[0] == 1
+    assert engine.asked == []
+    assert (await evaluated(file, out=out, retry_failed=True))[0] == 0
+    assert engine.asked == ["Question 1 of d?"]
+    assert [row.error for row in read_rows(out)] == [None, None]
+
+
+async def test_an_engine_that_dies_halfway_ends_it_and_nothing_is_lost(
+    tmp_path: Path, opened: Opened
+) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", *["Rome"] * 40), tmp_path / "out"
+
+    def dies(text: str) -> Exception | None:
+        number = int(re.findall(r"Question (\d+)", text)[-1])
+        return EngineFailure("gone") if number > 10 else None
+
+    opened(Engine(dies))
+    code, shown = await evaluated(file, out=out, concurrency=1)
+    assert code == 1
+    assert f"stopped: {MOST_OUT} questions in a row" in shown
+    assert "failed: d: single: 11: urn:revelator:problem:engine-unavailable: gone" in shown
+    rows = read_rows(out)
+    assert len(rows) == 10 + MOST_OUT
+    assert [row.id for row in rows if row.error is None] == [str(n) for n in range(1, 11)]
+    opened(engine := Engine())
+    code, _ = await evaluated(file, out=out)
+    assert code == 0
+    assert len(engine.asked) == 30
+
+
+async def test_every_bad_line_of_every_dataset_is_named(tmp_path: Path, opened: Opened) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"question": "Q?", "answer": "x"}\n{"question": ""}\n', encoding="utf-8")
+    opened(engine := Engine())
+    good = dataset(tmp_path / "d.jsonl", "Rome")
+    code, shown = await evaluated(good, bad, tmp_path / "absent.jsonl", out=tmp_path / "out")
+    assert code == 2
+    assert f"{bad}:2: " in shown
+    assert "absent.jsonl cannot be read" in shown
+    assert engine.asked == []
+    assert not (tmp_path / "out").exists()
+    code, shown = await evaluated(good, limit=0)
+    assert (code, "leaves no questions" in shown) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"methods": ["single,psychic"]}, "method 'psychic' is unknown; known: auto, direct, "),
+        ({"methods": [","]}, "no method is named"),
+        ({"engine": "big"}, "--engine 'big' is not in the settings; the engines are default"),
+        ({"collections": ["e=x"]}, "there is no dataset 'e'"),
+        ({"collections": ["x", "y"]}, "'x' is already for all datasets"),
+        ({"gold_routes": True}, "no question of the datasets has a gold `route`"),
+    ],
+)
+async def test_what_cannot_be_evaluated_is_told_before_anything_is_asked(
+    tmp_path: Path, opened: Opened, options: dict[str, Any], said: str
+) -> None:
+    opened(engine := Engine())
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), **options)
+    assert engine.asked == []
+
+
+async def test_two_datasets_of_one_name(tmp_path: Path, opened: Opened) -> None:
+    files: Sequence[Path] = [
+        dataset(tmp_path / folder / "d.jsonl", "Rome") for folder in ("a", "b")
+    ]
+    opened(Engine())
+    with pytest.raises(InvalidRequest, match="two datasets are called 'd'"):
+        await evaluated(*files)
+    assert (await evaluated(files[0], f"e={files[1]}"))[0] == 0
+
+
+async def test_each_dataset_may_have_its_collection(tmp_path: Path, opened: Opened) -> None:
+    one, two = (dataset(tmp_path / f"{name}.jsonl", "Rome") for name in ("one", "two"))
+    retriever = opened(Engine())
+    await evaluated(one, two, collections=["wiki", "two=own"], concurrency=1)
+    assert [request.collection for request in retriever.requests] == ["wiki", "own"]
+
+
+async def test_a_method_that_cannot_run_here(tmp_path: Path, opened: Opened) -> None:
+    """Asked for by name it is refused; among all it is left out, and said so."""
+    file = dataset(tmp_path / "d.jsonl", "Rome")
+    opened(engine := Engine())
+    with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
+        await evaluated(file, methods=["single", "dragin"])
+    assert engine.asked == []
+
+
+async def test_gold_routes_replace_the_choice_of_the_service(
+    tmp_path: Path, opened: Opened
+) -> None:
+    opened(Engine())
+    file, out = dataset(tmp_path / "d.jsonl", "Rome", route="direct"), tmp_path / "out"
+    await evaluated(file, methods=["auto", "single"], gold_routes=True, out=out)
+    chosen = {row.method: (row.route, row.chosen_by) for row in read_rows(out)}
+    assert chosen == {"auto": ("direct", "request"), "single": ("single", "request")}
+
+
+async def test_a_folder_that_cannot_be_used(tmp_path: Path, opened: Opened) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", "Rome"), tmp_path / "out"
+    opened(Engine())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        await evaluated(file, out=tmp_path / "file" / "out")
+    out.mkdir()
+    (out / "rows.jsonl").write_bytes(b'{"id": "1"}\n')
+    with pytest.raises(StoreError, match=r"rows\.jsonl:1: is not a row of this version"):
+        await evaluated(file, out=out)
+    (out / "rows.jsonl").unlink()
+    (out / "run.json").write_text('{"version": 99}')
+    with pytest.raises(StoreError, match="not of an evaluation of this version"):
+        await evaluated(file, out=out)
