@@ -26,7 +26,7 @@ from service.api.problems import (
     documented,
     problem_response,
 )
-from service.api.security import require_key
+from service.api.security import access_of, check_collection, require, tenant_of
 from service.core.domain import Answer, Problem
 from service.core.errors import InvalidRequest
 from service.runtime import Runtime
@@ -44,7 +44,7 @@ BODY: Final[dict[str, Any]] = {
     }
 }
 
-router = APIRouter(tags=["answer"], dependencies=[Depends(require_key)])
+router = APIRouter(tags=["answer"], dependencies=[Depends(require("ask"))])
 
 
 class AnswerQuery(AnswerRequest):
@@ -95,9 +95,18 @@ async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest
 
 
 async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
-    """Prepare the question. Raises InvalidRequest, LoopUnavailable or NotFound."""
+    """Prepare the question, and count it for its tenant.
+
+    Raises InvalidRequest, LoopUnavailable, NotFound, NotAllowed or RateLimited.
+    """
     runtime: Runtime = request.app.state.runtime
-    return await runtime.prepare(asked)
+    tenant = tenant_of(request)
+    if asked.collection is not None:
+        check_collection(tenant, asked.collection)
+    prepared = await runtime.prepare(asked)
+    check_collection(tenant, prepared.collection)
+    access_of(request).count_question(request, tenant)
+    return prepared
 
 
 async def answering_of_body(request: Request) -> AsyncIterator[Answering]:

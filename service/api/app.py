@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
@@ -18,7 +19,7 @@ from service.api.limits import Admission
 from service.api.openapi import build_schema
 from service.api.problems import add_handlers
 from service.api.request_ids import RequestIds
-from service.api.security import check_exposure
+from service.api.security import Access, check_exposure
 from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
 
@@ -43,7 +44,8 @@ def create_app(
 
     `engines` and `retriever` replace those in the settings. A given `runtime` is used and not
     closed. `app.state` holds the settings and, while the app runs, drain, runtime, admission and
-    readiness. Raises ConfigurationError if the settings would expose the server without keys.
+    readiness. Raises ConfigurationError if the settings would expose the server without keys, or if
+    the tenants file is not valid.
     """
     check_exposure(settings.server)
     app = FastAPI(
@@ -57,6 +59,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.settings = settings
+    app.state.access = Access(settings.server)
     app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
     app.add_middleware(RequestIds)
     add_handlers(app)
@@ -80,7 +83,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.admission = Admission(state.settings.server, runtime.metrics, state.drain)
         state.readiness = Readiness(runtime)
         stack.push_async_callback(state.readiness.aclose)
-        yield
+        async with anyio.create_task_group() as group:
+            group.start_soon(state.access.watch)
+            yield
+            group.cancel_scope.cancel()
         state.drain.begin()
         state.drain.expire()
 

@@ -20,6 +20,7 @@ from service.answer.request import PreparedRequest
 from service.api.draining import DETAIL, Drain
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
+from service.api.security import tenant_of
 from service.core.channel import Channel
 from service.core.concurrency import first_of
 from service.core.errors import Draining, RevelatorError
@@ -143,7 +144,7 @@ async def open_answering(
     """
     state = request.app.state
     admission: Admission = state.admission
-    place = await admission.enter(lambda: disconnected(request))
+    place = await admission.enter(lambda: disconnected(request), tenant_of(request).name)
     answering = Answering(state.runtime, question, request, only_end)
     try:
         async with anyio.create_task_group() as group:

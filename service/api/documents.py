@@ -16,7 +16,8 @@ from starlette.responses import Response
 from service.api.bodies import JSON, NDJSON, content_type, read_json, read_lines
 from service.api.draining import DETAIL, Drain
 from service.api.problems import RequestTimeout, documented
-from service.api.security import require_key
+from service.api.security import require, tenant_of
+from service.api.tenants import RIGHTS
 from service.core.errors import Draining, NotFound
 from service.core.validation import parse
 from service.retrieval.ingest.documents import BadDocument, Document, parse_document
@@ -31,8 +32,8 @@ LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once
 BATCH_BYTES: Final = 8_000_000  # of their lines
 MOST_FAILED: Final = 10_000  # bad documents after which reading stops
-REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
-READ_REFUSALS: Final = (401, 403, 404, 422, 500, 503)
+REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
+READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
 
 
 class Closed(BaseModel):
@@ -135,17 +136,23 @@ def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any
 
 Stores = Annotated[Any, Depends(collections_of)]
 
-router = APIRouter(tags=["collections"], dependencies=[Depends(require_key)])
+ASK, WRITE, ADMINISTER = ([Depends(require(right))] for right in RIGHTS)
+
+router = APIRouter(tags=["collections"])
 
 
-@router.get("/collections", responses=documented(*READ_REFUSALS))
-async def list_collections(stores: Stores) -> CollectionList:
-    """List all collections with their counts, including the shipped sample."""
-    return CollectionList(collections=[_info(manifest) for manifest in await stores.manifests()])
+@router.get("/collections", dependencies=ASK, responses=documented(*READ_REFUSALS))
+async def list_collections(request: Request, stores: Stores) -> CollectionList:
+    """List the collections that the key may use with their counts, including the shipped
+    sample."""
+    tenant = tenant_of(request)
+    manifests = [each for each in await stores.manifests() if tenant.may_use(each.name)]
+    return CollectionList(collections=[_info(manifest) for manifest in manifests])
 
 
 @router.put(
     "/collections/{name}",
+    dependencies=ADMINISTER,
     responses=documented(*REFUSALS),
     openapi_extra=body_schema((JSON, "CollectionRequest"), required=False),
 )
@@ -162,14 +169,15 @@ async def put_collection(
     return _info(manifest)
 
 
-@router.get("/collections/{name}", responses=documented(*READ_REFUSALS))
+@router.get("/collections/{name}", dependencies=ASK, responses=documented(*READ_REFUSALS))
 async def get_collection(name: str, stores: Stores) -> CollectionInfo:
     """Return a collection with its counts."""
     return _info(await stores.manifest(name))
 
 
 @router.delete(
-    "/collections/{name}", status_code=204, responses=documented(*READ_REFUSALS),
+    "/collections/{name}", status_code=204, dependencies=ADMINISTER,
+    responses=documented(*READ_REFUSALS),
     response_class=Response,
 )  # fmt: skip
 async def delete_collection(name: str, stores: Stores) -> None:
@@ -179,6 +187,7 @@ async def delete_collection(name: str, stores: Stores) -> None:
 
 @router.post(
     "/collections/{name}/documents",
+    dependencies=WRITE,
     responses=documented(*REFUSALS),
     openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
 )
@@ -200,7 +209,9 @@ async def add_documents(request: Request, name: str, stores: Stores) -> IngestRe
 
 
 @router.get(
-    "/collections/{name}/documents/{document_id:path}", responses=documented(*READ_REFUSALS)
+    "/collections/{name}/documents/{document_id:path}",
+    dependencies=ASK,
+    responses=documented(*READ_REFUSALS),
 )
 async def get_document(name: str, document_id: str, stores: Stores) -> StoredDocument:
     """Return a stored document with its passages in order."""
@@ -216,7 +227,7 @@ async def get_document(name: str, document_id: str, stores: Stores) -> StoredDoc
 
 
 @router.delete(
-    "/collections/{name}/documents/{document_id:path}", status_code=204,
+    "/collections/{name}/documents/{document_id:path}", status_code=204, dependencies=WRITE,
     responses=documented(*READ_REFUSALS), response_class=Response,
 )  # fmt: skip
 async def delete_document(name: str, document_id: str, stores: Stores) -> None:

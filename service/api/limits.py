@@ -1,10 +1,15 @@
-"""Admission: limits for running questions, waiting questions and waiting time."""
+"""Admission: limits for running questions, waiting questions and waiting time.
+
+Places are shared fairly between tenants: a free place goes to the waiting tenant that has the
+fewest questions running (max-min fairness), and within a tenant to the question that has waited
+longest. So a tenant's flood fills its own line, and delays nobody who asks less than a fair share.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,76 +30,128 @@ Gone = Callable[[], Awaitable[None]]
 class Place:
     """The right to run one question. `release` it at least once."""
 
-    def __init__(self, admission: Admission, waited_s: float) -> None:
+    def __init__(self, admission: Admission, tenant: str, waited_s: float) -> None:
         self.waited_s = waited_s
+        self._tenant = tenant
         self._admission: Admission | None = admission
 
     def release(self) -> None:
         admission, self._admission = self._admission, None
         if admission is not None:
-            admission.hand_on()
+            admission.hand_on(self._tenant)
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
+class Waiter:
+    """A question that waits. `since`: when it began to, in seconds of a monotonic clock."""
+
+    tenant: str
+    since: float
     woken: anyio.Event = field(default_factory=anyio.Event)
     granted: bool = False
+    displaced: bool = False
     gone: bool = False
 
 
+class Lines:
+    """The waiting questions, a line for each tenant."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[Waiter]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def __iter__(self) -> Iterator[Waiter]:
+        for line in self._lines.values():
+            yield from line
+
+    def add(self, waiter: Waiter) -> None:
+        self._lines.setdefault(waiter.tenant, deque()).append(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Take a waiter out, if it still waits."""
+        line = self._lines.get(waiter.tenant, ())
+        if waiter in line:
+            self._lines[waiter.tenant].remove(waiter)
+            if not self._lines[waiter.tenant]:
+                del self._lines[waiter.tenant]
+
+    def next(self, running: Mapping[str, int]) -> Waiter | None:
+        """Take out who gets a free place, given each tenant's running questions."""
+        heads = [line[0] for line in self._lines.values()]
+        if not heads:
+            return None
+        chosen = min(heads, key=lambda waiter: (running.get(waiter.tenant, 0), waiter.since))
+        self.remove(chosen)
+        return chosen
+
+    def displace(self, tenant: str) -> Waiter | None:
+        """Take out who makes room for a question of `tenant` where no more may wait: the newest of
+        the longest line, if that line stays at least as long as the tenant's becomes."""
+        longest = max(self._lines.values(), key=len, default=None)
+        if longest is None or len(longest) - 1 < len(self._lines.get(tenant, ())) + 1:
+            return None
+        waiter = longest[-1]
+        self.remove(waiter)
+        return waiter
+
+
 class Admission:
-    """At most `max_running` places and WAITING times as many waiting questions, first come, first
-    served."""
+    """At most `max_running` places and WAITING times as many waiting questions."""
 
     def __init__(self, settings: ServerSettings, metrics: Metrics, drain: Drain) -> None:
         self._settings = settings
         self._metrics = metrics
         self._drain = drain
-        self._running = 0
-        self._queue: deque[_Waiter] = deque()
+        self._running: Counter[str] = Counter()
+        self._lines = Lines()
         drain.on_begin(self._wake_all)
 
     @property
     def running(self) -> int:
-        return self._running
+        return self._running.total()
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return len(self._lines)
 
-    async def enter(self, gone: Gone) -> Place:
-        """Return a place, at once or after waiting. `gone` returns when the client disconnects
-        meanwhile.
+    async def enter(self, gone: Gone, tenant: str) -> Place:
+        """Return a place for a question of `tenant`, at once or after waiting. `gone` returns when
+        the client disconnects meanwhile.
 
-        Raises Draining, Overloaded (queue full, or waited too long) or ClientGone.
+        Raises Draining, Overloaded (no room to wait, or waited too long) or ClientGone.
         """
         if self._drain.begun:
             self._metrics.rejected("draining")
         self._drain.check()
-        if self._running < self._settings.max_running:
-            self._running += 1
-            return Place(self, 0.0)
-        if len(self._queue) >= WAITING * self._settings.max_running:
-            self._metrics.rejected("busy")
-            raise Overloaded(
-                f"{self._running} questions are running and {len(self._queue)} are waiting. Ask "
-                "again in a moment."
-            )
-        return await self._wait(gone)
+        if self.running < self._settings.max_running:
+            self._running[tenant] += 1
+            return Place(self, tenant, 0.0)
+        if self.waiting >= WAITING * self._settings.max_running:
+            self._make_room(tenant)
+        return await self._wait(gone, Waiter(tenant, time.monotonic()))
 
-    def hand_on(self) -> None:
-        """Give a free place to the question that has waited longest."""
-        if self._queue:
-            waiter = self._queue.popleft()
+    def hand_on(self, tenant: str) -> None:
+        """Give the place of a question of `tenant` that has ended to one that waits."""
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+        if waiter := self._lines.next(self._running):
+            self._running[waiter.tenant] += 1
             waiter.granted = True
             waiter.woken.set()
-        else:
-            self._running -= 1
 
-    async def _wait(self, gone: Gone) -> Place:
-        waiter = _Waiter()
-        since = time.monotonic()
-        self._queue.append(waiter)
+    def _make_room(self, tenant: str) -> None:
+        displaced = self._lines.displace(tenant)
+        if displaced is None:
+            self._metrics.rejected("busy")
+            raise self._full()
+        displaced.displaced = True
+        displaced.woken.set()
+
+    async def _wait(self, gone: Gone, waiter: Waiter) -> Place:
+        self._lines.add(waiter)
         try:
             with self._metrics.waiting():
                 await self._woken(waiter, gone)
@@ -105,9 +162,9 @@ class Admission:
         if waiter.gone or not waiter.granted:
             self._drop(waiter)
             self._refuse(waiter)
-        return Place(self, time.monotonic() - since)
+        return Place(self, waiter.tenant, time.monotonic() - waiter.since)
 
-    async def _woken(self, waiter: _Waiter, gone: Gone) -> None:
+    async def _woken(self, waiter: Waiter, gone: Gone) -> None:
         """Until the waiter is woken, its client leaves, or it has waited too long."""
 
         async def watch() -> None:
@@ -121,22 +178,30 @@ class Admission:
                 await waiter.woken.wait()
             group.cancel_scope.cancel()
 
-    def _refuse(self, waiter: _Waiter) -> None:
+    def _refuse(self, waiter: Waiter) -> None:
         """Raise why a waiter gets no place."""
         if waiter.gone:
             self._metrics.left_waiting()
             raise ClientGone("The client disconnected while its question was waiting.")
         self._metrics.rejected("draining" if self._drain.begun else "busy")
         self._drain.check()
+        if waiter.displaced:
+            raise self._full()
         raise Overloaded(f"No place became free within {MAX_WAIT_S:g} s. Ask again in a moment.")
 
-    def _drop(self, waiter: _Waiter) -> None:
-        """Take it out of the queue; a place it was just given goes to the next."""
+    def _full(self) -> Overloaded:
+        return Overloaded(
+            f"{self.running} questions are running and {self.waiting} are waiting. Ask again in a "
+            "moment."
+        )
+
+    def _drop(self, waiter: Waiter) -> None:
+        """Take it out of its line; a place it was just given goes to the next."""
         if waiter.granted:
-            self.hand_on()
-        elif waiter in self._queue:
-            self._queue.remove(waiter)
+            self.hand_on(waiter.tenant)
+        else:
+            self._lines.remove(waiter)
 
     def _wake_all(self) -> None:
-        for waiter in self._queue:
+        for waiter in self._lines:
             waiter.woken.set()

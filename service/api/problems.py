@@ -6,6 +6,8 @@ RevelatorError
 ├── MalformedRequest      400 malformed-request       not valid JSON, or not UTF-8
 ├── KeyMissing            401 key-missing             the server requires a key
 ├── KeyRefused            403 key-refused             the key is not one of the server's
+├── NotAllowed            403 not-allowed             the key lacks the right, or the collection
+├── RateLimited           429 rate-limited            the key has used up its requests a minute
 ├── RequestTimeout        408 request-timeout         the body did not arrive in time
 ├── BodyTooLarge          413 body-too-large          the body exceeds the size limit
 ├── UnsupportedMediaType  415 unsupported-media-type  a content type this path does not read

@@ -20,7 +20,8 @@ ACCEPTED: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 class RequestIds:
     """Returns a client's `X-Request-ID` if it is safe, else creates an id.
 
-    Sets `request.state.request_id`, and `request.state.own_id`: true if the id was created here.
+    Also adds the headers in `request.state.response_headers`, if a dependency has set any. Sets
+    `request.state.request_id`, and `request.state.own_id`: true if the id was created here.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -36,7 +37,9 @@ class RequestIds:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID] = made
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = made
+                headers.update(scope["state"].get("response_headers", {}))
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=made):

@@ -1,25 +1,40 @@
-"""API keys, and where the server may listen without them."""
+"""Who may do what: keys, rights, rates, and where the server may listen without keys."""
 
 from __future__ import annotations
 
-import hmac
+import asyncio
 import ipaddress
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
+import anyio
+import structlog
 from fastapi import Request
 
 from service.api.problems import KeyMissing, KeyRefused
-from service.core.errors import ConfigurationError
-from service.core.settings import ServerSettings, Settings
+from service.api.rates import Quota, Rates, refuse
+from service.api.tenants import OWNER, KeyRing, Right, Tenant, read_tenants
+from service.core.errors import ConfigurationError, RevelatorError
+from service.core.settings import ServerSettings
+
+log = structlog.get_logger(__name__)
+
+LOOK_S: Final = 1.0  # between looks at the tenants file
+
+
+class NotAllowed(RevelatorError):
+    slug, title, status = "not-allowed", "The key does not have this right", 403
 
 
 def check_exposure(settings: ServerSettings) -> None:
     """Raise ConfigurationError for a host other than loopback without keys, unless `insecure` is
     set."""
-    if settings.keys or settings.insecure or is_loopback(settings.host):
+    if settings.has_keys or settings.insecure or is_loopback(settings.host):
         return
     raise ConfigurationError(
-        f"server.host {settings.host!r} can be reached from other machines. Set server.keys, or "
-        "pass --insecure to allow requests without a key."
+        f"server.host {settings.host!r} can be reached from other machines. Set server.keys or "
+        "server.tenants_file, or pass --insecure to allow requests without a key."
     )
 
 
@@ -34,19 +49,121 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def require_key(request: Request) -> None:
-    """Dependency: check the key in `Authorization: Bearer` or `X-API-Key`, if keys are
-    configured."""
-    settings: Settings = request.app.state.settings
-    keys = settings.server.keys
-    if not keys:
+class Access:
+    """The tenants of this server and their rates. `watch` follows changes of the tenants file."""
+
+    def __init__(self, settings: ServerSettings, rates: Rates | None = None) -> None:
+        """Read the tenants file. Raises ConfigurationError."""
+        self._keys = [key.get_secret_value() for key in settings.keys]
+        self._path = settings.tenants_file
+        self._open = not settings.has_keys
+        self._rates = rates or Rates()
+        self._version = _version(self._path)
+        self._ring = KeyRing(self._keys, read_tenants(self._path) if self._path else ())
+
+    def tenant(self, key: bytes | None) -> Tenant:
+        """Return who sends this key. Raises KeyMissing or KeyRefused."""
+        if self._open:
+            return OWNER
+        if key is None:
+            raise KeyMissing("Send an API key as `Authorization: Bearer …` or `X-API-Key: …`.")
+        tenant = self._ring.find(key)
+        if tenant is None:
+            raise KeyRefused("The API key is not one of this server's keys.")
+        return tenant
+
+    def count_request(self, request: Request, tenant: Tenant) -> None:
+        """Count a request of the tenant. Raises RateLimited."""
+        _take(request, self._rates.request(tenant))
+
+    def count_question(self, request: Request, tenant: Tenant) -> None:
+        """Count a question of the tenant. Raises RateLimited."""
+        _take(request, self._rates.question(tenant))
+
+    async def watch(self) -> None:
+        """Read the tenants file again whenever it changes, for ever.
+
+        A file that is missing or not valid is logged, and the tenants read before stay.
+        """
+        while self._path is not None:
+            await asyncio.sleep(LOOK_S)
+            version = await anyio.to_thread.run_sync(_version, self._path)
+            if version not in (None, self._version):
+                self._version = version
+                await self._read(self._path)
+
+    async def _read(self, path: Path) -> None:
+        try:
+            tenants = await anyio.to_thread.run_sync(read_tenants, path)
+        except ConfigurationError as error:
+            log.error("the tenants file was not read; its last version stays", reason=error.detail)
+            return
+        self._ring = KeyRing(self._keys, tenants)
+        self._rates.keep({tenant.name for tenant in tenants})
+        log.info("tenants read again", tenants=len(tenants))
+
+
+def _version(path: Path | None) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced. Kubernetes replaces a link to it."""
+    try:
+        status = path.stat() if path else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None
+
+
+def _take(request: Request, quota: Quota | None) -> None:
+    """Tell of the quota in the response's headers. Raises RateLimited if it is used up."""
+    if quota is None:
         return
-    given = _given(request)
-    if given is None:
-        raise KeyMissing("Send an API key as `Authorization: Bearer …` or `X-API-Key: …`.")
-    matches = [hmac.compare_digest(key.get_secret_value().encode(), given) for key in keys]
-    if not any(matches):
-        raise KeyRefused("The API key is not one of this server's keys.")
+    told: dict[str, str] = getattr(request.state, "response_headers", {})
+    for name, value in quota.headers.items():
+        told[name] = f"{told[name]}, {value}" if name in told else value
+    request.state.response_headers = told
+    if not quota.allowed:
+        raise refuse(quota)
+
+
+def require(right: Right) -> Callable[[Request], Awaitable[None]]:
+    """Return a dependency that admits only tenants with this right, to the collections that they
+    may use. It raises KeyMissing, KeyRefused, RateLimited or NotAllowed."""
+
+    async def check(request: Request) -> None:
+        access = access_of(request)
+        tenant = access.tenant(_given(request))
+        request.state.tenant = tenant
+        structlog.contextvars.bind_contextvars(tenant=tenant.name)
+        access.count_request(request, tenant)
+        if not tenant.may(right):
+            raise NotAllowed(
+                f"The key of {tenant.name!r} does not have the right {right!r}. It has: "
+                f"{', '.join(tenant.rights) or 'none'}."
+            )
+        name = request.path_params.get("name")
+        if name is not None:
+            check_collection(tenant, name)
+
+    return check
+
+
+def check_collection(tenant: Tenant, name: str) -> None:
+    """Raise NotAllowed if the tenant may not use the collection, whether or not it exists."""
+    if not tenant.may_use(name):
+        raise NotAllowed(
+            f"The key of {tenant.name!r} may not use the collection {name!r}. It may use: "
+            f"{', '.join(tenant.collections)}."
+        )
+
+
+def access_of(request: Request) -> Access:
+    access: Access = request.app.state.access
+    return access
+
+
+def tenant_of(request: Request) -> Tenant:
+    """Return who sends the request, as found by `require`."""
+    tenant: Tenant = request.state.tenant
+    return tenant
 
 
 def _given(request: Request) -> bytes | None:

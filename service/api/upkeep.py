@@ -7,12 +7,14 @@ from contextlib import nullcontext
 from typing import Any, Final, TypeVar
 
 import anyio
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from service.api.bodies import JSON, NDJSON
 from service.api.documents import (
+    ADMINISTER,
     MOST_FAILED,
+    WRITE,
     Ingest,
     IngestReport,
     Item,
@@ -22,11 +24,10 @@ from service.api.documents import (
 )
 from service.api.draining import DETAIL, Drain
 from service.api.problems import RequestTimeout, documented
-from service.api.security import require_key
 from service.core.errors import Draining, InvalidRequest
 
-REFUSALS: Final = (401, 403, 404, 422, 500, 503)
-REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
+REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
+REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
 
 T = TypeVar("T")
 
@@ -56,10 +57,10 @@ class CollectionReport(BaseModel):
     left: list[Finding]
 
 
-router = APIRouter(tags=["collections"], dependencies=[Depends(require_key)])
+router = APIRouter(tags=["collections"])
 
 
-@router.get("/collections/{name}/check", responses=documented(*REFUSALS))
+@router.get("/collections/{name}/check", dependencies=ADMINISTER, responses=documented(*REFUSALS))
 async def check_collection(request: Request, name: str, stores: Stores) -> CollectionReport:
     """Compare manifest, BM25 store and dense store, passage by passage. Waits for a running
     writer."""
@@ -67,7 +68,7 @@ async def check_collection(request: Request, name: str, stores: Stores) -> Colle
     return CollectionReport.model_validate(report, from_attributes=True)
 
 
-@router.post("/collections/{name}/repair", responses=documented(*REFUSALS))
+@router.post("/collections/{name}/repair", dependencies=ADMINISTER, responses=documented(*REFUSALS))
 async def repair_collection(request: Request, name: str, stores: Stores) -> CollectionReport:
     """Repair a collection: rebuild what a server has lost, embed passages without a vector, remove
     passages without a document, and complete the manifest. An interrupted repair keeps its
@@ -78,6 +79,7 @@ async def repair_collection(request: Request, name: str, stores: Stores) -> Coll
 
 @router.put(
     "/collections/{name}/documents",
+    dependencies=WRITE,
     responses=documented(*REPLACE_REFUSALS),
     openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
@@ -19,6 +20,11 @@ class ServerSettings(SectionWithSecrets):
         description="API keys. Clients send one as `Authorization: Bearer`. In the file "
         "named by `keys_file`, they are separated by commas or lines.",
     )
+    tenants_file: Path | None = Field(
+        None,
+        description="TOML file of tenants: keys with a name, rights, collections and rates. It is "
+        "read again when it changes. `revelator key NAME` makes an entry.",
+    )
     max_running: int = Field(
         64,
         ge=1,
@@ -28,6 +34,11 @@ class ServerSettings(SectionWithSecrets):
     drain_s: float = Field(
         10.0, ge=0, description="Seconds that running questions get to finish after SIGTERM."
     )
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self.keys) or self.tenants_file is not None
 
 
 class LimitSettings(Section):

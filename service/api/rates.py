@@ -1,0 +1,101 @@
+"""Requests and questions a minute for each tenant, and the header fields that tell of them.
+
+The fields are those of the IETF draft "RateLimit header fields for HTTP"
+(draft-ietf-httpapi-ratelimit-headers-10): `RateLimit-Policy` states the quota, `RateLimit` what is
+left of it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from service.api.tenants import Tenant
+from service.core.errors import RevelatorError
+
+WINDOW_S: Final = 60.0
+
+
+class RateLimited(RevelatorError):
+    slug, title, status = "rate-limited", "Too many requests for this key", 429
+
+    def __init__(self, detail: str, retry_after: int) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What is left of a quota. `reset_s`: seconds until one more unit is available."""
+
+    name: str
+    quota: int
+    allowed: bool
+    remaining: int
+    reset_s: float
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "RateLimit-Policy": f'"{self.name}";q={self.quota};w={WINDOW_S:.0f}',
+            "RateLimit": f'"{self.name}";r={self.remaining};t={math.ceil(self.reset_s)}',
+        }
+
+
+class Bucket:
+    """A token bucket that holds a minute's quota and fills evenly. Time is the caller's."""
+
+    def __init__(self, name: str, quota: int) -> None:
+        self.name, self.quota = name, quota
+        self._level = float(quota)
+        self._at = -math.inf
+
+    def take(self, now: float) -> Quota:
+        """Take one unit, if there is one. `now` in seconds, never smaller than before."""
+        rate = self.quota / WINDOW_S
+        self._level = min(float(self.quota), self._level + rate * (now - self._at))
+        self._at = now
+        allowed = self._level >= 1.0
+        self._level -= allowed
+        lacking = max(0.0, math.floor(self._level) + 1 - self._level)
+        return Quota(self.name, self.quota, allowed, int(self._level), lacking / rate)
+
+
+class Rates:
+    """The buckets of all tenants. One process has its own; see `deploy/README.md`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+
+    def request(self, tenant: Tenant) -> Quota | None:
+        """Count a request. Return what is left, or None if the tenant has no limit."""
+        return self._take(tenant, "requests", tenant.requests_per_minute)
+
+    def question(self, tenant: Tenant) -> Quota | None:
+        """Count a question, as `request` does."""
+        return self._take(tenant, "questions", tenant.questions_per_minute)
+
+    def _take(self, tenant: Tenant, name: str, quota: int | None) -> Quota | None:
+        if quota is None:
+            return None
+        key = (tenant.name, name)
+        bucket = self._buckets.get(key)
+        if bucket is None or bucket.quota != quota:
+            bucket = self._buckets[key] = Bucket(name, quota)
+        return bucket.take(self._clock())
+
+    def keep(self, names: set[str]) -> None:
+        """Forget the buckets of all tenants but these."""
+        self._buckets = {key: each for key, each in self._buckets.items() if key[0] in names}
+
+
+def refuse(quota: Quota) -> RateLimited:
+    """Return the error for a quota that is used up."""
+    wait = max(1, math.ceil(quota.reset_s))
+    return RateLimited(
+        f"This key may send {quota.quota} {quota.name} a minute. Try again in {wait} s.", wait
+    )
