@@ -11,6 +11,7 @@ import typer
 from service import __version__
 from service.cli.collections import collections
 from service.cli.evaluation import evaluate, tune
+from service.cli.key import key
 from service.cli.options import (
     Collection,
     Config,
@@ -240,6 +241,7 @@ def check(
     raise typer.Exit(run(lambda: check_collection(settings, collection, repair=repair)))
 
 
+app.command()(key)
 app.command()(train)
 app.add_typer(collections, name="collections")
 app.command("compile")(compile_model)

@@ -74,6 +74,9 @@
 {{- if include "revelator.has" (list . "gateway-keys") -}}
 {{- $_ := set $server "keys_file" (include "revelator.secretFile" "gateway-keys") -}}
 {{- end -}}
+{{- if include "revelator.has" (list . "tenants") -}}
+{{- $_ := set $server "tenants_file" (include "revelator.secretFile" "tenants") -}}
+{{- end -}}
 {{- $made := dict "data_dir" "/data" "server" $server -}}
 {{- with include "revelator.retrieval" . | fromJson -}}
 {{- $_ := set $made "retrieval" . -}}
@@ -87,8 +90,8 @@
 {{/* What cannot work is refused here, with what to do. */}}
 {{- define "revelator.check" -}}
 {{- $settings := include "revelator.settings" . | fromJson -}}
-{{- if not (or $settings.server.keys_file $settings.server.insecure) -}}
-{{- fail "secrets: the gateway needs API keys; set secrets.existing to a Secret with the entry gateway-keys, or secrets.values.gateway-keys, or settings.server.insecure to let anyone ask" -}}
+{{- if not (or $settings.server.keys_file $settings.server.tenants_file $settings.server.insecure) -}}
+{{- fail "secrets: the gateway needs API keys; set secrets.existing to a Secret with the entry gateway-keys or tenants, or secrets.values.gateway-keys, or settings.server.insecure to let anyone ask" -}}
 {{- end -}}
 {{- if include "revelator.embedded" . -}}
 {{- if or (gt (int .Values.gateway.replicas) 1) .Values.gateway.autoscaling.enabled -}}

@@ -34,11 +34,11 @@ def admission(drain: Drain | None = None, **limits: float) -> Admission:
 
 async def test_places_go_by_order_of_arrival_and_none_is_lost() -> None:
     gate = admission()
-    first = await gate.enter(never)
+    first = await gate.enter(never, "a")
     order: list[int] = []
 
     async def wait(number: int) -> None:
-        place = await gate.enter(never)
+        place = await gate.enter(never, "a")
         order.append(number)
         assert gate.running == 1
         await anyio.lowlevel.checkpoint()
@@ -50,7 +50,7 @@ async def test_places_go_by_order_of_arrival_and_none_is_lost() -> None:
             group.start_soon(wait, number)
             await anyio.wait_all_tasks_blocked()
         with pytest.raises(Overloaded):
-            await gate.enter(never)
+            await gate.enter(never, "a")
         first.release()
     assert order == list(range(4))
     assert (gate.running, gate.waiting) == (0, 0)
@@ -58,11 +58,11 @@ async def test_places_go_by_order_of_arrival_and_none_is_lost() -> None:
 
 async def test_a_place_given_to_one_who_is_just_leaving_goes_to_the_next() -> None:
     gate = admission()
-    first = await gate.enter(never)
+    first = await gate.enter(never, "a")
     places: list[Place] = []
 
     async def wait() -> None:
-        places.append(await gate.enter(never))
+        places.append(await gate.enter(never, "a"))
 
     leaving = asyncio.create_task(wait())
     await anyio.sleep(0.01)
@@ -80,14 +80,14 @@ async def test_a_place_given_to_one_who_is_just_leaving_goes_to_the_next() -> No
 async def test_who_waits_when_draining_begins_is_refused() -> None:
     drain = Drain()
     gate = admission(drain)
-    await gate.enter(never)
-    waiting = asyncio.create_task(gate.enter(never))
+    await gate.enter(never, "a")
+    waiting = asyncio.create_task(gate.enter(never, "a"))
     await anyio.sleep(0.01)
     drain.begin()
     with pytest.raises(Draining):
         await waiting
     with pytest.raises(Draining):
-        await gate.enter(never)
+        await gate.enter(never, "a")
 
 
 async def test_a_drain_waits_for_work_then_cuts_it_off() -> None:

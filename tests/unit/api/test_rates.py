@@ -1,0 +1,67 @@
+"""Token buckets: a minute's quota at once, then evenly; and what the headers say of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.api.rates import WINDOW_S, Bucket, Rates, refuse
+from service.api.tenants import Tenant
+
+
+def test_a_quota_is_there_at_once_and_comes_back_evenly() -> None:
+    bucket = Bucket("questions", 3)
+    taken = [bucket.take(0.0) for _ in range(4)]
+    assert [each.allowed for each in taken] == [True, True, True, False]
+    assert [each.remaining for each in taken] == [2, 1, 0, 0]
+    assert taken[-1].reset_s == 20.0
+    assert not bucket.take(19.9).allowed
+    assert bucket.take(20.0).allowed
+    assert not bucket.take(20.0).allowed
+
+
+def test_headers_and_refusal_say_when_to_come_back() -> None:
+    bucket = Bucket("questions", 2)
+    quotas = [bucket.take(0.0) for _ in range(3)]
+    assert quotas[0].headers == {
+        "RateLimit-Policy": '"questions";q=2;w=60',
+        "RateLimit": '"questions";r=1;t=30',
+    }
+    error = refuse(quotas[2])
+    assert (error.status, error.retry_after) == (429, 30)
+    assert "2 questions a minute" in error.detail
+
+
+@given(
+    quota=st.integers(1, 50),
+    gaps=st.lists(st.floats(0, 30, allow_nan=False), min_size=1, max_size=200),
+)
+def test_never_more_than_the_quota_and_what_came_back(quota: int, gaps: list[float]) -> None:
+    bucket = Bucket("requests", quota)
+    now, allowed = 0.0, 0
+    for gap in gaps:
+        now += gap
+        taken = bucket.take(now)
+        allowed += taken.allowed
+        assert 0 <= taken.remaining <= quota
+        assert taken.allowed or 0 < taken.reset_s <= WINDOW_S / quota + 1e-6
+    assert allowed <= quota + quota / WINDOW_S * now + 1e-6
+
+
+def test_tenants_have_their_own_and_a_changed_quota_begins_anew() -> None:
+    now = [0.0]
+    rates = Rates(lambda: now[0])
+
+    def tenant(name: str, quota: int | None) -> Tenant:
+        return Tenant(name=name, questions_per_minute=quota)
+
+    def allowed(name: str, quota: int | None) -> bool | None:
+        told = rates.question(tenant(name, quota))
+        return told and told.allowed
+
+    assert [allowed("a", 1), allowed("a", 1), allowed("b", 1)] == [True, False, True]
+    assert rates.request(tenant("a", 1)) is None
+    assert allowed("c", None) is None
+    assert [allowed("a", 2), allowed("a", 2), allowed("a", 2)] == [True, True, False]
+    rates.keep({"b"})
+    assert [allowed("a", 2), allowed("b", 1)] == [True, False]
