@@ -106,6 +106,18 @@ def test_nothing_but_a_key_is_needed() -> None:
     assert named("Secret", "revelator", found)["stringData"] == {"gateway-keys": "k"}
 
 
+def test_a_file_of_tenants_takes_the_place_of_keys() -> None:
+    done = template("--set", "secrets.existing=own", "--set", "secrets.keys={tenants}")
+    assert done.returncode == 0, done.stderr
+    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    gateway = named("Deployment", "revelator", found)["spec"]["template"]["spec"]
+    settings = next(v for v in gateway["volumes"] if v["name"] == "settings")
+    sources = [each["secret"] for each in settings["projected"]["sources"] if "secret" in each]
+    assert sources == [{"name": "own", "items": [{"key": "tenants", "path": "secrets/tenants"}]}]
+    [file] = named("ConfigMap", "revelator", found)["data"].values()
+    assert 'tenants_file = "/etc/revelator/secrets/tenants"' in file
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_no_container_can_write_to_its_image_or_become_root(example: str) -> None:
     for name, pod in pods(objects(example)).items():
