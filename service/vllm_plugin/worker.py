@@ -16,7 +16,7 @@ class SignalsExtension:
     vllm_config: Any
     model_runner: Any
     use_v2_model_runner: bool
-    _revelator: Side
+    _revelator: WorkerExchange
 
     def revelator_start(self) -> dict[str, Any]:
         """Install the hooks, once. Returns the obstacle, if any, and the rank's number of heads."""
@@ -30,7 +30,7 @@ class SignalsExtension:
         if problem is not None:
             return {"obstacle": problem, "heads": 0}
         if not hasattr(self, "_revelator"):
-            self._revelator = Side(Hooks(self.model_runner, layer), layer.num_heads)
+            self._revelator = WorkerExchange(Hooks(self.model_runner, layer), layer.num_heads)
         return {"obstacle": None, "heads": layer.num_heads}
 
     def revelator_fetch(
@@ -40,7 +40,7 @@ class SignalsExtension:
         return self._revelator.fetch(release, rows)
 
 
-class Side:
+class WorkerExchange:
     """A worker's side of the exchange: its hooks, and what was sent of each call."""
 
     def __init__(self, hooks: Hooks, heads: int) -> None:

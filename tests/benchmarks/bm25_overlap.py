@@ -38,7 +38,7 @@ import orjson
 from service.core.domain import ScoredPassage
 from service.retrieval.base import QueryShape, StoreQuery
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Record, parse_document
+from service.retrieval.ingest.documents import PassageRecord, parse_document
 from service.retrieval.stores import elastic_index
 from service.retrieval.stores.elastic_index import alias_of
 from service.retrieval.stores.elastic_server import ElasticServer
@@ -69,7 +69,7 @@ def lines(path: Path) -> list[Any]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
 
 
-def passages(data: Path) -> list[Record]:
+def passages(data: Path) -> list[PassageRecord]:
     records = []
     for name in CORPORA:
         for value in lines(data / name):

@@ -44,7 +44,7 @@ from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import Fact, all_facts
 from service.workshop.facts.questions import Maker
 from service.workshop.facts.search import Nearest
-from service.workshop.facts.splits import is_held_out, normalise
+from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.facts.wordings import join_questions
 from service.workshop.synthesis.embedded.routes import Owners
 
@@ -108,7 +108,7 @@ def squad(data: Path, size: int, seed: int = 0) -> list[Asked]:
 
 
 def is_in(answer: str, text: str) -> bool:
-    return f" {normalise(answer)} " in f" {normalise(text)} "
+    return f" {canonical_form(answer)} " in f" {canonical_form(text)} "
 
 
 def shown(passages: Sequence[Paragraph], seed: str) -> list[PassageText]:
@@ -122,7 +122,7 @@ def best(score: Callable[[str, str], float], said: str, answers: Sequence[str]) 
 
 
 def declines(said: str) -> bool:
-    return normalise(said) == normalise(NO_ANSWER)
+    return canonical_form(said) == canonical_form(NO_ANSWER)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -39,7 +39,7 @@ from service.retrieval.collections.manifest import Manifest
 from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.hashing import HashingEmbedder
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.stores import elastic_index
 from service.retrieval.stores.base import LexicalStore, VectorStore
@@ -70,7 +70,7 @@ class NoVectors:
     def hash_pages(self) -> Iterator[dict[str, str]]:
         return iter(())
 
-    def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+    def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         pass
 
     def delete(self, passage_ids: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ from tantivy import Occur, Query
 from service.core.domain import Passage
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.query_words import query_words
 from service.retrieval.stores.records import PASSAGE_FIELDS
@@ -47,7 +47,7 @@ QUERIES, TOP_K = 300, 10
 TARGET, LEAST_RECALL = 1.3, 0.97
 
 
-def varied(data: Path, count: int) -> Iterator[Record]:
+def varied(data: Path, count: int) -> Iterator[PassageRecord]:
     """The corpora again and again; from the second time on one word in seven is another."""
     records = passages(data)
     random = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def varied(data: Path, count: int) -> Iterator[Record]:
                 text[place] = words[random.integers(len(words))]
         own = f"p{number}"
         passage = Passage(own, record.passage.title, " ".join(text))
-        yield Record(passage, own, str(number), 0, 1)
+        yield PassageRecord(passage, own, str(number), 0, 1)
 
 
 def clustered(count: int, seed: int) -> Any:

@@ -18,11 +18,11 @@ from tokenizers import Tokenizer
 
 from service.engines.embedded.generator import READER
 from service.prompts.templates import NO_ANSWER
-from service.workshop.facts.rows import Row, read_rows
+from service.workshop.facts.rows import TrainingRow, read_rows
 from service.workshop.synthesis.embedded.mixture import alike
 
 
-def parts_of(row: Row) -> list[str]:
+def parts_of(row: TrainingRow) -> list[str]:
     """The lines of the table that a row counts in."""
     if row.task != "answer":
         return [row.task]

@@ -44,7 +44,7 @@ from service.retrieval.collections.sample import Sample
 from service.retrieval.embedding import BATCH, Embedder, Vector, open_embedder, passage_input
 from service.retrieval.embedding.hashing import HashingEmbedder
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Record, parse_document
+from service.retrieval.ingest.documents import PassageRecord, parse_document
 from service.retrieval.ingest.pipeline import ingest
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores import qdrant_store
@@ -72,11 +72,11 @@ class Ready(HashingEmbedder):
         return [self._vectors[text] for text in texts]
 
 
-def corpus(data: Path, folder: Path, passages: int) -> tuple[Path, list[Record]]:
+def corpus(data: Path, folder: Path, passages: int) -> tuple[Path, list[PassageRecord]]:
     """A file that is cut into so many passages, and these."""
     lines = (data / "2wikimultihopqa" / "corpus.jsonl").read_bytes().splitlines()
     values: list[dict[str, Any]] = [orjson.loads(line) for line in lines]
-    file, records = folder / "corpus.jsonl", list[Record]()
+    file, records = folder / "corpus.jsonl", list[PassageRecord]()
     with file.open("wb") as out:
         for number in range(1_000_000):
             value = {**values[number % len(values)], "id": f"d{number}"}
@@ -120,7 +120,7 @@ async def into_qdrant(folder: Path, file: Path, url: str, embedder: Embedder) ->
         await backends.aclose()
 
 
-async def upserted(url: str, records: Sequence[Record], embedder: Embedder) -> float:
+async def upserted(url: str, records: Sequence[PassageRecord], embedder: Embedder) -> float:
     """The bare client: points of the same vectors and payloads."""
     from qdrant_client.models import PointStruct
 
@@ -170,7 +170,7 @@ async def cost(work: Callable[[], Awaitable[Any]]) -> Cost:
 
 
 async def repaired(
-    folder: Path, file: Path, url: str, records: Sequence[Record], embedder: Embedder
+    folder: Path, file: Path, url: str, records: Sequence[PassageRecord], embedder: Embedder
 ) -> tuple[Cost, Cost]:
     """Of the repair, and of embedding alone."""
     backends = Backends(None, QdrantServer(url, TIMEOUT_S))
@@ -193,7 +193,9 @@ async def repaired(
 
 
 @asynccontextmanager
-async def asked_meanwhile(retriever: Retriever, records: Sequence[Record]) -> AsyncIterator[None]:
+async def asked_meanwhile(
+    retriever: Retriever, records: Sequence[PassageRecord]
+) -> AsyncIterator[None]:
     """A question a second, each the beginning of a passage; tells how they fared."""
     took: list[float] = []
 
@@ -249,7 +251,7 @@ async def measure(given: argparse.Namespace, folder: Path) -> bool:
 
 
 async def measure_repair(
-    given: argparse.Namespace, folder: Path, file: Path, records: Sequence[Record]
+    given: argparse.Namespace, folder: Path, file: Path, records: Sequence[PassageRecord]
 ) -> bool:
     model = open_embedder(RetrievalSettings(embedding_model=given.model))
     repair, alone = await repaired(folder / "r", file, given.qdrant, records, model)

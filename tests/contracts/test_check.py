@@ -12,10 +12,10 @@ from service.core.errors import ConfigurationError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import Finding
+from service.retrieval.collections.check import Difference
 from service.retrieval.embedding import Vector
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.contracts.test_writer import LONG, contents, opened
@@ -37,7 +37,7 @@ async def backends(request: pytest.FixtureRequest) -> AsyncIterator[Backends]:
     await made.aclose()
 
 
-async def upsert(collections: Collections, records: list[Record]) -> None:
+async def upsert(collections: Collections, records: list[PassageRecord]) -> None:
     collection = await collections.get(NAME)
     vectors = await CountingEmbedder().embed_passages([r.passage.text for r in records])
     await anyio.to_thread.run_sync(collection.dense.upsert, records, vectors)
@@ -57,7 +57,7 @@ async def spoil(collections: Collections) -> None:
     await collection.save(manifest.model_copy(update={"documents": 9, "content_hash": "0" * 64}))
 
 
-def kinds(findings: list[Finding]) -> dict[str, int]:
+def kinds(findings: list[Difference]) -> dict[str, int]:
     counted: dict[str, int] = {}
     for finding in findings:
         counted[finding.kind] = counted.get(finding.kind, 0) + (finding.count or 1)

@@ -16,7 +16,7 @@ from service.core.settings.retrieval import Distance, Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import base, qdrant_store
 from service.retrieval.stores.base import VectorStore
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -70,7 +70,7 @@ async def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     await made.aclose()
 
 
-def records(count: int) -> list[Record]:
+def records(count: int) -> list[PassageRecord]:
     documents = (Document(f"p{n:04}", "", f"Text {n}.", {"half": n % 2}) for n in range(count))
     return [record for document in documents for record in passages_of(document)]
 

@@ -19,7 +19,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.check import CheckReport
 from service.retrieval.embedding import Vector
-from service.retrieval.ingest.documents import Record, parse_document
+from service.retrieval.ingest.documents import PassageRecord, parse_document
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.records import record_of
 from tests.contracts.stores import QUIET, WORLDS
@@ -175,10 +175,10 @@ async def test_a_repair_that_broke_off_is_run_again(
         assert await is_whole(collections)
 
 
-def _broken_after(count: int) -> Callable[[Any, int], Record]:
+def _broken_after(count: int) -> Callable[[Any, int], PassageRecord]:
     left = iter(range(count))
 
-    def broken(payload: Any, parts: int) -> Record:
+    def broken(payload: Any, parts: int) -> PassageRecord:
         if next(left, None) is None:
             raise RevelatorError("it broke off")
         return record_of(payload, parts)
@@ -216,7 +216,7 @@ async def test_questions_are_answered_while_it_is_repaired(
         await world.lose(collections)
     halt, reports = Halt(), list[CheckReport]()
 
-    def halting(payload: Any, parts: int) -> Record:
+    def halting(payload: Any, parts: int) -> PassageRecord:
         halt.stand()
         return record_of(payload, parts)
 

@@ -15,7 +15,7 @@ from aiohttp import ClientSession, web
 
 from service.core.errors import RetrievalFailure
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import elastic_index, elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
@@ -100,13 +100,13 @@ async def store(proxy: BusyProxy, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     await server.aclose()
 
 
-def records(word: str) -> list[Record]:
+def records(word: str) -> list[PassageRecord]:
     text = " ".join(f"{word} {n} is in a sentence." for n in range(60))  # more than one passage
     documents = [Document(f"d{n}", "", text if n % 3 else word) for n in range(COUNT)]
     return [record for document in documents for record in passages_of(document)]
 
 
-async def stored(store: ElasticStore) -> list[Record]:
+async def stored(store: ElasticStore) -> list[PassageRecord]:
     return await anyio.to_thread.run_sync(lambda: list(store.records()))
 
 

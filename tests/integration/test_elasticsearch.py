@@ -15,7 +15,7 @@ from service.core.errors import StoreError
 from service.engines.scripted import ScriptedGenerator
 from service.retrieval.base import StoreQuery
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import elastic_index, elastic_store
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
@@ -36,7 +36,7 @@ TEXTS = {
 LONG = " ".join(f"Passage {n} speaks of word{n} and of nothing else at all." for n in range(120))
 
 
-def records(texts: dict[str, str]) -> list[Record]:
+def records(texts: dict[str, str]) -> list[PassageRecord]:
     return [record for i, text in texts.items() for record in passages_of(Document(i, "", text))]
 
 
@@ -71,7 +71,7 @@ async def store(server: CountingServer) -> ElasticStore:
     return await anyio.to_thread.run_sync(ElasticStore.create, server, NAME, "english")
 
 
-async def replace(store: ElasticStore, ids: list[str], new: list[Record]) -> None:
+async def replace(store: ElasticStore, ids: list[str], new: list[PassageRecord]) -> None:
     await anyio.to_thread.run_sync(store.replace, ids, new)
 
 

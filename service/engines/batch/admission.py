@@ -16,7 +16,7 @@ from service.engines.batch.constraints import (
     TrieNode,
     build_trie,
 )
-from service.engines.batch.rows import Reading, Row, SignalRow, open_reading
+from service.engines.batch.rows import BatchRow, Reading, SignalRow, open_reading
 from service.engines.batch.worker import AnyJob, Call, Item, Job, SignalJob, deliver
 from service.engines.encoding import PromptEncoder
 from service.engines.output import CONTEXT_TAIL, Detokenizer
@@ -46,9 +46,9 @@ class Admission:
             lambda choices: build_trie(choices, self._spellings)
         )
 
-    def open(self, jobs: Iterable[AnyJob]) -> tuple[list[Row], list[Reading]]:
+    def open(self, jobs: Iterable[AnyJob]) -> tuple[list[BatchRow], list[Reading]]:
         """Open the jobs. Those that cannot be opened receive their error."""
-        rows: list[Row] = []
+        rows: list[BatchRow] = []
         readings: list[Reading] = []
         for job in jobs:
             try:
@@ -71,14 +71,14 @@ class Admission:
         decoder = Detokenizer(self._encoder.backend, prompt[-CONTEXT_TAIL:])
         return SignalRow(job, prompt, decoder, limit=limit, end_tokens=self._ends, constraint=None)
 
-    def _row(self, job: Job) -> Row:
+    def _row(self, job: Job) -> BatchRow:
         request = job.request
         prompt = self._encoder.encode(request)
         limit = max(1, min(request.max_tokens, self._context // 2))
         prompt = _shorten(prompt, self._context - limit)
         context = prompt[-CONTEXT_TAIL:] if request.prompt is not None else ()
         choice = bool(request.choices) and self._constrained
-        return Row(
+        return BatchRow(
             job,
             prompt,
             Detokenizer(self._encoder.backend, context),
@@ -106,7 +106,7 @@ class Admission:
 
 
 def advance(
-    name: str, rows: Sequence[Row], best: Sequence[int], logits: Callable[[int], Logits]
+    name: str, rows: Sequence[BatchRow], best: Sequence[int], logits: Callable[[int], Logits]
 ) -> list[int]:
     """Choose a token for each row and deliver it. Returns the numbers of the rows that go on.
 
@@ -125,7 +125,7 @@ def advance(
 
 
 def _take(
-    name: str, row: Row, best: int, logits: Callable[[int], Logits], number: int
+    name: str, row: BatchRow, best: int, logits: Callable[[int], Logits], number: int
 ) -> Item | None:
     try:
         return row.take(best if row.is_plain else row.choose(logits(number)))

@@ -26,7 +26,7 @@ from service.engines.signals import (
 )
 
 
-class Row:
+class BatchRow:
     """A call in the batch. `prompt` holds its ids, `token` the last one chosen."""
 
     def __init__(
@@ -132,7 +132,7 @@ def log_chance(logits: Logits, token: int) -> float:
     return float(logits[token] - top - np.log(np.exp(logits - top).sum()))
 
 
-class SignalRow(Row):
+class SignalRow(BatchRow):
     """A row with signals. With attention, a token is sent once its own row was computed."""
 
     def __init__(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from service.engines.attention_numpy import attention_rows, entropies, rows_per_block
 from service.engines.batch.admission import Admission, advance
 from service.engines.batch.constraints import SchemaCompiler
-from service.engines.batch.rows import Reading, Row, SignalRow
+from service.engines.batch.rows import BatchRow, Reading, SignalRow
 from service.engines.batch.worker import AnyJob, Call, deliver
 from service.engines.embedded.network import Network, Slots
 from service.engines.encoding import PromptEncoder
@@ -29,7 +29,7 @@ CHUNK = 256  # tokens of one prefill pass: no abort can cut into a pass
 class Prefill:
     """A prompt or text that is being read: `done` of its `ids` are in slot `slot`."""
 
-    subject: Row | Reading
+    subject: BatchRow | Reading
     ids: NDArray[np.int64]
     slot: int
     done: int = 0
@@ -65,9 +65,9 @@ class Engine:
             constrained=constrained,
         )
         self._slots = Slots(network.shape)
-        self._pending: deque[Row | Reading] = deque()
+        self._pending: deque[BatchRow | Reading] = deque()
         self._prefill: Prefill | None = None
-        self._rows: list[Row] = []
+        self._rows: list[BatchRow] = []
 
     @property
     def running(self) -> int:
@@ -103,7 +103,7 @@ class Engine:
         while self._prefill is None and self._pending:
             subject = self._pending.popleft()
             if not subject.job.cancelled:
-                ids = subject.prompt if isinstance(subject, Row) else subject.ids
+                ids = subject.prompt if isinstance(subject, BatchRow) else subject.ids
                 self._prefill = Prefill(subject, np.array(ids, np.int64), len(self._rows))
         return self._prefill
 
@@ -163,7 +163,7 @@ class Engine:
         self.forward_passes += 1
         return self._network.run(self._slots, first, ids, np.array(starts, np.int64), wanted)
 
-    def _show(self, rows: list[Row], first: int, queries: NDArray[np.float32]) -> None:
+    def _show(self, rows: list[BatchRow], first: int, queries: NDArray[np.float32]) -> None:
         """Show the rows that want it the attention of their newest token."""
         for number, row in enumerate(rows):
             if isinstance(row, SignalRow) and row.signals.attention:
@@ -171,7 +171,7 @@ class Engine:
                 weights = attention_rows(queries[number], keys, row.length - 1, self._scale)
                 row.see(weights[:, 0])
 
-    def _advance(self, rows: list[Row], logits: NDArray[np.float32]) -> list[int]:
+    def _advance(self, rows: list[BatchRow], logits: NDArray[np.float32]) -> list[int]:
         best = logits.argmax(axis=-1).tolist()
         return advance(self._name, rows, best, lambda number: logits[number])
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from service.engines.batch.admission import Admission, advance
 from service.engines.batch.constraints import SchemaCompiler
 from service.engines.batch.prefixes import BLOCK, PrefixCache
-from service.engines.batch.rows import Reading, Row, SignalRow
+from service.engines.batch.rows import BatchRow, Reading, SignalRow
 from service.engines.batch.worker import AnyJob, Call, deliver
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
@@ -65,8 +65,8 @@ class Engine:
         self.no_signals = make_tappable(network)
         self._last_layer = last_layer(network)
         self._readings: list[Reading] = []
-        self._pending: list[Row] = []
-        self._rows: list[Row] = []
+        self._pending: list[BatchRow] = []
+        self._rows: list[BatchRow] = []
         self._cache: Any = None
         self._width = 0
 
@@ -112,17 +112,17 @@ class Engine:
             results = score(self._network, group)
             deliver((r.job, result) for r, result in zip(group, results, strict=True))
 
-    def _next_prefill(self) -> list[Row]:
+    def _next_prefill(self) -> list[BatchRow]:
         """Rows with as many known blocks, of like length without them, whose next blocks differ:
         those that share one wait until the first has read it."""
         known = {row: self._prefixes.count(row.blocks) for row in self._pending}
-        apart: dict[Any, Row] = {}
+        apart: dict[Any, BatchRow] = {}
         for row, blocks in known.items():
             if blocks == known[self._pending[0]]:
                 apart.setdefault(row.blocks[blocks] if blocks < len(row.blocks) else row, row)
         return _next_group([*apart.values()], lambda row: len(row.prompt) - known[row] * BLOCK)
 
-    def _prefill(self, rows: list[Row]) -> list[tuple[Row, CachedRow]]:
+    def _prefill(self, rows: list[BatchRow]) -> list[tuple[BatchRow, CachedRow]]:
         """First tokens of `rows`; those that go on, with where their states lie."""
         lengths = [len(row.prompt) for row in rows]
         blocks = self._prefixes.count(rows[0].blocks)
@@ -158,7 +158,7 @@ class Engine:
         if len(goes_on) < len(self._rows):
             self._rebuild(goes_on, [])
 
-    def _tap(self, places: Iterable[tuple[Row, int, int, int]]) -> RowTap | None:
+    def _tap(self, places: Iterable[tuple[BatchRow, int, int, int]]) -> RowTap | None:
         """A tap for those rows that want attention: (row, place in the batch, query, first key)."""
         wanted = [
             (row, number, query, key)
@@ -178,11 +178,11 @@ class Engine:
         )
         return output.logits.float()  # type: ignore[no-any-return]
 
-    def _advance(self, rows: list[Row], logits: Tensor) -> list[int]:
+    def _advance(self, rows: list[BatchRow], logits: Tensor) -> list[int]:
         best = logits.argmax(dim=-1).tolist()
         return advance(self._name, rows, best, lambda number: logits[number].cpu().numpy())
 
-    def _rebuild(self, kept: list[int], joining: list[tuple[Row, CachedRow]]) -> None:
+    def _rebuild(self, kept: list[int], joining: list[tuple[BatchRow, CachedRow]]) -> None:
         """Make the batch of the rows `kept` and those `joining`."""
         places = []
         for number in kept:

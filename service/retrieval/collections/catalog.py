@@ -24,7 +24,7 @@ from service.retrieval.collections.rebuild import copy_passages, open_writer
 from service.retrieval.collections.sample import SAMPLE, Sample
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 
 DEFAULT = "default"
 
@@ -155,7 +155,7 @@ class Collections:
         await self.resolve(name)
         await self._generations.drop(name)
 
-    async def document(self, name: str, document_id: str) -> list[Record]:
+    async def document(self, name: str, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order. Raises NotFound."""
         collection = await self.get(name)
         async with collection.lend():

@@ -28,7 +28,7 @@ WORDS: Final[dict[Kind, str]] = {
 
 
 @dataclass(slots=True)
-class Finding:
+class Difference:
     """One kind of difference: its count, and the first few passage ids."""
 
     kind: str
@@ -45,9 +45,9 @@ class CheckReport:
     documents: int = 0
     passages: int = 0
     vectors: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Difference] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
-    left: list[Finding] = field(default_factory=list)
+    left: list[Difference] = field(default_factory=list)
 
 
 async def check(collection: Collection, backends: Backends, embedder: Embedder) -> CheckReport:
@@ -61,11 +61,11 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
         report.vectors = counts.dense or 0
         report.findings = [_lost(name, counts, manifest) for name in lost]
         return report
-    found: dict[Kind, Finding] = {}
+    found: dict[Kind, Difference] = {}
     async with closing(differences(collection, tally)) as found_differences:
         async for difference in found_differences:
             kind = difference.kind
-            finding = found.setdefault(kind, Finding(kind, WORDS[kind]))
+            finding = found.setdefault(kind, Difference(kind, WORDS[kind]))
             finding.count += len(difference.ids)
             finding.ids += difference.ids[: FEW - len(finding.ids)]
     report.documents, report.passages = tally.documents, tally.passages
@@ -76,9 +76,9 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
             f"the vectors were made with other embedding settings: {apart}; --repair embeds every "
             "passage again"
         )
-        report.findings.append(Finding("embedding", detail))
+        report.findings.append(Difference("embedding", detail))
     if not await backends.dense.agrees(manifest):
-        report.findings.append(Finding("copy", "Qdrant's copy of the manifest differs"))
+        report.findings.append(Difference("copy", "Qdrant's copy of the manifest differs"))
     return report
 
 
@@ -105,7 +105,7 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
     return after
 
 
-def _lost(name: str, counts: Counts, manifest: Manifest) -> Finding:
+def _lost(name: str, counts: Counts, manifest: Manifest) -> Difference:
     """Describe the loss, and what `--repair` can do about it."""
     if counts == Counts(None, None):
         can = "the other store is lost too: ingest the documents again"
@@ -113,11 +113,11 @@ def _lost(name: str, counts: Counts, manifest: Manifest) -> Finding:
         can = "--repair rebuilds it from the passages stored with the vectors, without embedding"
     else:
         can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
-    return Finding("lost", f"passages are lost: {name} no longer has this collection; {can}",
+    return Difference("lost", f"passages are lost: {name} no longer has this collection; {can}",
                    manifest.passages)  # fmt: skip
 
 
-def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
+def _of_manifest(manifest: Manifest, tally: Tally) -> list[Difference]:
     """Compare the manifest to the BM25 store."""
     said = {
         "documents": (manifest.documents, tally.documents),
@@ -125,14 +125,14 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[Finding]:
         "content_hash": (manifest.content_hash, tally.content_hash),
     }
     findings = [
-        Finding("manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}")
+        Difference("manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}")
         for name, (mine, theirs) in said.items()
         if mine != theirs
     ]
     unknown = tally.fields - set(manifest.metadata_fields)
     if unknown:
         names = ", ".join(sorted(unknown)[:FEW])
-        findings.append(Finding("manifest", f"the manifest lacks metadata fields: {names}"))
+        findings.append(Difference("manifest", f"the manifest lacks metadata fields: {names}"))
     if manifest.state == "building":
-        findings.append(Finding("building", "an ingest was interrupted"))
+        findings.append(Difference("building", "an ingest was interrupted"))
     return findings

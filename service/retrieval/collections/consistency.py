@@ -21,7 +21,7 @@ from service.core.concurrency import closing
 from service.core.errors import StoreError
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 
 PAGE: Final = 1_000  # passages looked at together
 
@@ -38,7 +38,7 @@ class Difference:
 
     kind: Kind
     ids: tuple[str, ...]
-    records: tuple[Record, ...] = ()
+    records: tuple[PassageRecord, ...] = ()
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Tally:
     content_hash: str = EMPTY_HASH
     fields: set[str] = field(default_factory=set)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: PassageRecord) -> None:
         self.passages += 1
         if record.part == 0:
             self.documents += 1
@@ -90,7 +90,7 @@ async def differences(collection: Collection, tally: Tally) -> AsyncIterator[Dif
 
 
 async def repair_differences(
-    collection: Collection, embed: Callable[[Sequence[Record]], Awaitable[None]]
+    collection: Collection, embed: Callable[[Sequence[PassageRecord]], Awaitable[None]]
 ) -> Repaired:
     """Make the dense store hold the passages of the BM25 store and no others, as the collection's
     only writer. Raises StoreError if the BM25 store has lost everything, because following it would
@@ -119,13 +119,13 @@ async def repair_differences(
 
 
 def sort_page(
-    page: Sequence[Record], newest: dict[str, str], vectors: dict[str, str]
-) -> dict[Kind, list[Record]]:
+    page: Sequence[PassageRecord], newest: dict[str, str], vectors: dict[str, str]
+) -> dict[Kind, list[PassageRecord]]:
     """Sort the passages of a page of the BM25 store that differ, by kind.
 
     `newest` has the content hash of each stored document, `vectors` that of each vector.
     """
-    found: dict[Kind, list[Record]] = {"stray": [], "lacking": [], "outdated": []}
+    found: dict[Kind, list[PassageRecord]] = {"stray": [], "lacking": [], "outdated": []}
     for record in page:
         held = vectors.get(record.passage.passage_id)
         if newest.get(record.document_id) != record.content_hash:
@@ -137,7 +137,9 @@ def sort_page(
     return found
 
 
-def _examine(collection: Collection, page: Sequence[Record], tally: Tally) -> list[Difference]:
+def _examine(
+    collection: Collection, page: Sequence[PassageRecord], tally: Tally
+) -> list[Difference]:
     """Blocking."""
     newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
     vectors = collection.dense.hashes([record.passage.passage_id for record in page])

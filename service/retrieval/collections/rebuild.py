@@ -25,7 +25,7 @@ from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.embedding import Embedder
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.stores.base import LexicalStore, VectorStore
 from service.retrieval.stores.records import record_of
 
@@ -124,7 +124,7 @@ async def _refill(collection: Collection, backends: Backends) -> int:
     return count
 
 
-def _records(dense: VectorStore) -> Iterator[Record]:
+def _records(dense: VectorStore) -> Iterator[PassageRecord]:
     """Yield every passage that is stored with a vector. Blocking."""
     parts: dict[str, int] = {}  # of documents that have several
     for page in dense.hash_pages():

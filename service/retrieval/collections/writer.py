@@ -28,7 +28,7 @@ from service.retrieval.collections.manifest import Manifest, add_to_hash
 from service.retrieval.collections.prefetch import HashPrefetch
 from service.retrieval.embedding import BATCH, Embedder, differences, passage_input
 from service.retrieval.ingest.chunks import Chunked, passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 
 MOST_FIELDS = 256  # metadata fields of a collection
 MOST_READY = 256  # vectors computed beforehand that are upserted at once
@@ -44,17 +44,17 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _Changes:
     """What a batch changes: the changed documents with their passages (`records`), of which the
     `absent` ones have no vector; the content hashes that are stored (`known`), the number of
     `replaced` passages, and the ids of the `stale` ones."""
 
     known: dict[str, str]
     changed: list[Document]
-    records: list[Record]
+    records: list[PassageRecord]
     replaced: int
     stale: list[str]
-    absent: list[Record]
+    absent: list[PassageRecord]
     vectors: Mapping[str, Sequence[float]]
 
 
@@ -157,7 +157,7 @@ class CollectionWriter:
             embedded=len(plan.absent),
         )
 
-    async def copy(self, records: Sequence[Record]) -> None:
+    async def copy(self, records: Sequence[PassageRecord]) -> None:
         """Embed and write passages of another collection's BM25 store; the end verifies them. They
         come in the order of that store: those of a document may come in several calls."""
         self._check_model()
@@ -211,7 +211,7 @@ class CollectionWriter:
         chunked: Mapping[str, Chunked],
         known: dict[str, str],
         unknown: Sequence[str],
-    ) -> _Plan:
+    ) -> _Changes:
         """`known` has the content hashes of stored documents, except for the `unknown` ones."""
         bm25 = self._collection.bm25
         if unknown:
@@ -234,9 +234,9 @@ class CollectionWriter:
         ]
         stale = [passage_id for passage_id in old if passage_id not in ids]
         absent = self._absent(records)
-        return _Plan(known, changed, records, len(old), stale, absent, vectors)
+        return _Changes(known, changed, records, len(old), stale, absent, vectors)
 
-    def _absent(self, records: Sequence[Record]) -> list[Record]:
+    def _absent(self, records: Sequence[PassageRecord]) -> list[PassageRecord]:
         """Return the passages without a vector. If both stores agreed at the beginning, there is no
         vector of a passage that BM25 does not know."""
         if not (self._repair or self._surplus):
@@ -264,7 +264,7 @@ class CollectionWriter:
 
     async def _embed(
         self,
-        records: Sequence[Record],
+        records: Sequence[PassageRecord],
         on_part: Callable[[float], None] | None = None,
         made: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
@@ -281,7 +281,7 @@ class CollectionWriter:
             if on_part:
                 on_part(done / len(records))
 
-    async def _commit_and_count(self, plan: _Plan) -> None:
+    async def _commit_and_count(self, plan: _Changes) -> None:
         await anyio.to_thread.run_sync(self._commit, plan)
         self._count(plan)
 
@@ -297,13 +297,13 @@ class CollectionWriter:
         task.result()
         self._cut_short = False
 
-    def _commit(self, plan: _Plan) -> None:
+    def _commit(self, plan: _Changes) -> None:
         self._collection.dense.delete(plan.stale)
         self._collection.dense.flush()
         replaced = [document.id for document in plan.changed if document.id in plan.known]
         self._collection.bm25.replace(replaced, plan.records)
 
-    def _count(self, plan: _Plan) -> None:
+    def _count(self, plan: _Changes) -> None:
         """Update the manifest in memory while the ingest runs; the end writes it."""
         manifest = self._collection.manifest
         ids = {document.id for document in plan.changed}
@@ -320,7 +320,7 @@ class CollectionWriter:
             }
         )
 
-    def _delete(self, document_id: str, stored: Sequence[Record]) -> None:
+    def _delete(self, document_id: str, stored: Sequence[PassageRecord]) -> None:
         self._collection.bm25.replace([document_id], [])
         self._collection.dense.delete([record.passage.passage_id for record in stored])
         self._collection.dense.flush()
@@ -340,7 +340,7 @@ class CollectionWriter:
         )
         return repaired
 
-    async def _embed_again(self, records: Sequence[Record]) -> None:
+    async def _embed_again(self, records: Sequence[PassageRecord]) -> None:
         self._check_model()
         await self._embed(records)
 
@@ -371,8 +371,8 @@ def _made(document: Document, chunked: Mapping[str, Chunked]) -> Chunked:
 
 
 def _batches(
-    records: Sequence[Record], made: Mapping[str, Sequence[float]]
-) -> Iterator[list[Record]]:
+    records: Sequence[PassageRecord], made: Mapping[str, Sequence[float]]
+) -> Iterator[list[PassageRecord]]:
     """Yield first the passages whose vectors are in `made`, many at a time, then the others, 32 of
     similar length at a time, so that a forward pass has little padding."""
     ready = [record for record in records if record.passage.passage_id in made]

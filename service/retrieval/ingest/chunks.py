@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from service.core.domain import Passage
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.text import sentences
 from service.text.wordpiece import Pieces, count_pieces
 
@@ -28,7 +28,7 @@ _SPACE = re.compile(r"\s")
 class Chunked:
     """A document's passages, and their vectors if they have been computed."""
 
-    records: Sequence[Record]
+    records: Sequence[PassageRecord]
     vectors: Sequence[Sequence[float]] = ()
 
     def by_id(self) -> Iterator[tuple[str, Sequence[float]]]:
@@ -37,7 +37,9 @@ class Chunked:
             yield record.passage.passage_id, vector
 
 
-def passages_of(document: Document, spans: Sequence[tuple[int, int]] | None = None) -> list[Record]:
+def passages_of(
+    document: Document, spans: Sequence[tuple[int, int]] | None = None
+) -> list[PassageRecord]:
     """Return the passages of a document in order. Every non-space character of its text is in one.
 
     `spans` is the result of `cut` for its text, if that has been computed.
@@ -45,7 +47,7 @@ def passages_of(document: Document, spans: Sequence[tuple[int, int]] | None = No
     spans = spans or cut(document.text)
     whole = len(spans) == 1
     return [
-        Record(
+        PassageRecord(
             passage=Passage(
                 passage_id=document.id if whole else f"{document.id}#{part + 1}",
                 title=document.title,

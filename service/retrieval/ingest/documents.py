@@ -41,7 +41,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PassageRecord:
     """A passage as stored: number `part`, from 0, of the `parts` passages of its document."""
 
     passage: Passage

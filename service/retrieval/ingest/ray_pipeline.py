@@ -30,7 +30,7 @@ from service.core.settings import RetrievalSettings
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.embedding import Embedder, open_embedder, passage_input
 from service.retrieval.ingest.chunks import Chunked, cut, passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import (
     Batch,
@@ -215,7 +215,7 @@ class _Embedding:
             filled.append(replace(each, spans=spans, vectors=numbers.tobytes()))
         return filled
 
-    def _cut(self, made: _Made) -> tuple[Sequence[tuple[int, int]], Sequence[Record]]:
+    def _cut(self, made: _Made) -> tuple[Sequence[tuple[int, int]], Sequence[PassageRecord]]:
         """Spans and passages; none of what is stored already."""
         document = made.entry.found
         if isinstance(document, SourceProblem):
@@ -235,13 +235,13 @@ def _known(bm25: LexicalStore) -> Any:
     return keys
 
 
-def _all_in(known: Any, records: Sequence[Record]) -> bool:
+def _all_in(known: Any, records: Sequence[PassageRecord]) -> bool:
     keys = np.array([_key(record) for record in records], dtype=np.uint64)
     places = np.searchsorted(known, keys)
     return bool(len(known) and (known[np.minimum(places, len(known) - 1)] == keys).all())
 
 
-def _key(record: Record) -> int:
+def _key(record: PassageRecord) -> int:
     told = f"{record.passage.passage_id}\0{record.content_hash}".encode()
     return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest())
 

@@ -27,7 +27,7 @@ from service.retrieval.reranking.ordering import Reranking
 from service.retrieval.search.filters import unknown_fields
 from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.observer import SearchObserver, Silent
-from service.retrieval.search.sides import Side, Sides
+from service.retrieval.search.sides import SideResult, Sides
 
 # Each side returns more than top_k: a passage that both sides find may be below the cut of one.
 DEPTH_FACTOR = 3
@@ -123,11 +123,11 @@ class HybridRetriever:
         top_k: int,
         stores: OpenCollection,
         until: float,
-    ) -> Side:
+    ) -> SideResult:
         """One side's answer. The dense side begins a turn of the event loop later: what BM25 asks
         of a server is on its way first, and 0.1 ms of preparation is done while it is answered."""
         if name in request.without:
-            return Side(failure=LOST_BEFORE)
+            return SideResult(failure=LOST_BEFORE)
         if name == "dense":
             await asyncio.sleep(0)
         query = StoreQuery(request.query, top_k, (), request.filter, request.exclude, request.shape)
@@ -154,7 +154,7 @@ class HybridRetriever:
         return max(DEPTH_FACTOR * request.top_k, LEAST_DEPTH, wanted)
 
 
-def _unavailable(bm25: Side, dense: Side) -> tuple[str, ...]:
+def _unavailable(bm25: SideResult, dense: SideResult) -> tuple[str, ...]:
     """Return the names of the unavailable sides. Raises RetrievalFailure if both are."""
     sides = {"bm25": bm25, "dense": dense}
     failures = {name: side.failure for name, side in sides.items() if side.failure is not None}

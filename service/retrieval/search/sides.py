@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SideResult:
     """The result of one side: its ranking, or why it is unavailable."""
 
     hits: Sequence[ScoredPassage] = ()
@@ -50,27 +50,29 @@ class Sides:
 
     async def bm25(
         self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
-    ) -> Side:
+    ) -> SideResult:
         try:
-            return Side(await self._ask(stores.bm25, query, until, probe))
+            return SideResult(await self._ask(stores.bm25, query, until, probe))
         except RevelatorError as error:
-            return Side(failure=error.detail)
+            return SideResult(failure=error.detail)
 
     async def dense(
         self, query: StoreQuery, stores: OpenCollection, until: float, probe: bool
-    ) -> Side:
+    ) -> SideResult:
         """Search the dense side. Refuses a collection whose vectors are not comparable to the
         embedder's."""
         if stores.embedding != self._embedder.contract:
             apart = differences(stores.embedding, self._embedder.contract)
             _log.warning("vectors_not_comparable", why=apart)
-            return Side(failure=f"the vectors were made with other embedding settings: {apart}")
+            return SideResult(
+                failure=f"the vectors were made with other embedding settings: {apart}"
+            )
         try:
             vector = await self._embedding.vector(query.text, until, probe)
             asked = replace(query, vector=vector)
-            return Side(await self._ask(stores.dense, asked, until, probe))
+            return SideResult(await self._ask(stores.dense, asked, until, probe))
         except RevelatorError as error:
-            return Side(failure=error.detail)
+            return SideResult(failure=error.detail)
 
     async def aclose(self) -> None:
         for guard in self._guards.values():

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from service.retrieval.base import SearchStore
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 
 # Candidates found in compressed vectors, for each one wanted; the full vectors rank them again.
 OVERSAMPLING: Final = 2.0
@@ -26,16 +26,16 @@ class LexicalStore(SearchStore, Protocol):
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
 
-    def document(self, document_id: str) -> list[Record]:
+    def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
 
     def known(self, passage_ids: Sequence[str]) -> set[str]:
         """Return which of these passages are stored."""
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[PassageRecord]:
         """Return every passage, in a consistent state."""
 
-    def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
+    def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`. The next search sees all of it."""
 
     def tidy(self) -> None:
@@ -59,7 +59,7 @@ class VectorStore(SearchStore, Protocol):
     def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Yield what is stored with every vector (`points.payload_of`)."""
 
-    def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+    def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points, durably."""
 
     def delete(self, passage_ids: Sequence[str]) -> None: ...

@@ -29,7 +29,7 @@ import orjson
 from service.core.domain import Passage, ScoredPassage
 from service.retrieval.base import TIE_BREAKER, StoreQuery
 from service.retrieval.collections.manifest import Analysis
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import filter_tokens, metadata_tokens
 from service.retrieval.stores.batcher import Batcher
 from service.retrieval.stores.elastic_index import alias_of, create
@@ -137,7 +137,7 @@ class ElasticStore:
                 found[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
         return found
 
-    def document(self, document_id: str) -> list[Record]:
+    def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
         newest = self.hashes([document_id]).get(document_id)
         wanted = [{"term": {"document_id": document_id}}, {"term": {"content_hash": newest or ""}}]
@@ -153,13 +153,13 @@ class ElasticStore:
             found |= {hit["_source"]["passage_id"] for hit in hits}
         return found
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[PassageRecord]:
         """Yield every passage, in a consistent state."""
         self._show()
         for hit in self._hits({"match_all": {}}, _RECORD):
             yield _record(hit["_source"])
 
-    def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
+    def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`; the next search sees all of it."""
         self._show(document_ids)
         old: dict[str, str | None] = {}
@@ -294,7 +294,7 @@ async def _next(pages: AsyncIterator[Page]) -> Page:
     return await anext(pages, [])
 
 
-def _id(record: Record) -> str:
+def _id(record: PassageRecord) -> str:
     return name_id(_NAMESPACE, f"{record.content_hash} {record.passage.passage_id}")
 
 
@@ -302,7 +302,7 @@ def _delete(own_id: str, routing: str | None) -> Action:
     return (orjson.dumps({"delete": {"_id": own_id, "routing": routing}}),)
 
 
-def _index(record: Record) -> Action:
+def _index(record: PassageRecord) -> Action:
     passage = record.passage
     title, text = fold(passage.title), fold(passage.text)
     source: dict[str, Any] = {
@@ -323,8 +323,8 @@ def _passage(source: dict[str, Any]) -> Passage:
     return passage_of({**source, **source.get("original", {})})
 
 
-def _record(source: dict[str, Any]) -> Record:
-    return Record(
+def _record(source: dict[str, Any]) -> PassageRecord:
+    return PassageRecord(
         passage=_passage(source),
         document_id=source["document_id"],
         content_hash=source["content_hash"],

@@ -23,7 +23,7 @@ from service.core.errors import RetrievalFailure, RevelatorError, StoreError
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores import base
 from service.retrieval.stores.batcher import Batcher
@@ -155,7 +155,7 @@ class QdrantEdgeStore:
             if offset is None:
                 return
 
-    def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+    def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points; they survive the death of the process once this returns."""
         points = [
             edge.Point(point_id(record.passage.passage_id), list(vector), payload_of(record))

@@ -13,7 +13,7 @@ from service.core.errors import StoreError, StoreLost
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import filter_tokens
 from service.retrieval.stores import base
 from service.retrieval.stores.batcher import Batcher
@@ -97,7 +97,7 @@ class QdrantStore:
             if offset is None:
                 return
 
-    def upsert(self, records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+    def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points; Qdrant has them in its log once this returns."""
         from qdrant_client.models import PointStruct  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from service.core.domain import Passage, ScoredPassage
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import metadata_tokens
 
 # Point ids are UUIDs made of passage ids, so that a repeated upsert hits the same point.
@@ -34,7 +34,7 @@ def point_id(passage_id: str) -> str:
     return name_id(_NAMESPACE, passage_id)
 
 
-def fields_of(record: Record) -> dict[str, Any]:
+def fields_of(record: PassageRecord) -> dict[str, Any]:
     """Return a passage as a JSON object, without its part."""
     passage = record.passage
     return {
@@ -47,7 +47,7 @@ def fields_of(record: Record) -> dict[str, Any]:
     }
 
 
-def payload_of(record: Record) -> dict[str, Any]:
+def payload_of(record: PassageRecord) -> dict[str, Any]:
     """Return what Qdrant stores with a vector."""
     return {**fields_of(record), "filter": metadata_tokens(record.passage.metadata)}
 
@@ -61,11 +61,11 @@ def passage_of(fields: Mapping[str, Any]) -> Passage:
     )
 
 
-def record_of(payload: Mapping[str, Any], parts: int) -> Record:
+def record_of(payload: Mapping[str, Any], parts: int) -> PassageRecord:
     """Return the passage that a payload was made of; its document has `parts` passages."""
     document_id, passage = payload["document_id"], passage_of(payload)
     number = passage.passage_id.removeprefix(document_id).removeprefix("#")
-    return Record(
+    return PassageRecord(
         passage=passage,
         document_id=document_id,
         content_hash=payload["content_hash"],

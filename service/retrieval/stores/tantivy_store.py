@@ -19,7 +19,7 @@ from service.core.domain import ScoredPassage
 from service.core.errors import StoreError
 from service.retrieval.base import TIE_BREAKER, QueryShape, StoreQuery
 from service.retrieval.collections.manifest import Analysis
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import filter_tokens, metadata_tokens
 from service.retrieval.stores.query_words import query_words
 from service.retrieval.stores.records import fields_of, passage_of, ranked
@@ -115,7 +115,7 @@ class TantivyStore:
         records = (_record(searcher.doc(address)) for _, address in found)
         return {record.document_id: record.content_hash for record in records}
 
-    def document(self, document_id: str) -> list[Record]:
+    def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
         searcher = self._index.searcher()
         query = Query.term_query(self._schema, "document_id", document_id, "basic")
@@ -133,7 +133,7 @@ class TantivyStore:
         found = searcher.search(wanted, len(passage_ids), count=False).hits
         return {_record(searcher.doc(address)).passage.passage_id for _, address in found}
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[PassageRecord]:
         """Yield every passage, in a consistent state."""
         searcher = self._index.searcher()
         for offset in range(0, searcher.num_docs, SCAN):
@@ -141,7 +141,7 @@ class TantivyStore:
             for _, address in found:
                 yield _record(searcher.doc(address))
 
-    def replace(self, document_ids: Sequence[str], records: Sequence[Record]) -> None:
+    def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
         """Delete these documents and add `records`, all or nothing: one durable commit."""
         with self._write_lock:
             writer = self._writer or self._open_writer()
@@ -193,7 +193,7 @@ def _analyzer(analysis: Analysis) -> Any:
     return chain.build()
 
 
-def _document(record: Record) -> Any:
+def _document(record: PassageRecord) -> Any:
     passage = record.passage
     document = tantivy.Document()
     document.add_text("passage_id", passage.passage_id)
@@ -209,13 +209,13 @@ def _document(record: Record) -> Any:
     return document
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: PassageRecord) -> bytes:
     return orjson.dumps({**fields_of(record), "part": record.part, "parts": record.parts})
 
 
-def _record(document: Any) -> Record:
+def _record(document: Any) -> PassageRecord:
     stored = orjson.loads(bytes(document.get_first("record")))
-    return Record(
+    return PassageRecord(
         passage_of(stored),
         stored["document_id"],
         stored["content_hash"],

@@ -1,5 +1,5 @@
-"""The loop `autorag` (METHODS.md §2.2). `Policy` decides, this makes the calls, and `Record` emits
-the steps.
+"""The loop `autorag` (METHODS.md §2.2). `Policy` decides, this makes the calls, and
+`StepEmitter` emits the steps.
 
 Each retrieval is a step `retrieve` with the `thought` and `query` of the turn that asked for it
 (and the cost of that turn's call), and with its `passages`. All of them are kept, because nobody
@@ -44,7 +44,7 @@ from service.strategies.autorag.dialogue import (
     reminder,
     titled_text,
 )
-from service.strategies.autorag.record import Record
+from service.strategies.autorag.steps import StepEmitter
 from service.strategies.autorag.turns import ANYWHERE, AT_LINES, Piece, TurnStream, read_turn
 from service.strategies.base import Outcome
 from service.strategies.revelator.generation import write_answer
@@ -87,7 +87,7 @@ class Autorag:
             ),
             tuned=tuned,
             dialogue=Dialogue(messages),
-            record=Record(scope, question, as_role),
+            steps=StepEmitter(scope, question, as_role),
             final=as_role == "answer",
         )
         return await conversation.run()
@@ -106,7 +106,7 @@ class _Conversation:
     policy: Policy
     tuned: bool
     dialogue: Dialogue
-    record: Record
+    steps: StepEmitter
     final: bool
     stopped_by: StoppedBy = "answer"
     action: Action | None = None
@@ -125,9 +125,9 @@ class _Conversation:
             self.stopped_by = limit.stopped_by
         if not self.ended:
             await self._last_words()
-        if read_answer(self.record.answer, self.policy.question).declined:
-            await self.record.decline()
-        return Outcome(await self.record.close(), self.stopped_by)
+        if read_answer(self.steps.answer, self.policy.question).declined:
+            await self.steps.decline()
+        return Outcome(await self.steps.close(), self.stopped_by)
 
     def _may_go_on(self) -> bool:
         if self.ended or isinstance(self.action, GiveUp):
@@ -163,7 +163,7 @@ class _Conversation:
 
     async def _turn(self, final: bool = False) -> None:
         """Let the model speak and decide what follows; an answer is shown as it comes."""
-        request, call = self._turn_request(), self.record.call()
+        request, call = self._turn_request(), self.steps.call()
         stream = TurnStream(self.policy.form)
 
         async def show(event: BaseEvent) -> None:
@@ -172,18 +172,18 @@ class _Conversation:
                 await self._show(stream.feed(event.text), stream.text)
             else:
                 stream = TurnStream(self.policy.form)
-                await self.record.restart()
+                await self.steps.restart()
 
         try:
             await call.write("reader", request, "draft", final=final, show=show)
         finally:
-            self.record.owed = self.record.owed.plus(call.usage)
+            self.steps.owed = self.steps.owed.plus(call.usage)
         await self._show(stream.finish(), stream.text)
         self.dialogue.learn(request.messages, call.usage.prompt_tokens)
         self.action = self.policy.decide(stream.text, self.dialogue.shown, cut=call.cut)
         if isinstance(self.action, Remind):
             self.wrong = stream.text
-            await self.record.restart()
+            await self.steps.restart()
             return
         self.dialogue.reply(stream.text)
         await self._read(stream.text)
@@ -194,8 +194,8 @@ class _Conversation:
         served = self.inquiry.roles.reader.generator.capabilities.context_tokens
         context = min(CONTEXT_TOKENS, served or CONTEXT_TOKENS)
         messages = self.dialogue.fitted(context - most)
-        if messages != self.dialogue.messages and self.record.step:
-            self.record.step.flag("shortened")
+        if messages != self.dialogue.messages and self.steps.step:
+            self.steps.step.flag("shortened")
         if self.wrong is not None:
             templates, first = self.inquiry.roles.reader.templates, not self.policy.retrieved
             messages = [*messages, *reminder(templates, self.wrong, first=first)]
@@ -206,19 +206,19 @@ class _Conversation:
         """Show pieces of the turn whose text so far is `text`."""
         for piece in pieces:
             if piece.kind == "void":
-                await self.record.withdraw()
+                await self.steps.withdraw()
             elif piece.kind == "draft":
-                await self.record.draft(piece.text)
+                await self.steps.draft(piece.text)
             elif not self._unfounded:
                 await self._answer(piece.text, read_turn(text, self.policy.form).thought)
 
     async def _answer(self, text: str, thought: str | None) -> None:
         """More of the answer, written after `thought`; without passages it is closed-book."""
         if self.seen and thought:
-            self.record.read(thought)
-        await self.record.write(text, thought)
-        if not self.seen and self.record.step:
-            self.record.step.flag("closed_book")
+            self.steps.read(thought)
+        await self.steps.write(text, thought)
+        if not self.seen and self.steps.step:
+            self.steps.step.flag("closed_book")
 
     async def _read(self, text: str) -> None:
         """What a whole turn changes: its reasoning is kept, its answer stands or falls."""
@@ -231,20 +231,20 @@ class _Conversation:
         )
         if self.seen:
             self.finding = self.thought
-            self.record.read(self.thought)
+            self.steps.read(self.thought)
         if not isinstance(self.action, Conclude):
-            await self.record.withdraw()
+            await self.steps.withdraw()
             return
         self.ended = True
         if self._unfounded:
             return
-        await self._answer(self.action.answer[len(self.record.answer) :], self.thought)
-        if asked_again and self.record.step:
-            self.record.step.flag("repaired")
+        await self._answer(self.action.answer[len(self.steps.answer) :], self.thought)
+        if asked_again and self.steps.step:
+            self.steps.step.flag("repaired")
 
     def _flag_cut(self, call: OpenStep, text: str) -> None:
         """An answer that reaches the end of a text that was cut is no whole one."""
-        step, answer = self.record.step, self.record.answer
+        step, answer = self.steps.step, self.steps.answer
         if call.cut and step is not None and answer and ends_with(text, answer):
             step.flag("shortened")
 
@@ -256,7 +256,7 @@ class _Conversation:
         Excluding what was seen before the cut makes the depth of the search irrelevant
         (METHODS.md §6 #17).
         """
-        step = await self.record.open("retrieve", self.record.question, self.thought)
+        step = await self.steps.open("retrieve", self.steps.question, self.thought)
         if search.repaired:
             step.flag("repaired")
         if self.policy.shortened:
@@ -277,7 +277,7 @@ class _Conversation:
 
     async def _imagine(self, query: str) -> None:
         """Lines 13 and 14: the model writes the document itself."""
-        step = await self.record.open("retrieve", query, self.thought)
+        step = await self.steps.open("retrieve", query, self.thought)
         step.flag("closed_book")
         if self.policy.shortened:
             step.flag("shortened")
@@ -295,15 +295,15 @@ class _Conversation:
         answer or thought last, else directly."""
         may_read = self.final or self.stopped_by != "deadline"
         if self.unread and may_read:
-            await self.record.restart()
+            await self.steps.restart()
             try:
                 await self._turn(self.final)
             except LimitReached as limit:
                 self.stopped_by = limit.stopped_by
-        if self.ended or self._unfounded or self.record.answer:
+        if self.ended or self._unfounded or self.steps.answer:
             return
         if self.finding:
-            await self.record.write(self.finding, None)
+            await self.steps.write(self.finding, None)
         else:
             await self._answer_directly()
 
@@ -314,7 +314,7 @@ class _Conversation:
         invited = self._published or self.inquiry.settings.answers.invites_memory
         if not (evidence or invited):
             return
-        step = await self.record.open_answer(None)
+        step = await self.steps.open_answer(None)
         step.flag("fallback_direct")
         if self.policy.echoed:
             step.flag("prompt_example")
@@ -325,8 +325,8 @@ class _Conversation:
         most = reader.generator.capabilities.passages or EVIDENCE
         newest = list(self.seen.values())[-most:]
         prompt = evidence_prompt(reader.templates, self.policy.question, newest)
-        await write_answer(step, prompt, self.record.as_role, DIRECT_TOKENS)
-        self.record.answer = step.answer or ""
+        await write_answer(step, prompt, self.steps.as_role, DIRECT_TOKENS)
+        self.steps.answer = step.answer or ""
         if step.stopped_by != "answer":
             self.stopped_by = step.stopped_by
 
@@ -335,11 +335,11 @@ class _Conversation:
             step.flag("closed_book")
         request = naive_request(self.inquiry.roles.reader.templates, self.policy.question)
         try:
-            await step.write("reader", request, self.record.as_role, final=self.final)
+            await step.write("reader", request, self.steps.as_role, final=self.final)
         except LimitReached as limit:
             self.stopped_by = limit.stopped_by
-        self.record.answer = step.written
-        self._flag_cut(step, self.record.answer)
+        self.steps.answer = step.written
+        self._flag_cut(step, self.steps.answer)
         prompt = request.messages[-1].content
-        if isinstance(prompt, Prompt) and self.record.answer and prompt.gives(self.record.answer):
+        if isinstance(prompt, Prompt) and self.steps.answer and prompt.gives(self.steps.answer):
             step.flag("prompt_example")

@@ -36,7 +36,7 @@ from service.workshop.encoders.network import (
     freeze_embeddings,
     from_base,
 )
-from service.workshop.recipes.recipe import LossPoint, Outcome, Run, Score, TrainingData
+from service.workshop.recipes.recipe import LossPoint, Run, Score, TrainingData, TrainingResult
 from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.trainer import fit, trainer_arguments
 
@@ -110,7 +110,7 @@ def fit_network(
     run: Run,
     encode: Callable[[Any, R], Labelled],
     score: Callable[[LabelNetwork, Sequence[Labelled]], dict[str, Score]],
-) -> Outcome:
+) -> TrainingResult:
     """Train, score and save; `encode` takes the tokenizer and a row."""
     tokenizer = open_tokenizer(settings)
     train, held_out = (
@@ -119,10 +119,10 @@ def fit_network(
     network = open_network(settings)
     losses = train_network(network, train, settings, run)
     if not run.main:
-        return Outcome(losses)
+        return TrainingResult(losses)
     scores = score(network, held_out) if held_out else {}
     save(network, kind, settings, data, scores, run)
-    return Outcome(losses, scores)
+    return TrainingResult(losses, scores)
 
 
 def train_network(

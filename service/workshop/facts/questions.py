@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from service.workshop.facts.names import Names, substitute
 from service.workshop.facts.patterns import KIN, PEOPLE, PEOPLE_FIRST, Fact
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.facts.wordings import (
     COMPARISONS,
     DIRECTED,
@@ -103,7 +103,7 @@ def comparison(a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False) ->
         question = rng.choice(wordings(SAME[a.kind], unseen=unseen)).format(
             a=a.subject, b=b.subject
         )
-        answer = "yes" if normalise(a.answer) == normalise(b.answer) else "no"
+        answer = "yes" if canonical_form(a.answer) == canonical_form(b.answer) else "no"
         return Synthesised("complex", f"same {a.kind}", question, hops, answer)
     choices = [entry for entry in COMPARISONS if entry[0] == a.kind]
     if not choices or year_of(a.answer)[0] == year_of(b.answer)[0]:

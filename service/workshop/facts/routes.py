@@ -21,7 +21,7 @@ from service.workshop.facts.corpora import load_passages, load_questions
 from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import Fact, all_facts
 from service.workshop.facts.questions import Maker
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.facts.wordings import RELATIONS, SINGLE, join_questions
 
 SORTS: Final = {
@@ -152,7 +152,7 @@ class RoutedQuestion(NamedTuple):
     @property
     def validates(self) -> bool:
         """Of the training side: whether it sets the temperature and trains nothing."""
-        return hashlib.sha256(normalise(self.question).encode()).digest()[1] < VALIDATES_BELOW
+        return hashlib.sha256(canonical_form(self.question).encode()).digest()[1] < VALIDATES_BELOW
 
 
 def routed_questions(

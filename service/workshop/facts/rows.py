@@ -1,7 +1,7 @@
 """The rows that `train` learns from, as JSON Lines: `synthesize` writes them, `train` reads them.
 
-`Row` is a chat (`train sft`, `train router`): its messages carry the loss (`learn`), so that only
-what the model itself says is learnt, never a prompt or a retrieved text. `LabelerRow` and
+`TrainingRow` is a chat (`train sft`, `train router`): its messages carry the loss (`learn`), so
+that only what the model itself says is learnt, never a prompt or a retrieved text. `LabelerRow` and
 `FilterRow` (METHODS.md §4.5, step 6) have the words of `service.text.words`, as the encoders
 cut them. What a row was made from stands in `provenance`, so that the rule on what is held out is
 checked on the row alone.
@@ -20,7 +20,7 @@ from service.encoders.inputs import markable_words
 from service.engines.base import ChatRole
 from service.text.words import word_spans
 from service.workshop.facts import splits
-from service.workshop.facts.splits import Side, is_held_out
+from service.workshop.facts.splits import Split, is_held_out
 
 
 class _Part(BaseModel):
@@ -64,11 +64,11 @@ class RowProvenance(_Part):
     templates: str | None = None
     version: int | None = None
     seed: int | None = None
-    side: Side | None = None
+    side: Split | None = None
     date: str | None = None
 
 
-def side_of(question: str, source: RowProvenance) -> Side | None:
+def side_of(question: str, source: RowProvenance) -> Split | None:
     """What a row made from `source` may be used for; None: for neither.
 
     `question` is the one people wrote, where `source.written`.
@@ -84,14 +84,14 @@ class Sourced(_Part):
     provenance: RowProvenance
 
     @property
-    def side(self) -> Side | None:
+    def side(self) -> Split | None:
         return side_of(self.question, self.provenance)
 
 
 AnyRow = TypeVar("AnyRow", bound=Sourced)
 
 
-class Row(Sourced):
+class TrainingRow(Sourced):
     """`task`: a role of METHODS.md §1.3 (`route`, `decompose`, …), `comparison` (a `final`),
     `autorag` or `dragin`. `question`: as the user typed it, outside of any prompt (`train router`
     reads it with the last message). `raw`: the reply goes on with the text of the prompt, without
@@ -118,21 +118,21 @@ class Row(Sourced):
 
 def prompt_row(
     task: str, question: str, prompt: str, target: str, provenance: RowProvenance
-) -> Row:
+) -> TrainingRow:
     """A row of one turn: `prompt` is what the role's template renders, `target` is learnt."""
     messages = [
         RowMessage(role="user", content=prompt),
         RowMessage(role="assistant", content=target, learn=True),
     ]
-    return Row(task=task, question=question, messages=messages, provenance=provenance)
+    return TrainingRow(task=task, question=question, messages=messages, provenance=provenance)
 
 
-def read_rows(path: Path, side: Side = "train") -> Iterator[Row]:
+def read_rows(path: Path, side: Split = "train") -> Iterator[TrainingRow]:
     """The rows of `train sft` and `train router`, as `read_rows_of` gives them."""
-    return read_rows_of(Row, path, side)
+    return read_rows_of(TrainingRow, path, side)
 
 
-def read_rows_of(kind: type[AnyRow], path: Path, side: Side = "train") -> Iterator[AnyRow]:
+def read_rows_of(kind: type[AnyRow], path: Path, side: Split = "train") -> Iterator[AnyRow]:
     """The rows of a file, one after the other; blank lines are passed over.
 
     Raises InvalidRequest with file and line number: not JSON, a field that is wrong, or a row that
@@ -160,7 +160,7 @@ def _parse(kind: type[AnyRow], line: bytes, where: str) -> AnyRow:
         raise InvalidRequest(f"{where}: {field}: {first['msg']}") from None
 
 
-def _leak(row: Sourced, where: str, side: Side, more: int) -> str:
+def _leak(row: Sourced, where: str, side: Split, more: int) -> str:
     used = f"only to {row.side}" if row.side else "neither to train nor to test"
     made = "made from what is held out" if side == "train" else "not made from what is held out"
     return (

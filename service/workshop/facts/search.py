@@ -14,7 +14,7 @@ from service.core.domain import Passage
 from service.core.settings import RetrievalSettings
 from service.retrieval.embedding import open_embedder, passage_input
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 
 K1, B = 1.2, 0.75
 COMMON = 0.25
@@ -25,7 +25,7 @@ class Nearest:
 
     def __init__(self, passages: Sequence[Paragraph]) -> None:
         self.passages = list(passages)
-        counts = [Counter(normalise(f"{p.title} {p.text}").split()) for p in self.passages]
+        counts = [Counter(canonical_form(f"{p.title} {p.text}").split()) for p in self.passages]
         lengths = np.array([sum(count.values()) for count in counts], dtype=np.float32)
         scale = K1 * (1 - B + B * lengths / lengths.mean())
         places: dict[str, list[int]] = {}
@@ -44,7 +44,7 @@ class Nearest:
     def search(self, question: str, size: int = 10) -> list[Paragraph]:
         """The `size` best passages, best first; fewer where fewer share a word."""
         scores = np.zeros(len(self.passages), dtype=np.float32)
-        for word in set(normalise(question).split()):
+        for word in set(canonical_form(question).split()):
             if word in self.postings:
                 rows, values = self.postings[word]
                 scores[rows] += values

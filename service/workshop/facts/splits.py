@@ -12,13 +12,13 @@ import unicodedata
 from collections.abc import Collection
 from typing import Literal
 
-Side = Literal["train", "test"]
+Split = Literal["train", "test"]
 HELD_OUT_BELOW = 52
 
 _OUTSIDE = re.compile(r"[^\w\s]")
 
 
-def normalise(text: str) -> str:
+def canonical_form(text: str) -> str:
     """NFKC, case-folded, every character outside ``\\w`` and space a space, spaces squeezed."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_OUTSIDE.sub(" ", folded).split())
@@ -26,12 +26,12 @@ def normalise(text: str) -> str:
 
 def is_held_out(text: str) -> bool:
     """True where `text` (a passage's title or a question) may never train or tune anything."""
-    return hashlib.sha256(normalise(text).encode()).digest()[0] < HELD_OUT_BELOW
+    return hashlib.sha256(canonical_form(text).encode()).digest()[0] < HELD_OUT_BELOW
 
 
 def side_of(
     titles: Collection[str], answer_titles: Collection[str] = (), written: str | None = None
-) -> Side | None:
+) -> Split | None:
     """What may be made of passages and of a question, where people have `written` it.
 
     It trains if neither the question nor any of the passages is held out, and tests if the

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from service.engines.base import Message
 from service.engines.encoding import PromptEncoder
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 
 UNCOUNTED = -100
 
@@ -20,7 +20,7 @@ class TokenRow(NamedTuple):
     labels: list[int]
 
 
-def encode_chat(encoder: PromptEncoder, row: Row) -> list[TokenRow]:
+def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
     """A row as the served model meets it: each prompt as it is served, each learnt reply after it.
 
     One row, or several where the chat template writes earlier turns otherwise than when they were
@@ -40,7 +40,7 @@ def encode_chat(encoder: PromptEncoder, row: Row) -> list[TokenRow]:
     return rows
 
 
-def chat_of(row: Row) -> Sequence[Message]:
+def chat_of(row: TrainingRow) -> Sequence[Message]:
     """The row's messages as generation takes them."""
     return [Message(message.role, message.content) for message in row.messages]
 

@@ -20,7 +20,7 @@ from typing import Any
 from service import __version__
 from service.core.errors import ConfigurationError, StoreError
 from service.core.files import write_whole
-from service.workshop.recipes.recipe import LossPoint, Outcome, TrainingData
+from service.workshop.recipes.recipe import LossPoint, TrainingData, TrainingResult
 from service.workshop.recipes.settings import RecipeSettings, changed_settings
 
 FORMAT = 1
@@ -94,7 +94,7 @@ def _refuse_other(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any
         )
 
 
-def finished_record(run: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+def finished_record(run: Mapping[str, Any], outcome: TrainingResult) -> dict[str, Any]:
     """What `checkpoint.json` holds; `loss` is the mean of the table's first and last tenth."""
     first, last = _ends([point.loss for point in outcome.losses])
     return dict(run) | {

@@ -29,11 +29,11 @@ from service.workshop.encoders.trainer import (
 )
 from service.workshop.facts.rows import FilterRow, LabelerRow
 from service.workshop.recipes.recipe import (
-    Outcome,
     Recipe,
     Run,
     Score,
     TrainingData,
+    TrainingResult,
     read_data,
 )
 
@@ -47,7 +47,9 @@ SMOKE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def fit_labeler(settings: LabelerSettings, data: TrainingData[LabelerRow], run: Run) -> Outcome:
+def fit_labeler(
+    settings: LabelerSettings, data: TrainingData[LabelerRow], run: Run
+) -> TrainingResult:
     def encode(tokenizer: Any, row: LabelerRow) -> Labelled:
         return labeler_input(tokenizer, row, settings.longest, settings.tags)
 
@@ -65,7 +67,7 @@ def labeler_score(
     return {n: Score(v, chance[n], len(rows)) for n, v in found.values.items()}
 
 
-def fit_filter(settings: LabelSettings, data: TrainingData[FilterRow], run: Run) -> Outcome:
+def fit_filter(settings: LabelSettings, data: TrainingData[FilterRow], run: Run) -> TrainingResult:
     def encode(tokenizer: Any, row: FilterRow) -> Labelled:
         return filter_input(tokenizer, row, settings.longest)
 

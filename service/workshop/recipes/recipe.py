@@ -58,7 +58,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """`scores` by name, the one that `--smoke` judges first; empty without held-out rows."""
 
     losses: Sequence[LossPoint]
@@ -91,7 +91,7 @@ class Recipe(Generic[S, R]):
     settings: type[S]
     presets: Mapping[str, Mapping[str, Any]]
     read: Callable[[S], TrainingData[R]]
-    fit: Callable[[S, TrainingData[R], Run], Outcome]
+    fit: Callable[[S, TrainingData[R], Run], TrainingResult]
     smoke: Callable[[Path], S]
 
 

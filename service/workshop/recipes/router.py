@@ -27,9 +27,16 @@ from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_f
 from service.strategies.revelator.parsing import parse_route
 from service.workshop.facts.routes import RoutedQuestion, routed_questions, weights
 from service.workshop.facts.rows import read_rows
-from service.workshop.facts.splits import Side
+from service.workshop.facts.splits import Split
 from service.workshop.recipes.calibration import fit_temperature
-from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, Score, TrainingData
+from service.workshop.recipes.recipe import (
+    LossPoint,
+    Recipe,
+    Run,
+    Score,
+    TrainingData,
+    TrainingResult,
+)
 from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.smoke import write_router_rows
 from service.workshop.recipes.trainer import fit, trainer_arguments
@@ -118,7 +125,7 @@ def read(settings: RouterTraining) -> TrainingData[RoutedQuestion]:
     return TrainingData(train, held_out, digest)
 
 
-def _questions(path: Path, side: Side, settings: RouterTraining) -> list[RoutedQuestion]:
+def _questions(path: Path, side: Split, settings: RouterTraining) -> list[RoutedQuestion]:
     if path.is_dir():
         held_out = side == "test"
         scale = settings.synthesised * (HELD_OUT_SCALE if held_out else 1.0)
@@ -156,14 +163,16 @@ def train_network(
     return network.cpu(), losses
 
 
-def fit_router(settings: RouterTraining, data: TrainingData[RoutedQuestion], run: Run) -> Outcome:
+def fit_router(
+    settings: RouterTraining, data: TrainingData[RoutedQuestion], run: Run
+) -> TrainingResult:
     """Train, set the temperature, write the head; scores of the held-out rows."""
     card, validating = card_of(settings), [row.validates for row in data.train]
     rows = [row for row, aside in zip(data.train, validating, strict=True) if not aside]
     aside = [row for row in data.train if row.validates]
     network, losses = train_network(settings, rows, vectors_of(rows, card, settings.threads), run)
     if not run.main:
-        return Outcome(losses)
+        return TrainingResult(losses)
     if aside:
         logits = network.logits(vectors_of(aside, card, settings.threads))
         temperature = fit_temperature(logits, [ROUTES.index(row.route) for row in aside])
@@ -172,9 +181,9 @@ def fit_router(settings: RouterTraining, data: TrainingData[RoutedQuestion], run
     head = network.head(card)
     save_head(head, run.folder)
     if not data.held_out:
-        return Outcome(losses)
+        return TrainingResult(losses)
     chances = head.probabilities(vectors_of(data.held_out, card, settings.threads))
-    return Outcome(losses, scores_of(data.held_out, [ROUTES[n] for n in chances.argmax(1)]))
+    return TrainingResult(losses, scores_of(data.held_out, [ROUTES[n] for n in chances.argmax(1)]))
 
 
 def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str, Score]:

@@ -23,16 +23,16 @@ from trl import SFTConfig, SFTTrainer
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.engines.encoding import PromptEncoder
 from service.engines.training_notes import KEY, TrainingNotes
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.lean.loop import LeanSettings, fit_lean
 from service.workshop.recipes.chats import TokenRow, chat_of, encode_chat, mix
 from service.workshop.recipes.recipe import (
     LossPoint,
-    Outcome,
     Recipe,
     Run,
     Score,
     TrainingData,
+    TrainingResult,
     read_data,
 )
 from service.workshop.recipes.smoke import write_base, write_sft_rows
@@ -88,7 +88,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def fit_sft(settings: SftSettings, data: TrainingData[Row], run: Run) -> Outcome:
+def fit_sft(settings: SftSettings, data: TrainingData[TrainingRow], run: Run) -> TrainingResult:
     """Train on `data` and write adapter or model, with its tokenizer, into the run's folder."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     _check_is_causal(settings.model)
@@ -108,15 +108,15 @@ def fit_sft(settings: SftSettings, data: TrainingData[Row], run: Run) -> Outcome
     )
     losses = fit(trainer, run)
     if not run.main:
-        return Outcome(losses)
+        return TrainingResult(losses)
     model = trainer.accelerator.unwrap_model(trainer.model)
     return _written(settings, data, run, losses, model, encoder)
 
 
 def _written(
-    settings: SftSettings, data: TrainingData[Row], run: Run, losses: Sequence[LossPoint],
+    settings: SftSettings, data: TrainingData[TrainingRow], run: Run, losses: Sequence[LossPoint],
     model: Any, encoder: PromptEncoder,
-) -> Outcome:  # fmt: skip
+) -> TrainingResult:  # fmt: skip
     """Score the model on what is held out and write it."""
     model.eval()
     scores = reply_scores(
@@ -127,10 +127,10 @@ def _written(
     model.save_pretrained(run.folder)
     (run.folder / "README.md").unlink(missing_ok=True)  # a form that nobody has filled in
     encoder.tokenizer.save_pretrained(run.folder)
-    return Outcome(losses, scores)
+    return TrainingResult(losses, scores)
 
 
-def notes_of(rows: Sequence[Row]) -> TrainingNotes:
+def notes_of(rows: Sequence[TrainingRow]) -> TrainingNotes:
     """What the model's folder says of its training: the template set, where all rows have one."""
     sets = {row.provenance.templates for row in rows}
     tuned = any(row.task == "autorag" for row in rows)
@@ -140,7 +140,7 @@ def notes_of(rows: Sequence[Row]) -> TrainingNotes:
 
 
 def token_rows(
-    settings: SftSettings, rows: Sequence[Row], encoder: PromptEncoder, run: Run
+    settings: SftSettings, rows: Sequence[TrainingRow], encoder: PromptEncoder, run: Run
 ) -> list[TokenRow]:
     """The rows of one epoch as ids and labels, mixed over tasks.
 
@@ -244,11 +244,11 @@ def smoke(folder: Path) -> SftSettings:
     )  # fmt: skip
 
 
-RECIPE: Recipe[SftSettings, Row] = Recipe(
+RECIPE: Recipe[SftSettings, TrainingRow] = Recipe(
     name="sft",
     settings=SftSettings,
     presets=PRESETS,
-    read=lambda settings: read_data(Row, settings),
+    read=lambda settings: read_data(TrainingRow, settings),
     fit=fit_sft,
     smoke=smoke,
 )
@@ -258,7 +258,7 @@ SPARE_TOKENS = 8  # beyond the target's, so that a reply that goes on is seen to
 
 
 def reply_scores(
-    model: Any, encoder: PromptEncoder, rows: Sequence[Row], *, at_once: int, most: int
+    model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow], *, at_once: int, most: int
 ) -> dict[str, Score]:
     """Exact match of the last reply, over all rows and by task; at most `most` rows, drawn at
     random. Chance is always giving a task's most frequent reply."""
@@ -277,7 +277,7 @@ def reply_scores(
     return _by_task(drawn, right)
 
 
-def _by_task(rows: Sequence[Row], right: Sequence[bool]) -> dict[str, Score]:
+def _by_task(rows: Sequence[TrainingRow], right: Sequence[bool]) -> dict[str, Score]:
     found: dict[str, list[bool]] = {}
     replies: dict[str, Counter[str]] = {}
     for row, hit in zip(rows, right, strict=True):
@@ -293,7 +293,7 @@ def _by_task(rows: Sequence[Row], right: Sequence[bool]) -> dict[str, Score]:
 
 
 @torch.no_grad()
-def write_replies(model: Any, encoder: PromptEncoder, rows: Sequence[Row]) -> list[str]:
+def write_replies(model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow]) -> list[str]:
     """The last reply to each chat, greedy; one batch, padded on the left."""
     turns = [encoder.encode_turn(chat_of(row)) for row in rows]
     longest = max(len(prompt) for prompt, _ in turns)

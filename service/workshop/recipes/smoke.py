@@ -19,7 +19,7 @@ from service.prompts.templates import TemplateSet
 from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts.made_up import made_up_maker
 from service.workshop.facts.questions import Maker, Synthesised
-from service.workshop.facts.rows import Row, RowProvenance, prompt_row
+from service.workshop.facts.rows import RowProvenance, TrainingRow, prompt_row
 
 ABOUT = {
     "birth_date": "person", "birth_place": "person", "nationality": "person", "spouse": "person",
@@ -65,7 +65,7 @@ def write_base(folder: Path, rows: Path) -> Path:
     return folder
 
 
-def _sft_row(maker: Maker, number: int) -> Row:
+def _sft_row(maker: Maker, number: int) -> TrainingRow:
     rng: random.Random = maker.rng
     if number % 2:
         made = maker.single(0) if rng.random() < 0.5 else maker.compound(0)
@@ -111,7 +111,7 @@ def write_router_rows(folder: Path) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def _router_row(made: Synthesised, number: int) -> Row:
+def _router_row(made: Synthesised, number: int) -> TrainingRow:
     titles = [hop.fact.passage.title for hop in made.hops]
     source = RowProvenance(
         pipeline="smoke", teacher="rules", item=str(number), titles=titles, answer_title=titles[-1]

@@ -25,7 +25,7 @@ from service.core.concurrency import closing
 from service.core.errors import ConfigurationError, StoreError
 from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
-from service.workshop.facts.splits import Side
+from service.workshop.facts.splits import Split
 from service.workshop.synthesis.contract import InputItems, Item, Pipeline
 from service.workshop.synthesis.driver import WRONG_SIDE, SynthesisRun, finder_of, key_of, work_off
 from service.workshop.synthesis.inputs import EXCLUDED, is_excluded, read_lines, read_questions_of
@@ -61,7 +61,7 @@ class Options:
     collection: str | None = None
     templates: str | None = None
     exclude: tuple[Path, ...] = ()
-    side: Side = "train"
+    side: Split = "train"
     limit: int | None = None
     concurrency: int = 8
     seed: int = 0

@@ -1,10 +1,10 @@
 """What a pipeline is: a pure generator from one item to rows, or a named reason for having none.
 
-    def steps(item: Item[T], rng: Random) -> Steps[Outcome]:
+    def steps(item: Item[T], rng: Random) -> Steps[ItemResult]:
         parts = yield from ask(Ask("decompose", prompt), read_parts)
         found = yield from search(Search(parts[0], 10))
         …
-        return Outcome((Row({...}, source),))
+        return ItemResult((Row({...}, source),))
 
 It yields requests and is sent what they bring; it does no I/O, so a test steps it by hand. The
 driver (`service.workshop.synthesis.driver`) performs the requests, counts what is dropped and
@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from service.core.domain import Passage, RetrieverName
 from service.engines.base import FinishReason, Message
-from service.workshop.facts.splits import Side, side_of
+from service.workshop.facts.splits import Split, side_of
 from service.workshop.synthesis.prompts import Prompts
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class BadLine(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowOrigin:
     """What an item or a row is made of; it decides the side of the split
     (`service.workshop.facts.splits`).
 
@@ -68,7 +68,7 @@ class Source:
     question: str | None = None
 
     @property
-    def side(self) -> Side | None:
+    def side(self) -> Split | None:
         return side_of(self.titles, self.answer_titles, self.question)
 
 
@@ -78,7 +78,7 @@ class Item(Generic[T]):
 
     id: str
     content: T
-    source: Source
+    source: RowOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class OutputRow:
     """
 
     fields: Mapping[str, Any]
-    source: Source
+    source: RowOrigin
     kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ItemResult:
     """What an item gave. `lost`: what was left out of it, by reason; without rows it is dropped
     for the reason that came most often."""
 
@@ -235,7 +235,7 @@ class Pipeline(Generic[T]):
     version: int
     prompts: Prompts
     read: Reader[T]
-    steps: Callable[[Item[T], random.Random], Steps[Outcome]]
+    steps: Callable[[Item[T], random.Random], Steps[ItemResult]]
     select: Callable[[Sequence[OutputRow], random.Random], Selection] = keep_all
     searches: bool = False
     kinds: tuple[str, ...] = ("",)

@@ -13,24 +13,24 @@ from service.core.concurrency import closing, merge
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure
 from service.retrieval.base import Retriever, SearchRequest
-from service.workshop.facts.splits import Side, is_held_out
+from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
     Ask,
     BadRound,
     Dropped,
     Item,
-    Outcome,
+    ItemResult,
     Pipeline,
     Request,
     Search,
     Steps,
 )
-from service.workshop.synthesis.journal import Journal, Record
+from service.workshop.synthesis.journal import Journal, JournalEntry
 from service.workshop.synthesis.teacher import Spent, Teacher, TeacherOut
 
 Finder = Callable[[Search], Awaitable[tuple[Passage, ...]]]
 OUTAGE: Final = 5  # items in a row that the teacher was out for: the run ends
-WRONG_SIDE: Final[dict[Side, str]] = {"train": "held out", "test": "not held out"}
+WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held out"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SynthesisRun:
     pipeline: Pipeline[Any]
     teacher: Teacher
     find: Finder
-    side: Side = "train"
+    side: Split = "train"
     seed: int = 0
     concurrency: int = 8
 
@@ -52,7 +52,7 @@ def key_of(item: Item[Any]) -> str:
 
 async def work_off(
     items: list[Item[Any]], run: SynthesisRun, journal: Journal
-) -> AsyncIterator[tuple[Item[Any], Record]]:
+) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
     """Work off the items that the journal does not have; each is in it before it is yielded.
 
     Raises EngineFailure when the teacher is out for several items in a row: all that is done is
@@ -82,34 +82,36 @@ def _outage(out: TeacherOut) -> EngineFailure:
 
 async def _work(
     todo: Iterator[Item[Any]], run: SynthesisRun, journal: Journal
-) -> AsyncIterator[tuple[Item[Any], Record, TeacherOut | None]]:
+) -> AsyncIterator[tuple[Item[Any], JournalEntry, TeacherOut | None]]:
     for item in todo:
         spent = Spent()
         try:
             record, out = kept(item, await _perform(item, run, spent), run.side, spent), None
         except Dropped as drop:
-            record, out = Record(key_of(item), dropped=drop.reason, spent=spent), None
+            record, out = JournalEntry(key_of(item), dropped=drop.reason, spent=spent), None
         except TeacherOut as error:
-            record = Record(key_of(item), dropped="the teacher was out", again=True, spent=spent)
+            record = JournalEntry(
+                key_of(item), dropped="the teacher was out", again=True, spent=spent
+            )
             out = error
         journal.append(record)
         yield item, record, out
 
 
-def kept(item: Item[Any], outcome: Outcome, side: Side, spent: Spent) -> Record:
+def kept(item: Item[Any], outcome: ItemResult, side: Split, spent: Spent) -> JournalEntry:
     """The outcome as a record, without rows of the other side of the split."""
     rows = tuple(row for row in outcome.rows if row.source.side == side)
     lost = Counter(outcome.lost)
     if len(rows) < len(outcome.rows):
         lost[WRONG_SIDE[side]] += len(outcome.rows) - len(rows)
     dropped = None if rows else (lost.most_common(1)[0][0] if lost else "no rows")
-    return Record(key_of(item), rows, dropped, lost if rows else {}, spent=spent)
+    return JournalEntry(key_of(item), rows, dropped, lost if rows else {}, spent=spent)
 
 
-async def _perform(item: Item[Any], run: SynthesisRun, spent: Spent) -> Outcome:
+async def _perform(item: Item[Any], run: SynthesisRun, spent: Spent) -> ItemResult:
     """Step the pipeline to its end."""
     rng = random.Random(f"{run.seed}:{item.id}")
-    steps: Steps[Outcome] = run.pipeline.steps(item, rng)
+    steps: Steps[ItemResult] = run.pipeline.steps(item, rng)
     brought: Any = None
     asked = 0
     try:
@@ -119,7 +121,7 @@ async def _perform(item: Item[Any], run: SynthesisRun, spent: Spent) -> Outcome:
             seed = random.Random(f"{run.seed}:{item.id}:{asked}").getrandbits(31)
             brought = await _bring(request, run, seed, spent)
     except StopIteration as end:
-        outcome: Outcome = end.value
+        outcome: ItemResult = end.value
         return outcome
     finally:
         steps.close()
@@ -139,7 +141,7 @@ async def _bring(request: Request, run: SynthesisRun, seed: int, spent: Spent) -
 SPARE: Final = 4  # times as many are fetched where what is held out is left out
 
 
-async def finder_of(retriever: Retriever, collection: str | None, side: Side) -> Finder:
+async def finder_of(retriever: Retriever, collection: str | None, side: Split) -> Finder:
     """Searches of a collection, without what is held out where rows are to train.
 
     Raises NotFound for an unknown one.

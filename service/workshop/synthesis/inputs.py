@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from service.core.domain import Passage
 from service.core.errors import InvalidRequest
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import BadLine
 
 
@@ -88,11 +88,11 @@ def read_questions_of(paths: Iterable[Path]) -> Questions:
             raise InvalidRequest(f"{path}:{number}: {reason}")
         for number, line in lines:
             try:
-                questions.add(normalise(text_of(line, "question")))
+                questions.add(canonical_form(text_of(line, "question")))
             except BadLine as error:
                 raise InvalidRequest(f"{path}:{number}: {error.reason}") from None
     return frozenset(questions)
 
 
 def is_excluded(question: object, excluded: Questions) -> bool:
-    return isinstance(question, str) and normalise(question) in excluded
+    return isinstance(question, str) and canonical_form(question) in excluded

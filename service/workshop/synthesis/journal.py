@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.core.errors import ConfigurationError, StoreError
-from service.workshop.synthesis.contract import OutputRow, Source
+from service.workshop.synthesis.contract import OutputRow, RowOrigin
 from service.workshop.synthesis.teacher import Spent
 
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JournalEntry:
     """What became of one item: rows, or the reason for none. `key`: of the item and its content.
 
     `again`: the teacher was out, so the next run tries it anew.
@@ -51,7 +51,7 @@ class Record:
         )
 
     @classmethod
-    def from_line(cls, value: Mapping[str, Any]) -> Record:
+    def from_line(cls, value: Mapping[str, Any]) -> JournalEntry:
         calls, prompt, completion, bad = value["spent"]
         spent = Spent(calls, prompt, completion, Counter(bad))
         read = {"rows": tuple(map(_row, value["rows"])), "spent": spent}
@@ -61,13 +61,13 @@ class Record:
 def _row(value: Mapping[str, Any]) -> OutputRow:
     given = value["source"]
     many = {name: tuple(given[name]) for name in ("ids", "titles", "answer_titles")}
-    return OutputRow(value["fields"], Source(**many, question=given["question"]), value["kind"])
+    return OutputRow(value["fields"], RowOrigin(**many, question=given["question"]), value["kind"])
 
 
 class Journal:
     """The records of one run. `header` says which run; `date` is the day of its first start."""
 
-    def __init__(self, handle: int, header: Mapping[str, Any], records: list[Record]) -> None:
+    def __init__(self, handle: int, header: Mapping[str, Any], records: list[JournalEntry]) -> None:
         self._handle = handle
         self.header = header
         self.done = {record.key: record for record in records}  # of two, the later
@@ -75,7 +75,7 @@ class Journal:
         for record in records:
             self.spent.add(record.spent)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JournalEntry) -> None:
         """Write a record to the disk, whole or (to be repaired at the next opening) not at all."""
         _write(self._handle, record.to_line())
         self.done[record.key] = record
@@ -112,7 +112,7 @@ def _lock(handle: int, path: Path) -> None:
         raise StoreError(f"{path}: another process is writing it; wait until it ends") from None
 
 
-def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[Record]]:
+def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[JournalEntry]]:
     """The header and the records; a last line without its end is cut off."""
     with os.fdopen(os.dup(handle), "rb") as file:
         file.seek(0)
@@ -123,7 +123,9 @@ def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[Recor
     lines = content[:whole].splitlines()
     try:
         values = [json.loads(line) for line in lines]
-        return (values[0] if values else None), [Record.from_line(value) for value in values[1:]]
+        return (values[0] if values else None), [
+            JournalEntry.from_line(value) for value in values[1:]
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{path}: is no journal of a synthesis ({error}); move it away or name another --output"

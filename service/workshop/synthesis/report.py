@@ -15,7 +15,7 @@ from rich.table import Table
 from service.core.files import write_whole
 from service.workshop.synthesis.contract import Item, OutputRow, Pipeline, Selection
 from service.workshop.synthesis.inputs import EXCLUDED, Questions, is_excluded
-from service.workshop.synthesis.journal import Record
+from service.workshop.synthesis.journal import JournalEntry
 from service.workshop.synthesis.teacher import Spent
 
 PER: Final = 1_000_000  # tokens that a price is for
@@ -68,7 +68,7 @@ class Account:
     by reason. `excluded`: questions that no row may ask."""
 
     items: Sequence[Item[Any]]
-    records: Mapping[str, Record]  # by the item's id
+    records: Mapping[str, JournalEntry]  # by the item's id
     refused: Mapping[str, int]
     bad: Sequence[tuple[int, str]]
     corpus: Mapping[str, int] = field(default_factory=dict)

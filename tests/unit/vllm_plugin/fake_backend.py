@@ -18,7 +18,7 @@ from service.vllm_plugin.backend import Output, UnknownModel
 from service.vllm_plugin.calls import Calls
 from service.vllm_plugin.routes import PluginState, install
 from service.vllm_plugin.tracking import Wish
-from service.vllm_plugin.worker import Side
+from service.vllm_plugin.worker import WorkerExchange
 from tests.conftest import need
 from tests.stubs.tiny_model import save_tokenizer
 from tests.unit.vllm_plugin.fake_runner import HEADS, FakeRequest, FakeRunner
@@ -42,7 +42,7 @@ class FakeBackend:
 
     def __post_init__(self) -> None:
         self.runner = FakeRunner()
-        self.side = Side(self.runner.hooks, HEADS)
+        self.side = WorkerExchange(self.runner.hooks, HEADS)
         self.gate = asyncio.Event()
         self.gate.set()
 

@@ -9,7 +9,7 @@ from typing import Final
 from service.prompts.quoting import quote
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.questions import Hop, Maker, Synthesised, hop_of, typed_like
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.reading import Reading
@@ -26,7 +26,7 @@ class Dialogues:
     ) -> None:
         self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
 
-    def autorag(self) -> Row:
+    def autorag(self) -> TrainingRow:
         made = self._made()
         question = vary_surface(made.question, self.rng)
         documents: list[tuple[int, list[str]]] = []

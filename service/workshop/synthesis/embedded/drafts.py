@@ -14,7 +14,7 @@ from service.prompts.quoting import quote
 from service.strategies.drafting.layout import Layout, opening_layout, shown
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.questions import Hop, Maker, Synthesised, typed_like
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.facts.wordings import STATEMENTS, vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.reading import Reading
@@ -45,7 +45,7 @@ class Drafts:
     ) -> None:
         self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
 
-    def dragin(self) -> Row:
+    def dragin(self) -> TrainingRow:
         made = self._made()
         draw = self.rng.random()
         question = vary_surface(made.question, self.rng) if draw < 0.3 else made.question
@@ -63,7 +63,9 @@ class Drafts:
             layout = replace(layout, written=" ".join(sentences[:done]))
         return self._row(question, layout, " ".join(sentences[done:]), behind)
 
-    def _row(self, question: str, layout: Layout, rest: str, behind: list[Paragraph]) -> Row:
+    def _row(
+        self, question: str, layout: Layout, rest: str, behind: list[Paragraph]
+    ) -> TrainingRow:
         """The line ends with the answer: the next one would be another question's."""
         return self.prompts.draft(question, layout.prompt().text, f" {rest}\n", behind)
 

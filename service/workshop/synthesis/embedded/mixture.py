@@ -18,7 +18,7 @@ from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.files import whole_file, write_whole
 from service.workshop.facts.names import Names
 from service.workshop.facts.questions import Maker
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.synthesis.embedded.dialogues import Dialogues
 from service.workshop.synthesis.embedded.drafts import Drafts
 from service.workshop.synthesis.embedded.prompts import PIPELINE, VERSION, RowMaker
@@ -58,13 +58,13 @@ class Mixture:
         drafts = Drafts(maker, reading, prompts, rng)
         makers = (reading, routing, steps, dialogues, drafts)
         self.shares, self.prompts = shares, prompts
-        self.draws: dict[str, Callable[[], Row | list[Row]]] = {
+        self.draws: dict[str, Callable[[], TrainingRow | list[TrainingRow]]] = {
             task: next(getattr(m, task) for m in makers if hasattr(m, task)) for task in shares
         }
         self.written: Counter[str] = Counter()
         self.seen: set[str] = set()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TrainingRow]:
         """The task that is furthest behind its share comes next.
 
         What a row's prompt shares with the one before, on the same sheet, counts once.
@@ -80,17 +80,17 @@ class Mixture:
                 before = prompt
                 yield row
 
-    def _new(self, task: str) -> list[Row]:
+    def _new(self, task: str) -> list[TrainingRow]:
         """Rows that were not drawn before, or after many tries none."""
         for _ in range(TRIES):
             drawn = self.draws[task]()
-            rows = [drawn] if isinstance(drawn, Row) else drawn
+            rows = [drawn] if isinstance(drawn, TrainingRow) else drawn
             new = [row for row in rows if row.side == "train" and self._is_new(row)]
             if new:
                 return new
         raise InvalidRequest(f"the sets give no more rows of {task} than have been written")
 
-    def _is_new(self, row: Row) -> bool:
+    def _is_new(self, row: TrainingRow) -> bool:
         prompt = row.messages[0].content
         known = prompt in self.seen
         self.seen.add(prompt)

@@ -9,7 +9,7 @@ from service.core.domain import RouteName
 from service.prompts.quoting import quote
 from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
 from service.workshop.facts.corpora import Paragraph
-from service.workshop.facts.rows import Row, RowMessage, RowProvenance, prompt_row
+from service.workshop.facts.rows import RowMessage, RowProvenance, TrainingRow, prompt_row
 from service.workshop.synthesis.embedded.sets import split_key
 from service.workshop.synthesis.roles import RoleTurns, Turn
 
@@ -29,7 +29,7 @@ class RowMaker:
     def answer(
         self, question: str, texts: Sequence[PassageText], answer: str,
         passages: Sequence[Paragraph], *, written: bool,
-    ) -> Row:  # fmt: skip
+    ) -> TrainingRow:  # fmt: skip
         """An empty `answer` is the declining form."""
         prompt = self.templates.answer(question, texts)
         target = quote(answer) or NO_ANSWER
@@ -37,47 +37,47 @@ class RowMaker:
 
     def relevance(
         self, question: str, text: PassageText, relevant: bool, passage: Paragraph, *, written: bool
-    ) -> Row:
+    ) -> TrainingRow:
         turn = self.turns.relevance(question, text, relevant)
         return self._row("relevance", question, *turn, [passage], written=written)
 
     def route(
         self, question: str, route: RouteName, passages: Sequence[Paragraph], *, written: bool
-    ) -> Row:
+    ) -> TrainingRow:
         turn = self.turns.route(question, route)
         return self._row("route", question, *turn, passages, written=written)
 
     def decompose(
         self, question: str, parts: Sequence[str], passages: Sequence[Paragraph], *, written: bool
-    ) -> Row:
+    ) -> TrainingRow:
         turn = self.turns.decompose(question, parts)
         return self._row("decompose", question, *turn, passages, written=written)
 
     def refine(
         self, question: str, history: Sequence[Pair], target: str, passages: Sequence[Paragraph],
         *, written: bool,
-    ) -> Row:  # fmt: skip
+    ) -> TrainingRow:  # fmt: skip
         turn = self.turns.refine(question, history, target)
         return self._row("refine", question, *turn, passages, written=written)
 
     def ending(
         self, question: str, history: Sequence[Pair], done: bool, passages: Sequence[Paragraph],
         *, written: bool,
-    ) -> Row:  # fmt: skip
+    ) -> TrainingRow:  # fmt: skip
         turn = self.turns.ending(question, history, done)
         return self._row("ending", question, *turn, passages, written=written)
 
     def final(
         self, question: str, pairs: Sequence[Pair], answer: str, passages: Sequence[Paragraph],
         *, written: bool,
-    ) -> Row:  # fmt: skip
+    ) -> TrainingRow:  # fmt: skip
         prompt = self.templates.final(question, pairs)
         target = quote(answer) or NO_ANSWER
         return self._row("final", question, prompt, target, passages, written=written)
 
     def merge(
         self, question: str, pairs: Sequence[Pair], passages: Sequence[Paragraph], *, written: bool
-    ) -> Row:
+    ) -> TrainingRow:
         """``A and B`` or ``A, B and C``; parts without an answer are left out."""
         found = [quote(pair.answer) for pair in pairs if pair.answer]
         tail = [f"{', '.join(found[:-1])} and {found[-1]}"] if len(found) > 1 else found
@@ -85,13 +85,13 @@ class RowMaker:
         prompt = self.templates.merge(question, pairs)
         return self._row("merge", question, prompt, target, passages, written=written)
 
-    def closed(self, question: str, answer: str) -> Row:
+    def closed(self, question: str, answer: str) -> TrainingRow:
         prompt = self.templates.closed(question)
         return self._row("closed", question, prompt, quote(answer), (), written=True)
 
     def dialogue(
         self, task: str, question: str, turns: Sequence[Turn], passages: Sequence[Paragraph]
-    ) -> Row:
+    ) -> TrainingRow:
         """Turns of the user and of the model, which learns all of its own."""
         messages = [
             message
@@ -102,9 +102,11 @@ class RowMaker:
             )
         ]
         source = self._source(task, passages, written=False)
-        return Row(task=task, question=question, messages=messages, provenance=source)
+        return TrainingRow(task=task, question=question, messages=messages, provenance=source)
 
-    def draft(self, question: str, prompt: str, rest: str, passages: Sequence[Paragraph]) -> Row:
+    def draft(
+        self, question: str, prompt: str, rest: str, passages: Sequence[Paragraph]
+    ) -> TrainingRow:
         """Raw text that the model goes on with."""
         row = self._row("dragin", question, prompt, rest, passages, written=False)
         return row.model_copy(update={"raw": True})
@@ -112,7 +114,7 @@ class RowMaker:
     def _row(
         self, task: str, question: str, prompt: str, target: str, passages: Iterable[Paragraph],
         *, written: bool,
-    ) -> Row:  # fmt: skip
+    ) -> TrainingRow:  # fmt: skip
         source = self._source(task, passages, written=written)
         return prompt_row(task, question, prompt, target, source)
 

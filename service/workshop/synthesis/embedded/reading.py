@@ -15,9 +15,9 @@ from service.prompts.templates import PassageText
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.names import Names
 from service.workshop.facts.questions import Maker, Synthesised, hop_of
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.facts.search import Nearest
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.sets import HOPS, READING, Asked, Sets, Sheets, Shown
@@ -55,7 +55,7 @@ class Reading:
         self.turns = {name: _shuffled(rows, rng) for name, rows in self.asked.items()}
         self.sheets = Sheets((a for name in READING for a in every[name]), rng)
 
-    def answer(self) -> list[Row]:
+    def answer(self) -> list[TrainingRow]:
         source = self.rng.choices(list(self.sources), list(self.sources.values()))[0]
         if source == "facts":
             return [self._fact_answer()]
@@ -73,7 +73,7 @@ class Reading:
     def _size(self) -> int:
         return self.rng.choices(self.shape.counts, self.shape.weights)[0]
 
-    def _sheet(self, asked: Asked) -> list[Row]:
+    def _sheet(self, asked: Asked) -> list[TrainingRow]:
         """The question's passage, whole or cut around its answer, with others that are near."""
         size = self._size() - 1
         others = self.distractors(asked.question, asked.answer, asked.gold, size)
@@ -91,7 +91,7 @@ class Reading:
         rows = [self._row(one, shown, one.answer) for one in answered]
         return rows + [self._row(one, shown, "") for one in refused]
 
-    def _row(self, asked: Asked, shown: Sequence[Shown], answer: str) -> Row:
+    def _row(self, asked: Asked, shown: Sequence[Shown], answer: str) -> TrainingRow:
         """`answer` is empty where nothing that is shown answers; the gold passage comes first."""
         ids = {p.id for p in asked.gold}
         passages = [s.passage for s in sorted(shown, key=lambda s: s.passage.id not in ids)]
@@ -99,7 +99,7 @@ class Reading:
         texts = [s.text for s in shown]
         return self.prompts.answer(question, texts, answer, passages, written=True)
 
-    def _two_hop_answer(self) -> Row:
+    def _two_hop_answer(self) -> TrainingRow:
         """Both passages of a two-hop question, among others that were found with them."""
         asked = self._next(HOPS)
         count = self.rng.choice((0, 0, 1, 2))
@@ -111,7 +111,7 @@ class Reading:
         passages = [*asked.gold, *others]
         return self.prompts.answer(question, texts, asked.answer, passages, written=True)
 
-    def _fact_answer(self) -> Row:
+    def _fact_answer(self) -> TrainingRow:
         """A fact asked for by rules, mostly under other names; some over two passages."""
         draw = self.rng.random()
         if draw < 0.25:
@@ -126,7 +126,7 @@ class Reading:
                 made = made.__class__("single", made.form, asked, made.hops, "")
         return self._facts_row(made, [hop.fact.passage])
 
-    def _facts_row(self, made: Synthesised, gold: Sequence[Paragraph]) -> Row:
+    def _facts_row(self, made: Synthesised, gold: Sequence[Paragraph]) -> TrainingRow:
         answers = {hop.fact.passage.id: hop.answer for hop in made.hops}
         size = max(0, min(self._size(), 4) - len(gold))
         others = self.distractors(made.question, made.answer, gold, size)
@@ -137,7 +137,7 @@ class Reading:
         passages = [*gold, *others]
         return self.prompts.answer(question, texts, made.answer, passages, written=False)
 
-    def relevance(self) -> list[Row]:
+    def relevance(self) -> list[TrainingRow]:
         """Half true; a false one shows a passage that BM25 ranks high for the question."""
         if self.rng.random() < 0.3:
             return [self._fact_relevance()]
@@ -156,7 +156,7 @@ class Reading:
             for one, true in judged
         ]  # fmt: skip
 
-    def _fact_relevance(self) -> Row:
+    def _fact_relevance(self) -> TrainingRow:
         relevant = self.rng.random() < 0.5
         hop = hop_of(self.maker.renamed(self.maker.fact()), self.rng)
         gold = hop.fact.passage
@@ -172,11 +172,11 @@ class Reading:
         if size <= 0:
             return []
         taken = {p.id for p in gold} | {p.text for p in gold}
-        wanted = normalise(answer) if answer.lower() not in {"yes", "no"} else ""
+        wanted = canonical_form(answer) if answer.lower() not in {"yes", "no"} else ""
         found = [
             p for p in self.nearest.search(question, CLOSE + 4 * size)
             if p.id not in taken and p.text not in taken
-            and not (wanted and f" {wanted} " in f" {normalise(p.text)} ")
+            and not (wanted and f" {wanted} " in f" {canonical_form(p.text)} ")
         ][:CLOSE]  # fmt: skip
         while len(found) < size:
             found.append(self.rng.choice(self.nearest.passages))

@@ -16,7 +16,7 @@ from service.core.domain import RouteName
 from service.workshop.facts.names import syllable_name
 from service.workshop.facts.questions import Maker
 from service.workshop.facts.routes import Chains
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.facts.wordings import join_questions, read_toml, vary_surface, wordings
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.sets import Sets
@@ -39,7 +39,7 @@ class Routing:
         self.asked["complex"] += [row["question"] for row in sets.questions("strategyqa")]
         self.chains = Chains(sets.facts, self.asked["single"], rng)
 
-    def route(self) -> Row:
+    def route(self) -> TrainingRow:
         route = self.rng.choice(ROUTES)
         question, written = self.question(route)
         return self.prompts.route(vary_surface(question, self.rng), route, (), written=written)

@@ -23,7 +23,7 @@ from service.core.errors import InvalidRequest
 from service.prompts.templates import PassageText
 from service.workshop.facts.corpora import Paragraph, read_lines
 from service.workshop.facts.patterns import Fact, all_facts
-from service.workshop.facts.splits import is_held_out, normalise
+from service.workshop.facts.splits import canonical_form, is_held_out
 
 READING: Final = ("squad_train", "boolq", "quoref")
 FACTS: Final = ("2wikimultihopqa",)  # passages in whose words patterns find facts
@@ -80,7 +80,7 @@ class Sets:
         for row in rows:
             row["question"] = re.sub(r"\?{2,}$", "?", " ".join(row["question"].split()))
             if row["question"] and not is_held_out(row["question"]):
-                kept.setdefault(normalise(row["question"]), row)
+                kept.setdefault(canonical_form(row["question"]), row)
         return list(kept.values())
 
     def asked(self, name: str) -> list[Asked]:
@@ -146,7 +146,7 @@ class Sheets:
         shown, cannot answer, and those about passages that are `near` and not shown."""
         ids = dict.fromkeys(part.passage.id for part in shown)  # in order: a seed repeats rows
         found = [one for i in ids for one in self.about[i] if not one.answer]
-        texts = f" {normalise(' '.join(f'{s.text.title} {s.text.text}' for s in shown))} "
+        texts = f" {canonical_form(' '.join(f'{s.text.title} {s.text.text}' for s in shown))} "
         for passage in near:
             if passage.id not in ids:
                 found += [
@@ -154,7 +154,7 @@ class Sheets:
                     for one in self.about[passage.id]
                     if one.answer
                     and one.answer not in YES_NO
-                    and f" {normalise(one.answer)} " not in texts
+                    and f" {canonical_form(one.answer)} " not in texts
                 ]
         return self._least_asked(found, most)
 

@@ -11,7 +11,7 @@ from service.workshop.facts.comparisons import Comparisons
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.questions import Maker, Synthesised, hop_of, typed_like
 from service.workshop.facts.questions import as_typed as as_typed_answer
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.facts.splits import is_held_out
 from service.workshop.facts.wordings import join_questions, vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
@@ -48,7 +48,7 @@ class Steps:
             if row["kind"] == "direct" and row["answers"]
         ]
 
-    def decompose(self) -> Row:
+    def decompose(self) -> TrainingRow:
         draw = self.rng.random()
         if draw < REFERRING:
             return self._referring()
@@ -69,7 +69,7 @@ class Steps:
         parts = as_typed(heads, question)
         return self.prompts.decompose(question, parts, passages, written=False)
 
-    def _referring(self) -> Row:
+    def _referring(self) -> TrainingRow:
         """Parts that name again what the question calls "it" or "she"."""
         if self.rng.random() < 0.5:
             (asked, heads), passages = self.routing.owners.referring(), []
@@ -81,7 +81,7 @@ class Steps:
         parts = as_typed(heads, question)
         return self.prompts.decompose(question, parts, passages, written=False)
 
-    def refine(self) -> Row:
+    def refine(self) -> TrainingRow:
         """The next sub-question; again in other words where the last one found nothing."""
         if self.rng.random() < LOST:
             made = self.maker.bridge()
@@ -96,7 +96,7 @@ class Steps:
             chain.question, history, target, chain.passages, written=chain.written
         )
 
-    def ending(self) -> Row:
+    def ending(self) -> TrainingRow:
         chain = self.single() if self.rng.random() < 0.2 else self.chain()
         done = self.rng.random() < 0.5
         pairs = list(chain.pairs if done else chain.pairs[: self.rng.randrange(len(chain.pairs))])
@@ -107,7 +107,7 @@ class Steps:
             chain.question, pairs, done, chain.passages, written=chain.written
         )
 
-    def final(self) -> Row:
+    def final(self) -> TrainingRow:
         chain = self.single() if self.rng.random() < 0.06 else self.chain()
         pairs, answer = list(chain.pairs), chain.answer
         if self.rng.random() < LOST:
@@ -116,7 +116,7 @@ class Steps:
             chain.question, pairs, answer, chain.passages, written=chain.written
         )
 
-    def comparison(self) -> Row:
+    def comparison(self) -> TrainingRow:
         """A `final` that compares the answers it is given; now and then one of them is missing."""
         made = self.comparisons.draw()
         question = vary_surface(made.question, self.rng)
@@ -129,7 +129,7 @@ class Steps:
         row = self.prompts.final(question, pairs, answer, (), written=False)
         return row.model_copy(update={"task": "comparison"})
 
-    def merge(self) -> Row:
+    def merge(self) -> TrainingRow:
         """Answers of parts put together; now and then one or all of them are missing."""
         if self.rng.random() < 0.5:
             made = self.maker.compound()
@@ -146,7 +146,7 @@ class Steps:
         question = vary_surface(asked, self.rng)
         return self.prompts.merge(question, pairs, passages, written=False)
 
-    def closed(self) -> Row:
+    def closed(self) -> TrainingRow:
         question, answer = self.rng.choice(self.senses)
         return self.prompts.closed(vary_surface(question, self.rng), answer)
 

@@ -26,17 +26,17 @@ from service.strategies.autorag import decisions as loop
 from service.strategies.autorag.dialogue import Dialogue, document_text, opening
 from service.strategies.revelator import parsing
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Ask,
     BadReply,
     Dropped,
     Item,
-    Outcome,
+    ItemResult,
     OutputRow,
     Pipeline,
+    RowOrigin,
     Search,
-    Source,
     Steps,
     ask,
     search,
@@ -203,7 +203,7 @@ LINE_STOPS: Final = ("\n", "###")
 
 def steps(
     item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
-) -> Steps[Outcome]:
+) -> Steps[ItemResult]:
     """Algorithm 1 for one question."""
     asked = item.content
     if has_chinese(asked.question, *asked.answers):
@@ -219,7 +219,7 @@ def steps(
     if not any(exact_match(answer, gold) for gold in asked.answers):
         raise Dropped("answer: not the gold one")
     talk.conclude(answer)
-    return Outcome((_row(item, talk),))
+    return ItemResult((_row(item, talk),))
 
 
 def sub_answers(asked: ChainedQuestion) -> list[str]:
@@ -264,7 +264,7 @@ def _sample(talk: Trajectory) -> Steps[list[str]]:
     for _ in range(QUERIES):
         try:
             query = yield from ask(request, read_query)
-            queries.setdefault(normalise(query), query)
+            queries.setdefault(canonical_form(query), query)
         except Dropped as drop:
             failure = drop
     if failure and not queries:
@@ -280,7 +280,7 @@ def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
     if decisions(talk.question, messages) != talk.decided:
         raise Dropped("the loop would decide otherwise")
     shown = list(talk.seen.values())
-    source = Source(
+    source = RowOrigin(
         tuple(dict.fromkeys((*item.source.ids, *talk.seen))),
         tuple(dict.fromkeys((*item.source.titles, *(passage.title for passage in shown)))),
         item.source.answer_titles,

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from service.core.domain import Passage
 from service.evaluation.datasets import JOINT
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
-from service.workshop.facts.splits import is_held_out, normalise
+from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
     Ask,
     BadLine,
@@ -34,12 +34,12 @@ from service.workshop.synthesis.contract import (
     Dropped,
     InputItems,
     Item,
+    ItemResult,
     Lines,
-    Outcome,
     OutputRow,
     Pipeline,
+    RowOrigin,
     Selection,
-    Source,
     Steps,
     ask,
 )
@@ -69,7 +69,7 @@ class SimpleQuestion(NamedTuple):
     document: Passage
 
 
-def steps(item: Item[Entity], rng: random.Random) -> Steps[Outcome]:
+def steps(item: Item[Entity], rng: random.Random) -> Steps[ItemResult]:
     """Ask about each document, then join random 2 to 4 of the questions, up to six times."""
     entity = item.content
     lost = Counter({"document of the other side": entity.other_side} if entity.other_side else {})
@@ -87,7 +87,7 @@ def steps(item: Item[Entity], rng: random.Random) -> Steps[Outcome]:
         else:
             name = f"{item.id}#{len(rows)}"
             rows.append(row_of(name, entity.name, question, chosen, split_of(entity)))
-    return Outcome(tuple(rows), lost)
+    return ItemResult(tuple(rows), lost)
 
 
 def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[SimpleQuestion]]:
@@ -101,10 +101,10 @@ def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[SimpleQuestion]]:
         except Dropped as drop:
             lost[drop.reason] += 1
             continue
-        if normalise(part.question) in parts:
+        if canonical_form(part.question) in parts:
             lost["ask: same question again"] += 1
         else:
-            parts[normalise(part.question)] = part
+            parts[canonical_form(part.question)] = part
     return list(parts.values())
 
 
@@ -125,12 +125,12 @@ def read_part(text: str, document: Passage) -> SimpleQuestion:
 
 def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
     """One question without the answers. `no` is a reply like any other: raises Dropped."""
-    if normalise(text) == "no":
+    if canonical_form(text) == "no":
         raise Dropped("combine: cannot be joined")
     question = one_line(_LABEL.sub("", unwrap(text)))
     if not question.endswith("?") or not has_word(question):
         raise BadReply("no question")
-    if any(normalise(question) == normalise(part.question) for part in parts):
+    if any(canonical_form(question) == canonical_form(part.question) for part in parts):
         raise BadReply("only one part")
     if any(part.answer.casefold() in question.casefold() for part in parts):
         raise BadReply("answer in the question")
@@ -173,7 +173,7 @@ def row_of(
         "route": "compound",
         "split": split,
     }
-    return OutputRow(fields, Source(ids, titles, titles))
+    return OutputRow(fields, RowOrigin(ids, titles, titles))
 
 
 def split_of(entity: Entity) -> str:
@@ -184,7 +184,7 @@ def split_of(entity: Entity) -> str:
 def trained_split(name: str) -> str:
     """`train` or `dev`, by a hash of the entity's name."""
     share = SPLITS["dev"] / (SPLITS["train"] + SPLITS["dev"])
-    draw = int.from_bytes(hashlib.sha256(f"dev {normalise(name)}".encode()).digest()[:4])
+    draw = int.from_bytes(hashlib.sha256(f"dev {canonical_form(name)}".encode()).digest()[:4])
     return "dev" if draw / 2**32 < share else "train"
 
 
@@ -251,7 +251,7 @@ def _entity_item(name: str, documents: Sequence[Passage]) -> Item[Entity]:
     others = sum(is_held_out(document.title) is not held_out for document in documents)
     titles = tuple(dict.fromkeys([name, *(document.title for document in own)]))
     ids = tuple(document.passage_id for document in own)
-    return Item(name, Entity(name, tuple(own), others), Source(ids, titles, titles))
+    return Item(name, Entity(name, tuple(own), others), RowOrigin(ids, titles, titles))
 
 
 def gather(passages: Iterable[Passage]) -> dict[str, list[Passage]]:

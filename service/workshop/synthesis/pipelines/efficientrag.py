@@ -24,17 +24,17 @@ from service.workshop.encoders.lessons import Rewrite
 from service.workshop.encoders.marks import Mark, align
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Ask,
     BadReply,
     Dropped,
     Item,
-    Outcome,
+    ItemResult,
     OutputRow,
     Pipeline,
+    RowOrigin,
     Search,
-    Source,
     Steps,
     ask,
     search,
@@ -124,9 +124,9 @@ def _ids(value: object) -> tuple[str, ...]:
 
 def _named(title: object, passages: Sequence[Passage]) -> Passage:
     """The passage of a title, which a teacher may give with some of the text behind it."""
-    wanted = normalise(str(title))
+    wanted = canonical_form(str(title))
     for passage in passages:
-        if wanted == normalise(passage.title) or wanted == normalise(shown(passage)):
+        if wanted == canonical_form(passage.title) or wanted == canonical_form(shown(passage)):
             return passage
     raise BadReply("unknown document")
 
@@ -259,7 +259,7 @@ def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
 DEPTH: Final = 10  # of the search for a negative
 
 
-def steps(item: Item[MultiHop], rng: random.Random) -> Steps[Outcome]:
+def steps(item: Item[MultiHop], rng: random.Random) -> Steps[ItemResult]:
     """Steps 1 to 6, in order; what fails is left out of the item and counted."""
     question, lost = item.content, Counter[str]()
     parts = yield from decompose(question)
@@ -274,7 +274,7 @@ def steps(item: Item[MultiHop], rng: random.Random) -> Steps[Outcome]:
         if part.id in queries.of:
             negatives += yield from _negative(queries.of[part.id], item.source.ids, lost)
     made = _training_item(item, parts, marks, queries)
-    return Outcome(tuple(_rows(item, made, negatives)), +lost)
+    return ItemResult(tuple(_rows(item, made, negatives)), +lost)
 
 
 def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> lessons.Part:
@@ -327,7 +327,7 @@ def _rows(
 
 def _row(row: LabelerRow | FilterRow, item: Item[MultiHop], kind: str) -> OutputRow:
     titles = tuple(row.provenance.titles)
-    source = Source(item.source.ids, titles, item.source.answer_titles, item.source.question)
+    source = RowOrigin(item.source.ids, titles, item.source.answer_titles, item.source.question)
     return OutputRow(row.model_dump(exclude={"provenance"}), source, kind)
 
 

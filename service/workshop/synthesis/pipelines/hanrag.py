@@ -20,18 +20,18 @@ from service.prompts.quoting import quote
 from service.prompts.templates import SHIPPED, Pair, PassageText, TemplateSet, passage_line
 from service.strategies.revelator.parsing import parse_question, parse_verdict
 from service.strategies.revelator.roles import ROUTE_LABELS
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     Ask,
     BadReply,
     Dropped,
     Item,
-    Outcome,
+    ItemResult,
     OutputRow,
     Pipeline,
+    RowOrigin,
     Search,
     Selection,
-    Source,
     Steps,
     ask,
     search,
@@ -55,30 +55,30 @@ class RevelatorRows:
     def __init__(self, templates: TemplateSet) -> None:
         self.turns = RoleTurns(templates)
 
-    def route(self, question: str, route: RouteName, source: Source) -> OutputRow:
+    def route(self, question: str, route: RouteName, source: RowOrigin) -> OutputRow:
         return _row("route", question, self.turns.route(question, route), source)
 
-    def decompose(self, question: str, parts: Sequence[str], source: Source) -> OutputRow:
+    def decompose(self, question: str, parts: Sequence[str], source: RowOrigin) -> OutputRow:
         return _row("decompose", question, self.turns.decompose(question, parts), source)
 
     def refine(
-        self, question: str, history: Sequence[Pair], target: str, source: Source
+        self, question: str, history: Sequence[Pair], target: str, source: RowOrigin
     ) -> OutputRow:
         return _row("refine", question, self.turns.refine(question, history, target), source)
 
     def ending(
-        self, question: str, history: Sequence[Pair], done: bool, source: Source
+        self, question: str, history: Sequence[Pair], done: bool, source: RowOrigin
     ) -> OutputRow:
         return _row("ending", question, self.turns.ending(question, history, done), source)
 
     def relevance(
-        self, question: str, passage: Passage, relevant: bool, source: Source
+        self, question: str, passage: Passage, relevant: bool, source: RowOrigin
     ) -> OutputRow:
         text = PassageText(passage.title, passage.text)
         return _row("relevance", question, self.turns.relevance(question, text, relevant), source)
 
 
-def _row(task: str, question: str, turn: Turn, source: Source) -> OutputRow:
+def _row(task: str, question: str, turn: Turn, source: RowOrigin) -> OutputRow:
     messages = [
         {"role": "user", "content": turn.user, "learn": False},
         {"role": "assistant", "content": turn.assistant, "learn": True},
@@ -123,10 +123,14 @@ def read_words(text: str, entity: str, answer: str) -> str:
     question = parse_question(text)
     if question is None or not question.endswith("?") or "#" in question or RELATION in question:
         raise BadReply("no question")
-    if normalise(entity) not in normalise(question):
+    if canonical_form(entity) not in canonical_form(question):
         raise BadReply("entity missing")
-    hidden = normalise(answer)
-    if hidden and hidden not in normalise(entity) and f" {hidden} " in f" {normalise(question)} ":
+    hidden = canonical_form(answer)
+    if (
+        hidden
+        and hidden not in canonical_form(entity)
+        and f" {hidden} " in f" {canonical_form(question)} "
+    ):
         raise BadReply("answer in the question")
     return question
 
@@ -246,7 +250,7 @@ UNFINISHED: Final = 2  # proper prefixes of a chain that ENDING learns, for the 
 
 def steps(
     item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
-) -> Steps[Outcome]:
+) -> Steps[ItemResult]:
     """All that one question teaches."""
     asked, make, lost = item.content, RevelatorRows(templates), Counter[str]()
     rows = [make.route(asked.question, asked.route, item.source)]
@@ -267,7 +271,7 @@ def steps(
             rows += _chained(item, chain, make, rng)
             for hop in chain:
                 rows += yield from _judged(item, hop, make, lost)
-    return Outcome(tuple(rows), lost)
+    return ItemResult(tuple(rows), lost)
 
 
 def _chained(
@@ -295,10 +299,10 @@ def _judged(
     ]
 
 
-def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> Source:
+def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> RowOrigin:
     """A sub-question that people wrote is held out by its own text."""
     more = [passage for passage in (hop.passage, shown) if passage]
-    return Source(
+    return RowOrigin(
         tuple(dict.fromkeys([*item.source.ids, *(p.passage_id for p in more)])),
         tuple(dict.fromkeys([*item.source.titles, *(p.title for p in more)])),
         (hop.passage.title,) if hop.passage else item.source.answer_titles,

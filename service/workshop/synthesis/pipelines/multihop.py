@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from service.core.domain import Passage
-from service.workshop.synthesis.contract import BadLine, Item, Source, one_each
+from service.workshop.synthesis.contract import BadLine, Item, RowOrigin, one_each
 from service.workshop.synthesis.inputs import list_of, passage_of, text_of
 from service.workshop.synthesis.pipelines.published import (
     filled,
@@ -58,7 +58,7 @@ def read_question(row: Mapping[str, Any], default_id: str) -> Item[MultiHop]:
     titles = tuple(dict.fromkeys(passage.title for passage in content.passages))
     ids = tuple(passage.passage_id for passage in content.passages)
     answered = tuple(dict.fromkeys(p.title for p in content.passages if content.answer in p.text))
-    source = Source(ids, titles, answered or titles, content.question)
+    source = RowOrigin(ids, titles, answered or titles, content.question)
     return Item(id_of(row, default_id), content, source)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from service.core.domain import Passage, RouteName
 from service.evaluation.datasets import GoldQuestion, read_question
 from service.workshop.facts.wordings import EVIDENCE
-from service.workshop.synthesis.contract import BadLine, InputItems, Item, Lines, Source
+from service.workshop.synthesis.contract import BadLine, InputItems, Item, Lines, RowOrigin
 from service.workshop.synthesis.inputs import list_of, passage_of, text_of
 
 RELATION: Final = ">>"  # MuSiQue: "subject >> relation" where nobody wrote a question
@@ -104,7 +104,7 @@ def _route(line: Mapping[str, Any], gold: GoldQuestion, hops: Sequence[Link]) ->
     return "complex" if len(hops) > 1 or "decomposition" in line else "single"
 
 
-def _source(line: Mapping[str, Any], asked: ChainedQuestion) -> Source:
+def _source(line: Mapping[str, Any], asked: ChainedQuestion) -> RowOrigin:
     """The passages behind it; where none says the answer, each may be the one that tells."""
     made_of, answered_by = _made_of(line)
     chain = tuple(hop.passage for hop in asked.hops if hop.passage)
@@ -112,7 +112,7 @@ def _source(line: Mapping[str, Any], asked: ChainedQuestion) -> Source:
     titles = [passage.title for passage in behind.values()] + made_of
     answered = [p.title for p in behind.values() if asked.answers[0] in p.text] or titles
     question = asked.question if asked.written else None
-    return Source(
+    return RowOrigin(
         tuple(behind),
         tuple(dict.fromkeys(titles)),
         tuple(dict.fromkeys(answered_by or answered)),

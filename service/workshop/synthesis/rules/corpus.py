@@ -20,16 +20,16 @@ from service.workshop.facts.questions import (
     compound,
     single,
 )
-from service.workshop.facts.splits import Side
+from service.workshop.facts.splits import Split
 from service.workshop.facts.wordings import COMPARISONS, SAME
-from service.workshop.synthesis.contract import BadLine, Dropped, Lines, Outcome, Source
+from service.workshop.synthesis.contract import BadLine, Dropped, ItemResult, Lines, RowOrigin
 from service.workshop.synthesis.inputs import passage_of
 
 Form = Literal["single", "compound", "bridge", "comparison"]
 FORMS: Final[tuple[Form, ...]] = ("single", "compound", "bridge", "comparison")
 SIZES: Final = ((2, 3, 4), (6, 3, 1))  # of a compound question, and how often
 SHARE: Final = 0.6  # of training questions whose names are exchanged
-Draw = Callable[[int], Outcome]
+Draw = Callable[[int], ItemResult]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Known:
 
     passages: Sequence[Paragraph]
     others: Sequence[Paragraph]
-    side: Side
+    side: Split
     rng: random.Random
     templates: str = ""
 
@@ -131,16 +131,16 @@ class Known:
         a, b = (self._clear(self.maker.fact(kind)) for _ in range(2))
         return None if a.subject == b.subject else comparison(a, b, self.rng, unseen=self.unseen)
 
-    def source(self, facts: Sequence[Fact], answers: Sequence[Fact]) -> Source:
+    def source(self, facts: Sequence[Fact], answers: Sequence[Fact]) -> RowOrigin:
         """Of what is made from facts; a passage keeps its id and real title under other names."""
-        return Source(
+        return RowOrigin(
             tuple(dict.fromkeys(fact.passage.id for fact in facts)),
             tuple(dict.fromkeys(self.titles[fact.passage.id] for fact in facts)),
             tuple(dict.fromkeys(self.titles[fact.passage.id] for fact in answers)),
         )
 
 
-def made_of(known: Known, made: Synthesised) -> Source:
+def made_of(known: Known, made: Synthesised) -> RowOrigin:
     """All hops of a compound question or a comparison answer it, else the last does."""
     facts = [hop.fact for hop in made.hops]
     last = made.route == "complex" and made.form == "bridge"
@@ -169,7 +169,7 @@ class Corpus:
 
 
 def read_corpus(
-    lines: Lines, bad: Sequence[tuple[int, str]], side: Side, seed: int, templates: str = ""
+    lines: Lines, bad: Sequence[tuple[int, str]], side: Split, seed: int, templates: str = ""
 ) -> Corpus:
     """The passages (`id`, `title`, `text`) of an input; those of an earlier id are bad lines."""
     passages: dict[str, Paragraph] = {}

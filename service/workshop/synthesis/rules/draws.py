@@ -26,11 +26,11 @@ from service.workshop.facts.questions import (
     typed_like,
 )
 from service.workshop.facts.search import Nearest, Search
-from service.workshop.facts.splits import normalise
+from service.workshop.facts.splits import canonical_form
 from service.workshop.facts.wordings import join_questions, vary_surface
-from service.workshop.synthesis.contract import Dropped, Item, Outcome, OutputRow, Source
+from service.workshop.synthesis.contract import Dropped, Item, ItemResult, OutputRow, RowOrigin
 from service.workshop.synthesis.driver import kept
-from service.workshop.synthesis.journal import Record
+from service.workshop.synthesis.journal import JournalEntry
 from service.workshop.synthesis.pipelines import PipelineName
 from service.workshop.synthesis.pipelines.autorag import Trajectory, decisions, messages_of
 from service.workshop.synthesis.pipelines.compound import SimpleQuestion, row_of, trained_split
@@ -52,7 +52,7 @@ def begin_autorag(known: Known) -> Draw:
         raise Dropped("no facts that a question can be made of")
     templates, nearest = TemplateSet(known.templates), Nearest(known.passages)
 
-    def draw(number: int) -> Outcome:
+    def draw(number: int) -> ItemResult:
         made = known.question(known.rng.choice(forms))
         if any(hop.fact.subject not in hop.fact.passage.text for hop in made.hops):
             raise Dropped("a passage that does not name its subject")
@@ -67,17 +67,17 @@ def begin_autorag(known: Known) -> Draw:
             talk.ask(hop.question, [served(hop.fact.passage)])
             talk.note = f"{hop.fact.subject}: {hop.answer}."
         talk.conclude(as_typed(made.answer, question))
-        return Outcome((_dialogue_row(question, talk, made_of(known, made), known),))
+        return ItemResult((_dialogue_row(question, talk, made_of(known, made), known),))
 
     return draw
 
 
-def _dialogue_row(question: str, talk: Trajectory, source: Source, known: Known) -> OutputRow:
+def _dialogue_row(question: str, talk: Trajectory, source: RowOrigin, known: Known) -> OutputRow:
     """Raises Dropped where the loop would not go the way that the dialogue goes."""
     if decisions(question, talk.dialogue.messages) != talk.decided:
         raise Dropped("the loop would decide otherwise")
     ids = tuple(dict.fromkeys((*source.ids, *talk.seen)))
-    shown = Source(ids, tuple(known.titles[name] for name in ids), source.answer_titles)
+    shown = RowOrigin(ids, tuple(known.titles[name] for name in ids), source.answer_titles)
     messages = messages_of(talk.dialogue)
     return OutputRow({"task": "autorag", "question": question, "messages": messages}, shown)
 
@@ -92,7 +92,7 @@ def begin_compound(known: Known) -> Draw:
     if "compound" not in known.forms:
         raise Dropped("no subject has two facts")
 
-    def draw(number: int) -> Outcome:
+    def draw(number: int) -> ItemResult:
         facts = known.about_one()
         if len(facts) < 2:
             raise Dropped("fewer than two facts")
@@ -101,7 +101,7 @@ def begin_compound(known: Known) -> Draw:
         question = join_questions([part.question for part in parts], known.rng)
         entity = facts[0].subject
         split = "test" if known.side == "test" else trained_split(entity)
-        return Outcome((row_of(f"rules-{number}", entity, question, parts, split),))
+        return ItemResult((row_of(f"rules-{number}", entity, question, parts, split),))
 
     return draw
 
@@ -119,11 +119,11 @@ def begin_efficientrag(known: Known) -> Draw:
     search = Search([*known.passages, *(known.others if test else ())])
     items = _with_negatives(rules, forms, search)
 
-    def draw(number: int) -> Outcome:
+    def draw(number: int) -> ItemResult:
         item, negatives = next(items)
         if item is None:
             raise Dropped("facts that do not fit")
-        return Outcome(tuple(_label_rows(item, negatives)))
+        return ItemResult(tuple(_label_rows(item, negatives)))
 
     return draw
 
@@ -144,7 +144,7 @@ def _label_rows(item: Lesson, negatives: Sequence[Negative]) -> Iterator[OutputR
     ids = tuple(dict.fromkeys(part.passage.id for part in item.parts))
     made = [("labeler", row) for row in labeler_rows(item, negatives)]
     for kind, row in [*made, *(("filter", row) for row in filter_rows(item))]:
-        source = Source(ids, tuple(row.provenance.titles), (item.answer_title,))
+        source = RowOrigin(ids, tuple(row.provenance.titles), (item.answer_title,))
         yield OutputRow(row.model_dump(exclude={"provenance"}), source, kind)
 
 
@@ -169,18 +169,18 @@ def begin_hanrag(known: Known) -> Draw:
     rows = RevelatorRows(TemplateSet(known.templates))
     nearest = Nearest(known.passages)
 
-    def draw(number: int) -> Outcome:
+    def draw(number: int) -> ItemResult:
         made = known.question(known.rng.choice(forms))
         question = vary_surface(made.question, known.rng)
         source = made_of(known, made)
         asked = _asked(made, question, rows, source, known)
-        return Outcome((*asked, *_judged(made, rows, nearest, known)))
+        return ItemResult((*asked, *_judged(made, rows, nearest, known)))
 
     return draw
 
 
 def _asked(
-    made: Synthesised, question: str, rows: RevelatorRows, source: Source, known: Known
+    made: Synthesised, question: str, rows: RevelatorRows, source: RowOrigin, known: Known
 ) -> list[OutputRow]:
     if made.route == "compound":
         parts = compound_parts(made, question)
@@ -221,7 +221,7 @@ def _irrelevant(
     for passage in nearest.search(hop.question, CLOSE):
         if passage.title != own.title and hop.answer not in passage.text:
             source = known.source([hop.fact], [hop.fact])
-            with_it = Source(
+            with_it = RowOrigin(
                 (*source.ids, passage.id), (*source.titles, passage.title), source.answer_titles
             )
             return [rows.relevance(hop.question, served(passage), False, with_it)]
@@ -243,14 +243,14 @@ def draw_all(name: PipelineName, corpus: Corpus, size: int | None) -> Account:
     """
     draw = _begin(name, corpus)
     asked: set[str] = set()
-    items = [Item(f"rules-{number}", None, Source()) for number in range(size or DRAWS)]
-    records: dict[str, Record] = {}
+    items = [Item(f"rules-{number}", None, RowOrigin()) for number in range(size or DRAWS)]
+    records: dict[str, JournalEntry] = {}
     for number, item in enumerate(items):
         try:
             outcome = _new(draw(number), asked)
             records[item.id] = kept(item, outcome, corpus.known.side, Spent())
         except Dropped as drop:
-            records[item.id] = Record(item.id, dropped=drop.reason)
+            records[item.id] = JournalEntry(item.id, dropped=drop.reason)
     account = Account(items, records, {}, corpus.bad, corpus.counts)
     if not any(record.rows for record in records.values()):
         drops = Counter(record.dropped for record in records.values())
@@ -277,8 +277,8 @@ def _unusable(name: PipelineName, corpus: Corpus, why: str) -> InvalidRequest:
     )
 
 
-def _new(outcome: Outcome, asked: set[str]) -> Outcome:
-    question = normalise(str(outcome.rows[0].fields["question"]))
+def _new(outcome: ItemResult, asked: set[str]) -> ItemResult:
+    question = canonical_form(str(outcome.rows[0].fields["question"]))
     if question in asked:
         raise Dropped("same question again")
     asked.add(question)

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 from service.core.domain import Passage
-from service.retrieval.collections.check import CheckReport, Finding
+from service.retrieval.collections.check import CheckReport, Difference
 from service.retrieval.collections.command import lines_of
 from service.retrieval.collections.consistency import Tally, sort_page
 from service.retrieval.collections.health import quick_problem
 from service.retrieval.collections.manifest import EMPTY_HASH, Manifest, add_to_hash
 from service.retrieval.embedding.contract import HASHING
-from service.retrieval.ingest.documents import Record
+from service.retrieval.ingest.documents import PassageRecord
 
 
-def record(passage_id: str, content_hash: str, part: int = 0) -> Record:
+def record(passage_id: str, content_hash: str, part: int = 0) -> PassageRecord:
     document_id = passage_id.partition("#")[0]
-    return Record(Passage(passage_id, "", "t", {"year": 1}), document_id, content_hash, part, 2)
+    return PassageRecord(
+        Passage(passage_id, "", "t", {"year": 1}), document_id, content_hash, part, 2
+    )
 
 
 def test_a_page_is_sorted_by_what_is_amiss() -> None:
@@ -48,9 +50,9 @@ def test_what_a_person_reads() -> None:
     assert lines_of(report) == [
         "collection c: 1 documents, 2 passages, 3 vectors", "manifest and stores agree",
     ]  # fmt: skip
-    report.findings = [Finding("surplus", "vectors without a passage", 3, ["a", "b"])]
+    report.findings = [Difference("surplus", "vectors without a passage", 3, ["a", "b"])]
     report.done = ["3 vectors removed"]
-    report.left = [Finding("building", "an ingest was cut short")]
+    report.left = [Difference("building", "an ingest was cut short")]
     assert lines_of(report)[1:] == [
         "found: 3 vectors without a passage: a, b, …",
         "done: 3 vectors removed",

@@ -13,7 +13,7 @@ from service.core.errors import ConfigurationError, InvalidRequest, NotFound, Re
 from service.retrieval.base import SearchRequest
 from service.retrieval.embedding import HASHING, HashingEmbedder
 from service.retrieval.ingest.chunks import Chunked, passages_of
-from service.retrieval.ingest.documents import Record, parse_document
+from service.retrieval.ingest.documents import PassageRecord, parse_document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
 from service.retrieval.ingest.sources import SourceProblem
 from service.retrieval.search.hybrid import HybridRetriever
@@ -155,7 +155,7 @@ async def test_vectors_that_came_along_are_stored_many_at_a_time(
         dense = (await collections.get("c")).dense
         store = dense.upsert
 
-        def upsert(records: Sequence[Record], vectors: Sequence[Sequence[float]]) -> None:
+        def upsert(records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
             sizes.append(len(records))
             store(records, vectors)
 

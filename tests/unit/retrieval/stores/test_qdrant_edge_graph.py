@@ -15,7 +15,7 @@ import pytest
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import qdrant_edge_graph
 from service.retrieval.stores.qdrant_edge_graph import is_due, recover
 from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
@@ -35,7 +35,7 @@ def test_a_graph_is_due_where_a_scan_is_slow(vectors: int, in_graph: int, due: b
     assert is_due(vectors, in_graph) is due
 
 
-def records(first: int, count: int) -> list[Record]:
+def records(first: int, count: int) -> list[PassageRecord]:
     documents = (Document(f"p{n}", "", f"Text {n}.") for n in range(first, first + count))
     return [record for document in documents for record in passages_of(document)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from service.retrieval.base import StoreQuery
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, Record
+from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.support.bm25 import bm25
@@ -21,7 +21,7 @@ TEXTS = {
 }
 
 
-def records(texts: dict[str, str]) -> list[Record]:
+def records(texts: dict[str, str]) -> list[PassageRecord]:
     return [record for i, text in texts.items() for record in passages_of(Document(i, "", text))]
 
 

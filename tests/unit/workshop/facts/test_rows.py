@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidRequest
-from service.workshop.facts.rows import Row, RowProvenance, prompt_row, read_rows
+from service.workshop.facts.rows import RowProvenance, TrainingRow, prompt_row, read_rows
 from service.workshop.facts.splits import is_held_out
 
 NAMES = [f"Film {number}" for number in range(100)]
@@ -40,7 +40,7 @@ def provenance(**changes: Any) -> dict[str, Any]:
 
 def test_a_row_comes_back_as_it_was_written(tmp_path: Path) -> None:
     (read,) = read_rows(written(tmp_path, row()))
-    assert read == Row.model_validate(row())
+    assert read == TrainingRow.model_validate(row())
     assert [message.learn for message in read.messages] == [False, True]
 
 
@@ -108,4 +108,4 @@ def test_a_question_people_wrote_is_held_out_by_its_own_text(tmp_path: Path) -> 
     assert len(list(read_rows(file, "test"))) == 1
     with pytest.raises(InvalidRequest, match="only to test"):
         list(read_rows(file))
-    assert Row.model_validate(row(question=KNOWN, provenance=people)).side == "train"
+    assert TrainingRow.model_validate(row(question=KNOWN, provenance=people)).side == "train"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.workshop.facts.corpora import load_passages
-from service.workshop.facts.splits import Side, is_held_out, normalise, side_of
+from service.workshop.facts.splits import Split, canonical_form, is_held_out, side_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from service.workshop.facts.splits import Side, is_held_out, normalise, side_of
     ],
 )
 def test_normal_form(text: str, normal: str) -> None:
-    assert normalise(text) == normal
+    assert canonical_form(text) == normal
 
 
 def test_surface_does_not_move_a_text_across_the_split() -> None:
@@ -53,7 +53,7 @@ KNOWN, HELD_OUT = "Canberra", "Paris"
     ],
 )
 def test_what_may_train_and_what_may_test(
-    titles: list[str], answers: list[str], written: str | None, side: Side | None
+    titles: list[str], answers: list[str], written: str | None, side: Split | None
 ) -> None:
     assert side_of(titles, answers, written) == side
 

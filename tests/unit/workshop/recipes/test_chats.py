@@ -14,7 +14,7 @@ from tests.conftest import need
 need("transformers")
 
 from service.engines.encoding import PromptEncoder
-from service.workshop.facts.rows import Row
+from service.workshop.facts.rows import TrainingRow
 from service.workshop.recipes.chats import UNCOUNTED, TokenRow, encode_chat
 from tests.stubs.tiny_model import CHAT_TEMPLATE, save_tokenizer
 
@@ -41,9 +41,9 @@ def encoder_for(folder: Path, template: str) -> PromptEncoder:
     return PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=True))
 
 
-def row(*, learn_first: bool = True) -> Row:
+def row(*, learn_first: bool = True) -> TrainingRow:
     first = {"role": "assistant", "content": "Query: Paris", "learn": learn_first}
-    return Row.model_validate(
+    return TrainingRow.model_validate(
         {
             "task": "autorag",
             "question": "Where is Paris",
@@ -92,7 +92,7 @@ def test_labels_equal_the_templates_own_mask(tmp_path: Path) -> None:
     encoder = encoder_for(tmp_path, CHATML)
     harmless = row().model_dump()
     harmless["messages"][3]["content"] = "Retrieved Document_1: London"
-    (encoded,) = encode_chat(encoder, Row.model_validate(harmless))
+    (encoded,) = encode_chat(encoder, TrainingRow.model_validate(harmless))
     own: Any = encoder.tokenizer.apply_chat_template(
         [{"role": m["role"], "content": m["content"]} for m in harmless["messages"]],
         return_dict=True, return_assistant_tokens_mask=True,
@@ -119,14 +119,14 @@ def test_a_raw_row_is_the_text_without_turns(tmp_path: Path) -> None:
         {"role": "user", "content": "Question: Who?\nAnswer:"},
         {"role": "assistant", "content": " Ada. So the answer is Ada.\n", "learn": True},
     ]
-    (made,) = encode_chat(encoder, Row.model_validate(given))
+    (made,) = encode_chat(encoder, TrainingRow.model_validate(given))
     text = "Question: Who?\nAnswer: Ada. So the answer is Ada.\n"
     assert made.input_ids == encoder.encode_with_spans(text, bos=True)[0]
     learnt = [label for label in made.labels if label != UNCOUNTED]
     assert encoder.tokenizer.decode(learnt).strip() == "Ada. So the answer is Ada."
     given["messages"] *= 2
     with pytest.raises(ValueError, match="a raw row has one text"):
-        Row.model_validate(given)
+        TrainingRow.model_validate(given)
 
 
 def test_a_raw_reply_that_ends_a_word_of_its_prompt_is_refused() -> None:
@@ -140,4 +140,4 @@ def test_a_raw_reply_that_ends_a_word_of_its_prompt_is_refused() -> None:
         {"role": "assistant", "content": "wered?", "learn": True},
     ]
     with pytest.raises(ValueError, match="a word of its own"):
-        encode_chat(Words(), Row.model_validate(given))  # type: ignore[arg-type]
+        encode_chat(Words(), TrainingRow.model_validate(given))  # type: ignore[arg-type]

@@ -11,7 +11,14 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.workshop.recipes import recipe as recipes
 from service.workshop.recipes import run as runs
-from service.workshop.recipes.recipe import LossPoint, Outcome, Recipe, Run, Score, TrainingData
+from service.workshop.recipes.recipe import (
+    LossPoint,
+    Recipe,
+    Run,
+    Score,
+    TrainingData,
+    TrainingResult,
+)
 from service.workshop.recipes.settings import TrainerSettings
 
 
@@ -19,10 +26,10 @@ class Settings(TrainerSettings):
     depth: int = 1
 
 
-def fit(settings: Settings, data: TrainingData[Any], run: Run) -> Outcome:
+def fit(settings: Settings, data: TrainingData[Any], run: Run) -> TrainingResult:
     (run.folder / "weights").write_text(f"{settings.depth} {settings.seed}")
     losses = [LossPoint(1, 4.0), LossPoint(2, float(settings.learning_rate))]
-    return Outcome(losses, {"accuracy": Score(0.9, 0.5, 50)})
+    return TrainingResult(losses, {"accuracy": Score(0.9, 0.5, 50)})
 
 
 def smoke(folder: Path) -> Settings:

@@ -10,7 +10,7 @@ import pytest
 
 from service.core.errors import ConfigurationError
 from service.workshop.recipes.checkpoint import finished_record, loss_plot, loss_table
-from service.workshop.recipes.recipe import LossPoint, Outcome, Score, load_recipe
+from service.workshop.recipes.recipe import LossPoint, Score, TrainingResult, load_recipe
 from service.workshop.recipes.run import judge, shown_scores
 from service.workshop.recipes.settings import TrainerSettings, parse_assignments, read_settings
 
@@ -86,7 +86,7 @@ def test_above_chance_is_more_than_luck() -> None:
 
 def record(first: float, last: float, **scores: Score) -> dict[str, Any]:
     losses = [LossPoint(n, first if n <= 10 else last) for n in range(1, 101)]
-    return finished_record({"recipe": "toy"}, Outcome(losses, scores))
+    return finished_record({"recipe": "toy"}, TrainingResult(losses, scores))
 
 
 def test_a_smoke_run_judges_itself() -> None:

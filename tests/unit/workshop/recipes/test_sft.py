@@ -75,11 +75,11 @@ def test_the_batch_that_trains_counts_replies_alone(settings: Any, tmp_path: Pat
     from trl import SFTTrainer
 
     from service.engines.encoding import PromptEncoder
-    from service.workshop.facts.rows import Row
+    from service.workshop.facts.rows import TrainingRow
     from service.workshop.recipes import sft
 
     encoder = PromptEncoder(AutoTokenizer.from_pretrained(settings.model))
-    chats = [Row.model_validate(row) for row in rows(4)]
+    chats = [TrainingRow.model_validate(row) for row in rows(4)]
     encoded = sft.token_rows(settings, chats, encoder, Run(tmp_path))
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(settings.model),

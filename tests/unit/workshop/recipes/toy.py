@@ -9,7 +9,14 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from service.workshop.facts.rows import Sourced
-from service.workshop.recipes.recipe import Outcome, Recipe, Run, Score, TrainingData, read_data
+from service.workshop.recipes.recipe import (
+    Recipe,
+    Run,
+    Score,
+    TrainingData,
+    TrainingResult,
+    read_data,
+)
 from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.trainer import fit, trainer_arguments
 
@@ -35,7 +42,7 @@ class Net(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
 
 
-def fit_toy(settings: ToySettings, data: TrainingData[Point], run: Run) -> Outcome:
+def fit_toy(settings: ToySettings, data: TrainingData[Point], run: Run) -> TrainingResult:
     torch.manual_seed(settings.seed)
     model = Net(settings.width)
     trainer = Trainer(
@@ -47,7 +54,7 @@ def fit_toy(settings: ToySettings, data: TrainingData[Point], run: Run) -> Outco
     torch.save(model.state_dict(), run.folder / "weights.pt")
     right = [float(model.layers(torch.tensor(r.x)) > 0) == float(r.y > 0) for r in data.held_out]
     scores = {"sign": Score(sum(right) / len(right), 0.5, len(right))} if right else {}
-    return Outcome(losses, scores)
+    return TrainingResult(losses, scores)
 
 
 def smoke(folder: Path) -> ToySettings:

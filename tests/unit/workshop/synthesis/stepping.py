@@ -12,7 +12,7 @@ from service.workshop.synthesis.contract import (
     Ask,
     BadRound,
     Item,
-    Outcome,
+    ItemResult,
     Pipeline,
     Reply,
     Search,
@@ -30,7 +30,7 @@ def run_by_hand(
     replies: Sequence[Answer] | Callable[[Ask], Answer],
     found: Mapping[str, Sequence[Passage]] | None = None,
     seed: int = 0,
-) -> tuple[Outcome, list[Ask], Counter[str]]:
+) -> tuple[ItemResult, list[Ask], Counter[str]]:
     """The outcome, the calls, and the bad rounds; `replies` in order, or made from each call.
 
     `found`: passages by query; a query that it lacks finds nothing.

@@ -15,8 +15,8 @@ from service.core.domain import Passage
 from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag.dialogue import opening
-from service.workshop.facts.rows import Row
-from service.workshop.synthesis.contract import Ask, Dropped, Item, Outcome, Reply, Source
+from service.workshop.facts.rows import TrainingRow
+from service.workshop.synthesis.contract import Ask, Dropped, Item, ItemResult, Reply, RowOrigin
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     Trajectory,
@@ -40,7 +40,7 @@ ITEM = Item(
     ChainedQuestion(QUESTION, "complex", ("Catania",),
           (Link("Who composed Norma?", "Vincenzo Bellini", NORMA),
            Link("Where was #1 born?", "Catania", BELLINI))),
-    Source(("p1", "p2"), (NORMA.title, BELLINI.title), (BELLINI.title,), QUESTION),
+    RowOrigin(("p1", "p2"), (NORMA.title, BELLINI.title), (BELLINI.title,), QUESTION),
 )  # fmt: skip
 FOUND = {"composer of Norma": [VERDI, NORMA], "Bellini birthplace": [NORMA, BELLINI]}
 GOOD = [
@@ -57,11 +57,11 @@ def run(
     replies: Sequence[str | Reply],
     found: Mapping[str, Sequence[Passage]] = FOUND,
     item: Item[ChainedQuestion] = ITEM,
-) -> tuple[Outcome, list[Ask], Counter[str]]:
+) -> tuple[ItemResult, list[Ask], Counter[str]]:
     return run_by_hand(PIPELINE, item, replies, found)
 
 
-def messages_of(outcome: Outcome) -> list[Message]:
+def messages_of(outcome: ItemResult) -> list[Message]:
     (row,) = outcome.rows
     return [Message(m["role"], m["content"]) for m in row.fields["messages"]]
 
@@ -92,7 +92,7 @@ def test_the_loop_decides_at_every_turn_what_was_synthesised() -> None:
 
 def test_only_the_model_s_own_turns_are_learnt() -> None:
     (row,) = run(GOOD)[0].rows
-    made = Row.model_validate(
+    made = TrainingRow.model_validate(
         {**row.fields, "provenance": {"pipeline": "autorag", "teacher": "t", "item": "q"}}
     )
     assert [m.learn for m in made.messages] == [m.role == "assistant" for m in made.messages]
@@ -144,7 +144,7 @@ def test_the_answer_is_compared_as_it_is_scored() -> None:
 
 def test_chinese_characters_drop_the_item() -> None:
     with pytest.raises(Dropped, match="Chinese"):
-        run([], item=Item("q", ChainedQuestion("诺尔玛", "single", ("x",)), Source()))
+        run([], item=Item("q", ChainedQuestion("诺尔玛", "single", ("x",)), RowOrigin()))
     with pytest.raises(Dropped, match="Chinese"):
         run([*GOOD[:-2], "Bellini 生于 Catania.", "Catania"])
 
@@ -217,7 +217,7 @@ def test_no_text_can_change_what_the_dialogue_says(
 ) -> None:
     """Whatever stands in data or replies: a row replays to its own queries and answer, and each
     turn has its marker once."""
-    item = Item("q", ChainedQuestion(question or "x", "single", ("Catania",)), Source())
+    item = Item("q", ChainedQuestion(question or "x", "single", ("Catania",)), RowOrigin())
     shown = Passage("p", "t", passage)
     notes = iter([said[0], said[1]])
 

@@ -11,7 +11,7 @@ from service.core.domain import Passage
 from service.engines.base import Message
 from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.autorag import Autorag
-from service.workshop.facts.rows import Row, read_rows
+from service.workshop.facts.rows import TrainingRow, read_rows
 from service.workshop.synthesis.pipelines.autorag import decisions
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events
 from tests.unit.workshop.synthesis.recording import load
@@ -21,7 +21,7 @@ from tests.unit.workshop.synthesis.test_rules import make
 pytestmark = pytest.mark.anyio
 
 
-async def walked(row: Row) -> None:
+async def walked(row: TrainingRow) -> None:
     """The model says the row's turns, the retriever finds its documents: the loop must send the
     row's messages and do what was synthesised."""
     messages = [Message(message.role, message.content) for message in row.messages]

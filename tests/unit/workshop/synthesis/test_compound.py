@@ -10,7 +10,7 @@ import pytest
 
 from service.core.domain import Passage
 from service.evaluation.datasets import read_question
-from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, OutputRow, Source
+from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, OutputRow, RowOrigin
 from service.workshop.synthesis.pipelines.compound import (
     PIPELINE,
     SPLITS,
@@ -172,8 +172,8 @@ def test_six_different_sets_of_two_to_four() -> None:
 
 def test_each_split_is_cut_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SPLITS, "dev", 2)
-    rows = [OutputRow({"split": "dev", "id": n}, Source()) for n in range(5)]
-    rows += [OutputRow({"split": "train", "id": 9}, Source())]
+    rows = [OutputRow({"split": "dev", "id": n}, RowOrigin()) for n in range(5)]
+    rows += [OutputRow({"split": "train", "id": 9}, RowOrigin())]
     selection = select(rows, random.Random(0))
     assert [row.fields["split"] for row in selection.rows] == ["dev", "dev", "train"]
     assert selection.lost == {"over the size of the split": 3}

@@ -22,19 +22,19 @@ from service.workshop.synthesis.contract import (
     BadReply,
     InputItems,
     Item,
-    Outcome,
+    ItemResult,
     OutputRow,
     Pipeline,
+    RowOrigin,
     Search,
     Selection,
-    Source,
     Steps,
     ask,
     one_each,
     search,
 )
 from service.workshop.synthesis.driver import OUTAGE, SynthesisRun, work_off
-from service.workshop.synthesis.journal import Record, open_journal
+from service.workshop.synthesis.journal import JournalEntry, open_journal
 from service.workshop.synthesis.prompts import Prompts
 from service.workshop.synthesis.report import Prices, Report
 from service.workshop.synthesis.teacher import Teacher
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.anyio
 
 
 def read(row: Any, default_id: str) -> Item[str]:
-    return Item(default_id, row["ask"], Source())
+    return Item(default_id, row["ask"], RowOrigin())
 
 
 def good(text: str) -> str:
@@ -54,11 +54,11 @@ def good(text: str) -> str:
     return text
 
 
-def steps(item: Item[str], rng: Any) -> Steps[Outcome]:
+def steps(item: Item[str], rng: Any) -> Steps[ItemResult]:
     said = yield from ask(Ask("q", (Message("user", item.content),)), good)
     found = yield from search(Search(item.content, 3))
-    source = Source(tuple(p.passage_id for p in found), tuple(p.title for p in found))
-    return Outcome((OutputRow({"said": said, "drawn": rng.random()}, source),))
+    source = RowOrigin(tuple(p.passage_id for p in found), tuple(p.title for p in found))
+    return ItemResult((OutputRow({"said": said, "drawn": rng.random()}, source),))
 
 
 def pipeline(**changed: Any) -> Pipeline[str]:
@@ -78,8 +78,8 @@ def run_of(engine: ScriptedGenerator, **changed: Any) -> SynthesisRun:
     return SynthesisRun(teacher=teacher, find=found, **(given | changed))
 
 
-def items_of(*asked: str, side: Source | None = None) -> list[Item[str]]:
-    return [Item(f"i{n}", text, side or Source()) for n, text in enumerate(asked)]
+def items_of(*asked: str, side: RowOrigin | None = None) -> list[Item[str]]:
+    return [Item(f"i{n}", text, side or RowOrigin()) for n, text in enumerate(asked)]
 
 
 async def run_over(
@@ -141,7 +141,7 @@ async def test_what_draws_is_the_same_whatever_runs_beside_it(tmp_path: Path) ->
 
 async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> None:
     engine = ScriptedGenerator([ANY])
-    held_out = Item("h", "never asked", Source(titles=(KNOWN, HELD_OUT)))
+    held_out = Item("h", "never asked", RowOrigin(titles=(KNOWN, HELD_OUT)))
     items = [*items_of("a", "leak"), held_out]
     report, rows = await run_over(tmp_path, run_of(engine), items)
     assert [row["said"] for row in rows] == ["A"]
@@ -150,18 +150,18 @@ async def test_items_and_rows_of_the_other_side_are_refused(tmp_path: Path) -> N
 
 
 async def test_a_question_that_people_wrote_is_held_out_by_its_text(tmp_path: Path) -> None:
-    items = items_of("a", side=Source(question=HELD_OUT))
+    items = items_of("a", side=RowOrigin(question=HELD_OUT))
     report, _ = await run_over(tmp_path, run_of(ScriptedGenerator()), items)
     assert report.dropped == {"held out": 1}
 
 
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
-    def of_held_out(item: Item[str], rng: Any) -> Steps[Outcome]:
+    def of_held_out(item: Item[str], rng: Any) -> Steps[ItemResult]:
         said = yield from ask(Ask("q", (Message("user", item.content),)), good)
-        return Outcome((OutputRow({"said": said}, item.source),))
+        return ItemResult((OutputRow({"said": said}, item.source),))
 
-    test = Source(("p",), (HELD_OUT,), (HELD_OUT,))
-    items = [*items_of("a", side=test), Item("t", "b", Source(titles=(KNOWN,)))]
+    test = RowOrigin(("p",), (HELD_OUT,), (HELD_OUT,))
+    items = [*items_of("a", side=test), Item("t", "b", RowOrigin(titles=(KNOWN,)))]
     run = run_of(ScriptedGenerator([ANY]), side="test", pipeline=pipeline(steps=of_held_out))
     report, rows = await run_over(tmp_path, run, items)
     assert [row["said"] for row in rows] == ["A"]
@@ -260,7 +260,7 @@ async def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 async def test_a_fault_of_a_pipeline_ends_the_run(tmp_path: Path) -> None:
-    def faulty(item: Item[str], rng: Any) -> Steps[Outcome]:
+    def faulty(item: Item[str], rng: Any) -> Steps[ItemResult]:
         yield Search(item.content, 1)
         raise ZeroDivisionError
 
@@ -296,6 +296,6 @@ async def test_closing_the_driver_leaves_nothing_running(tmp_path: Path) -> None
     with open_journal(tmp_path / "j", {}) as journal:
         async with closing(work_off(items_of("a", "b", "c"), run, journal)) as finished:
             async for item, record in finished:
-                assert (item.id, isinstance(record, Record)) == ("i0", True)
+                assert (item.id, isinstance(record, JournalEntry)) == ("i0", True)
                 break
     assert engine.running == 0

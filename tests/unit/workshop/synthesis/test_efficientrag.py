@@ -12,7 +12,7 @@ import pytest
 from service.core.domain import Passage
 from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
-from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, Outcome, Reply
+from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, ItemResult, Reply
 from service.workshop.synthesis.pipelines.efficientrag import (
     PIPELINE,
     PROMPTS,
@@ -74,7 +74,7 @@ def bad_line(line: dict[str, Any]) -> str:
     return reading.bad[0][1]
 
 
-def rows_of(outcome: Outcome, kind: str) -> list[Any]:
+def rows_of(outcome: ItemResult, kind: str) -> list[Any]:
     made = {"pipeline": "efficientrag", "teacher": "t", "item": "1"}
     model = LabelerRow if kind == "labeler" else FilterRow
     rows = [row for row in outcome.rows if row.kind == kind]

@@ -26,10 +26,10 @@ from service.workshop.synthesis.contract import (
     BadReply,
     Dropped,
     Item,
-    Outcome,
+    ItemResult,
     OutputRow,
     Reply,
-    Source,
+    RowOrigin,
 )
 from service.workshop.synthesis.pipelines.hanrag import (
     CANDIDATES,
@@ -64,10 +64,10 @@ COMPACT = TemplateSet("compact")
 def item_of(asked: ChainedQuestion) -> Item[ChainedQuestion]:
     passages = [hop.passage for hop in asked.hops if hop.passage]
     titles = tuple(passage.title for passage in passages)
-    return Item("q", asked, Source((), titles, titles[-1:], asked.question))
+    return Item("q", asked, RowOrigin((), titles, titles[-1:], asked.question))
 
 
-def said(outcome: Outcome, task: str) -> list[tuple[str, str]]:
+def said(outcome: ItemResult, task: str) -> list[tuple[str, str]]:
     rows = [row for row in outcome.rows if row.fields["task"] == task]
     return [(prompt_of(row), target_of(row)) for row in rows]
 
@@ -169,7 +169,7 @@ def test_rows_are_rows_of_training() -> None:
     outcome, _, _ = run_by_hand(PIPELINE, item_of(CHAIN), judge, FOUND)
     provenance = {"pipeline": "hanrag", "teacher": "t", "item": "q"}
     for row in outcome.rows:
-        made = training.Row.model_validate({**row.fields, "provenance": provenance})
+        made = training.TrainingRow.model_validate({**row.fields, "provenance": provenance})
         assert [message.learn for message in made.messages] == [False, True]
         assert row.source.question == made.question
 
@@ -255,7 +255,7 @@ def test_a_verdict_on_the_gold_passage_must_be_true() -> None:
 def relevance(count: int, relevant: bool) -> list[OutputRow]:
     make = RevelatorRows(COMPACT)
     return [
-        make.relevance(f"{relevant} {n}?", VERDI, relevant, Source()) for n in range(count)
+        make.relevance(f"{relevant} {n}?", VERDI, relevant, RowOrigin()) for n in range(count)
     ]  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def test_relevance_is_balanced_by_leaving_out() -> None:
 
 def test_a_prompt_counts_once_and_its_first_target() -> None:
     make = RevelatorRows(COMPACT)
-    rows = [make.route("a?", route, Source()) for route in ("single", "single", "complex")]  # type: ignore[arg-type]
+    rows = [make.route("a?", route, RowOrigin()) for route in ("single", "single", "complex")]  # type: ignore[arg-type]
     selection = select(rows, random.Random(0))
     assert selection.rows == [rows[0]]
     assert selection.lost == {"same row again": 1, "same prompt, other target": 1}
@@ -277,7 +277,7 @@ def test_a_prompt_counts_once_and_its_first_target() -> None:
 
 def row_of(task: str, prompt: str, target: str) -> OutputRow:
     messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": target}]
-    return OutputRow({"task": task, "messages": messages}, Source())
+    return OutputRow({"task": task, "messages": messages}, RowOrigin())
 
 
 def test_classes_and_tasks_are_cut_to_the_paper_s_sizes() -> None:
@@ -324,7 +324,7 @@ def test_no_text_can_become_a_marker_in_any_row(texts: Sequence[str], templates:
     )
     runs = []
     for asked in (plain, hostile):
-        item = Item("q", asked, Source(question=asked.question))
+        item = Item("q", asked, RowOrigin(question=asked.question))
         found = {hop.question: [passage] for hop in asked.hops}
         runs.append(run_by_hand(pipeline(templates), item, lambda ask: "true", found)[0])
     for task in ("route", "refine", "ending"):

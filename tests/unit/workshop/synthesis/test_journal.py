@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidRequest, StoreError
-from service.workshop.synthesis.contract import OutputRow, Source
+from service.workshop.synthesis.contract import OutputRow, RowOrigin
 from service.workshop.synthesis.inputs import read_lines
-from service.workshop.synthesis.journal import Record, open_journal
+from service.workshop.synthesis.journal import JournalEntry, open_journal
 from service.workshop.synthesis.teacher import Spent
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
 sources = st.builds(
-    Source,
+    RowOrigin,
     st.lists(texts, max_size=2).map(tuple),
     st.lists(texts, max_size=2).map(tuple),
     st.lists(texts, max_size=2).map(tuple),
@@ -26,7 +26,7 @@ sources = st.builds(
 )
 rows = st.builds(OutputRow, st.dictionaries(texts, texts | st.integers()), sources, texts)
 records = st.builds(
-    Record,
+    JournalEntry,
     texts,
     st.lists(rows, max_size=2).map(tuple),
     st.none() | texts,
@@ -37,31 +37,31 @@ records = st.builds(
 
 
 @given(records)
-def test_a_record_is_one_line_and_comes_back(record: Record) -> None:
+def test_a_record_is_one_line_and_comes_back(record: JournalEntry) -> None:
     line = record.to_line()
     assert b"\n" not in line
-    assert Record.from_line(json.loads(line)) == record
+    assert JournalEntry.from_line(json.loads(line)) == record
 
 
 def test_a_record_cut_short_is_repaired_and_what_follows_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "j"
     with open_journal(path, {"date": "1"}) as journal:
-        journal.append(Record("a", dropped="x"))
-        journal.append(Record("b", dropped="y"))
+        journal.append(JournalEntry("a", dropped="x"))
+        journal.append(JournalEntry("b", dropped="y"))
     path.write_bytes(path.read_bytes()[:-9])
     with open_journal(path, {"date": "2"}) as journal:
         assert set(journal.done) == {"a"}
         assert journal.header["date"] == "1"  # of the first start
-        journal.append(Record("c", dropped="z"))
+        journal.append(JournalEntry("c", dropped="z"))
     with open_journal(path, {}) as journal:
         assert set(journal.done) == {"a", "c"}
 
 
 def test_the_later_record_of_an_item_counts_and_all_of_them_cost(tmp_path: Path) -> None:
     with open_journal(tmp_path / "j", {}) as journal:
-        journal.append(Record("a", dropped="out", again=True, spent=Spent(3)))
+        journal.append(JournalEntry("a", dropped="out", again=True, spent=Spent(3)))
     with open_journal(tmp_path / "j", {}) as journal:
-        journal.append(Record("a", dropped="bad", spent=Spent(2)))
+        journal.append(JournalEntry("a", dropped="bad", spent=Spent(2)))
     with open_journal(tmp_path / "j", {}) as journal:
         assert journal.done["a"].dropped == "bad"
         assert journal.spent.calls == 5

@@ -14,7 +14,7 @@ from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 from service.evaluation.datasets import load_dataset
 from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows, read_rows_of
-from service.workshop.facts.splits import Side, is_held_out
+from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.command import Options, synthesize_file
 from service.workshop.synthesis.pipelines import PipelineName
 from tests.conftest import need
@@ -57,7 +57,7 @@ async def make(
 
 @pytest.mark.parametrize("side", ["train", "test"])
 @pytest.mark.parametrize("name", ["compound", "hanrag", "autorag"])
-async def test_rows_of_one_side(name: PipelineName, side: Side, tmp_path: Path) -> None:
+async def test_rows_of_one_side(name: PipelineName, side: Split, tmp_path: Path) -> None:
     report, output = await make(name, tmp_path, side=side)
     assert report.input == 40 == report.written + sum(report.dropped.values())
     assert report.written > 10
@@ -73,7 +73,7 @@ async def test_rows_of_one_side(name: PipelineName, side: Side, tmp_path: Path) 
 
 @pytest.mark.parametrize("side", ["train", "test"])
 @pytest.mark.parametrize("name", ["hanrag", "autorag"])
-async def test_training_reads_them(name: PipelineName, side: Side, tmp_path: Path) -> None:
+async def test_training_reads_them(name: PipelineName, side: Split, tmp_path: Path) -> None:
     report, output = await make(name, tmp_path, side=side)
     rows = list(read_rows(output, side))
     assert len(rows) == report.rows

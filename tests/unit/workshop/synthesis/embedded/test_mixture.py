@@ -24,7 +24,7 @@ from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts.corpora import read_lines
 from service.workshop.facts.names import Names
 from service.workshop.facts.questions import Maker
-from service.workshop.facts.rows import Row, read_rows
+from service.workshop.facts.rows import TrainingRow, read_rows
 from service.workshop.facts.splits import is_held_out
 from service.workshop.synthesis.embedded.mixture import SHARES, Mixture, alike
 from service.workshop.synthesis.embedded.routes import Owners
@@ -41,15 +41,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(folder: Path) -> list[Row]:
+def rows(folder: Path) -> list[TrainingRow]:
     return list(islice(Mixture(folder, seed=3).rows(), SIZE))
 
 
-def of(rows: list[Row], task: str) -> list[tuple[str, str]]:
+def of(rows: list[TrainingRow], task: str) -> list[tuple[str, str]]:
     return [(r.messages[0].content, r.messages[-1].content) for r in rows if r.task == task]
 
 
-def test_every_role_has_its_share_of_the_text(rows: list[Row]) -> None:
+def test_every_role_has_its_share_of_the_text(rows: list[TrainingRow]) -> None:
     text, before = Counter[str](), ""
     for row in rows:
         prompt = row.messages[0].content
@@ -88,7 +88,7 @@ def test_another_process_draws_the_same_rows(folder: Path) -> None:
     assert len(digests) == 1
 
 
-def test_nothing_held_out_is_in_a_row(folder: Path, rows: list[Row]) -> None:
+def test_nothing_held_out_is_in_a_row(folder: Path, rows: list[TrainingRow]) -> None:
     assert all(row.side == "train" for row in rows)
     held = [
         line["text"]
@@ -112,7 +112,7 @@ def test_an_untitled_passage_is_split_by_its_text(folder: Path) -> None:
     assert all(map(is_held_out, left_out))
 
 
-def test_prompts_are_those_that_serve(rows: list[Row]) -> None:
+def test_prompts_are_those_that_serve(rows: list[TrainingRow]) -> None:
     templates = TemplateSet("compact")
     prompts = {task: [prompt for prompt, _ in of(rows, task)] for task in SHARES}
     for row in rows:
@@ -124,7 +124,7 @@ def test_prompts_are_those_that_serve(rows: list[Row]) -> None:
     assert len({p for ps in prompts.values() for p in ps}) == len(rows), "no prompt comes twice"
 
 
-def test_targets_are_what_the_roles_read(rows: list[Row]) -> None:
+def test_targets_are_what_the_roles_read(rows: list[TrainingRow]) -> None:
     assert {target for _, target in of(rows, "route")} == set(ROUTE_LABELS.values())
     assert {target for _, target in of(rows, "relevance")} == {"true", "false"}
     assert {target for _, target in of(rows, "ending")} == {"yes", "no"}
@@ -142,7 +142,7 @@ def test_targets_are_what_the_roles_read(rows: list[Row]) -> None:
     assert named_again > 2
 
 
-def test_comparisons_are_many_and_no_order_wins(folder: Path, rows: list[Row]) -> None:
+def test_comparisons_are_many_and_no_order_wins(folder: Path, rows: list[TrainingRow]) -> None:
     shown = TemplateSet("compact").final("Who?", [Pair("When?", "1964")])
     compared = of(rows, "comparison")
     assert len(compared) > 0.035 * len(rows), "6 % of the real sets' longer rows"
@@ -150,7 +150,7 @@ def test_comparisons_are_many_and_no_order_wins(folder: Path, rows: list[Row]) -
     draw = Mixture(folder, seed=3).draws["comparison"]
     sides, replies = Counter[bool](), Counter[str]()
     for row in (draw() for _ in range(1200)):
-        assert isinstance(row, Row)
+        assert isinstance(row, TrainingRow)
         first, _, second = row.question.partition(" or ")
         target = row.messages[-1].content
         replies[target] += 1
@@ -183,7 +183,7 @@ def test_questions_on_one_subject_name_it_once(folder: Path) -> None:
         assert set(re.findall(r"\w+", made.question.lower())) & PRONOUNS
 
 
-def test_reading_shows_one_to_four_passages_and_a_fifth_declines(rows: list[Row]) -> None:
+def test_reading_shows_one_to_four_passages_and_a_fifth_declines(rows: list[TrainingRow]) -> None:
     answers = of(rows, "answer")
     counts = Counter(prompt.count("\nDoc") for prompt, _ in answers)
     assert set(counts) == {1, 2, 3, 4}
@@ -192,7 +192,7 @@ def test_reading_shows_one_to_four_passages_and_a_fifth_declines(rows: list[Row]
     assert len(written) > 0.8 * len(answers), "people's questions, not those made from facts"
 
 
-def test_answers_stand_in_a_passage_or_none_does(rows: list[Row]) -> None:
+def test_answers_stand_in_a_passage_or_none_does(rows: list[TrainingRow]) -> None:
     answers = of(rows, "answer")
     declined = [prompt for prompt, target in answers if target == NO_ANSWER]
     assert 0.1 < len(declined) / len(answers) < 0.35
@@ -231,7 +231,7 @@ def test_the_command_writes_rows_that_train(folder: Path, tmp_path: Path) -> Non
     assert sum(report["rows"].values()) == 40
 
 
-def test_dialogues_of_autorag_end_with_an_answer_after_documents(rows: list[Row]) -> None:
+def test_dialogues_of_autorag_end_with_an_answer_after_documents(rows: list[TrainingRow]) -> None:
     dialogues = [row for row in rows if row.task == "autorag"]
     assert dialogues
     for row in dialogues:
@@ -256,7 +256,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     assert not out.exists()
 
 
-def test_questions_about_the_same_passages_follow_each_other(rows: list[Row]) -> None:
+def test_questions_about_the_same_passages_follow_each_other(rows: list[TrainingRow]) -> None:
     written = [row for row in rows if row.provenance.written]
     prompts = [prompt for prompt, _ in of(written, "answer")]
     sheets = [prompt.rpartition("Question: ")[0] for prompt in prompts]
@@ -272,7 +272,7 @@ def test_questions_about_the_same_passages_follow_each_other(rows: list[Row]) ->
     assert {True, False} in kinds, "the same passages answer one question and not another"
 
 
-def test_drafts_go_on_with_the_text_that_the_loop_shows(rows: list[Row]) -> None:
+def test_drafts_go_on_with_the_text_that_the_loop_shows(rows: list[TrainingRow]) -> None:
     templates = TemplateSet("compact")
     drafts = [row for row in rows if row.task == "dragin"]
     assert drafts

@@ -11,7 +11,7 @@ from service.core.domain import CallUsage, StepKind
 
 
 @dataclass(slots=True)
-class Record:
+class StepEmitter:
     """Opens steps and emits their events; at most one step is open.
 
     `answer` is what stands of the answer's tokens, `owed` the cost of calls that were not charged
