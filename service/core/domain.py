@@ -13,11 +13,11 @@ RouteName = Literal["direct", "single", "compound", "complex"]
 RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
 LoopName = Literal[
     "none", "anrag", "autorag", "dragin", "efficientrag",
-    "no_retrieval", "one_retrieval", "entropy_gate",
+    "no_retrieval", "one_retrieval", "entropy_gate", "ircot", "iter_retgen", "self_ask",
 ]  # fmt: skip
 RequestLoop = Literal[
     "default", "anrag", "autorag", "dragin", "efficientrag",
-    "no_retrieval", "one_retrieval", "entropy_gate",
+    "no_retrieval", "one_retrieval", "entropy_gate", "ircot", "iter_retgen", "self_ask",
 ]  # fmt: skip
 RetrieverName = Literal["hybrid", "bm25", "dense"]
 StepKind = Literal["route", "decompose", "ending", "retrieve", "merge", "answer"]

@@ -22,6 +22,7 @@ NO_ANSWER = "no answer found"
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",
+    "self_ask",
 )  # fmt: skip
 FIELDS = ("question", "history", "passage", "passages", "pairs", "query", "memory")
 MEMORY = "\nRather than decline, answer from what you know."

@@ -16,8 +16,11 @@ from service.strategies.direct import handle_direct
 from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.entropy_gate import EntropyGate
+from service.strategies.ircot import Ircot
+from service.strategies.iter_retgen import IterRetgen
 from service.strategies.no_retrieval import NoRetrieval
 from service.strategies.one_retrieval import OneRetrieval
+from service.strategies.self_ask import SelfAsk
 from service.strategies.single import handle_single
 
 _ALL: tuple[Loop, ...] = (
@@ -28,6 +31,9 @@ _ALL: tuple[Loop, ...] = (
     NoRetrieval(),
     OneRetrieval(),
     EntropyGate(),
+    Ircot(),
+    IterRetgen(),
+    SelfAsk(),
 )
 LOOPS: dict[str, Loop] = {loop.name: loop for loop in _ALL}
 
