@@ -25,9 +25,9 @@ from service.text.grounding import is_yes_no, support
 
 # A merged answer may say of a part that nothing was found; that needs no support.
 _DECLINED_PART: Final = re.compile(rf"(,| and|;)?\s*\b{NO_ANSWER}\b", re.IGNORECASE)
-# Loops whose retrievals answer the question; the others leave the model's reasoning there.
+# Loops whose retrievals answer a question; the others leave the model's reasoning there.
 ANSWERING: Final[frozenset[LoopName | None]] = frozenset(
-    [None, "anrag", "one_retrieval", "entropy_gate"]
+    [None, "anrag", "one_retrieval", "entropy_gate", "self_ask"]
 )
 UNFOUNDED: Final[frozenset[Flag]] = frozenset(["unsupported", "closed_book"])
 

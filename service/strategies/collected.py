@@ -43,7 +43,7 @@ class Collected:
     rounds: int = 0
 
     def add(self, step: str, result: SearchResult) -> list[Choice]:
-        """Take what a retrieval found. Returns for each hit whether the collection has it."""
+        """Take what a retrieval found. Returns for each hit whether it was added."""
         self.rounds += 1
         choices: list[Choice] = []
         for hit in result.passages:
@@ -52,7 +52,7 @@ class Collected:
                 rank=hit.rank, score=hit.score,
             )  # fmt: skip
             if any(_same(passage, known.passage) for known in self.found):
-                choices.append(Choice(True, AGAIN))
+                choices.append(Choice(False, AGAIN))
             elif self.most is not None and len(self.found) >= self.most:
                 choices.append(Choice(False, FULL))
             else:
@@ -138,7 +138,7 @@ async def read_collected(
     await step.start()
     if not shown:
         step.flag("closed_book")
-    elif len(shown) < len(collected.found):
+    elif len(shown) < min(able.passages or len(collected.found), len(collected.found)):
         step.flag("shortened")
     texts = [PassageText(passage.title, passage.text) for passage in shown]
     templates = reader.templates
