@@ -153,13 +153,15 @@ def reply(request: GenerationRequest) -> str:
         return f"Question {len(prompt)}?"
     if "Task: relevance" in prompt:
         return "true" if "Norma" in prompt else "what?"
+    if request.prompt is not None:
+        return f"Norma is opera {len(prompt)}. It is good."
     if len(request.messages) > 1 or request.max_tokens in (150, 200):
         return f"Intermediate Answer: it is.\n\nRefined Query: query {len(prompt)}"
     return "" if len(prompt) % 3 == 0 else "Vincenzo Bellini"
 
 
 ROUTES = ["auto", "direct", "single", "compound", "complex"]
-LOOPS = ["anrag", "autorag", "dragin", "efficientrag"]
+LOOPS = ["anrag", "autorag", "dragin", "efficientrag", "ircot", "iter_retgen", "self_ask"]
 
 
 def engine_for(loop: str) -> Any:
