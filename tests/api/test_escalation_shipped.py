@@ -52,5 +52,7 @@ async def test_a_question_that_one_step_gets_wrong_is_right_after_escalation(
     asked = [row for row in asked if any(film in row["question"] for film in FILMS)]
     assert len(asked) == len(FILMS)
     async with open_runtime(settings) as runtime:
-        mended = [row["question"] for row in asked if await is_mended(runtime, row)]
-    assert mended, "no question was wrong first and right in the end"
+        for row in asked:
+            if await is_mended(runtime, row):
+                return
+    pytest.fail("no question was wrong first and right in the end")

@@ -1,10 +1,14 @@
-"""How much of each loop's prompts real vLLM workers find in their prefix caches.
+"""How much of each loop's prompts is found in the prefix caches of real vLLM workers, or of a model
+in this process.
 
     VLLM_PYTHON=… python -m tests.benchmarks.prefix_cache [--loops autorag dragin] [--questions 30]
+    python -m tests.benchmarks.prefix_cache --model FOLDER
 
 The sample questions over the sample corpus, four at once, first on one worker with the shipped
 model and our plugin, then on two behind a pool; rates are vLLM's own counters (hits / queries,
-tokens), of blocks of 32 tokens. Aims: two workers >= 0.9 x one (autorag); dragin >= 0.6.
+tokens), of blocks of 32 tokens. Aims: two workers >= 0.9 x one (autorag); dragin >= 0.6. With
+--model the folder's model runs here, with `full` prompts, first without a prefix cache, then with
+one: the same answers, in less CPU time.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -22,6 +28,7 @@ from service.answer.request import parse_request
 from service.core.concurrency import gather
 from service.core.domain import Answer
 from service.core.settings import Settings
+from service.engines.batch.prefixes import BLOCK, PrefixCache
 from service.runtime import Runtime, open_runtime
 from service.strategies.pipeline import collect
 from service.telemetry.logs import configure_logging
@@ -81,16 +88,61 @@ async def rate(workers: Sequence[Vllm], folder: Path, loop: str, questions: Sequ
     return found
 
 
+class Counted(PrefixCache[Any]):
+    """Counts the blocks of the prompts, and those that were found."""
+
+    asked = found = 0
+
+    def take(self, names: Sequence[bytes]) -> list[Any]:
+        self.found += len(names)
+        return super().take(names)
+
+    def add(self, names: Sequence[bytes], states: Callable[[int], Any]) -> None:
+        self.asked += len(names)
+        super().add(names, states)
+
+
+async def in_process(
+    model: str, folder: Path, most_bytes: int, loop: str, asked: list[str]
+) -> None:
+    from service.engines.transformers.cache import block_bytes
+
+    sections = {"roles": {role: {"templates": "full"} for role in ("revelator", "reader")}}
+    engine = {"kind": "local", "model": model, "timeout_s": 300.0}
+    more = {"data_dir": folder, "engines": {"default": engine}, "limits": {"timeout_s": 300.0}}
+    async with open_runtime(Settings.model_validate(sections | more)) as runtime:
+        await runtime.warm()
+        cache = Counted(most_bytes, block_bytes)
+        worker: Any = runtime.engines["default"]
+        worker._worker._engine._prefixes = cache
+        begun, spent = time.perf_counter(), time.process_time()
+        steps, calls = await ask_all(runtime, asked, loop)
+        took, spent = time.perf_counter() - begun, time.process_time() - spent
+    print(
+        f"{loop:8} {most_bytes >> 20:3} MB: {cache.found / cache.asked:.3f} of "
+        f"{cache.asked * BLOCK} prompt tokens found; {spent / len(asked):.1f} s of CPU and "
+        f"{took / len(asked):.1f} s a question; {steps:.1f} steps and {calls:.1f} calls",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loops", nargs="+", default=["anrag", "autorag", "dragin"])
     parser.add_argument("--questions", type=int, default=30)
+    parser.add_argument("--model", help="a Hugging Face folder, run in this process")
     options = parser.parse_args()
     configure_logging("error")
     rows = [orjson.loads(line) for line in QUESTIONS.read_bytes().splitlines()]
     questions = [row["question"] for row in rows[: options.questions]]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if options.model:
+            for loop in options.loops:
+                for megabytes in (0, 512):
+                    size = megabytes * 2**20
+                    asyncio.run(in_process(options.model, folder, size, loop, questions))
+            return
         flags = (*FLAGS, "--block-size", "32", "--scheduling-policy", "priority")
         environment = plugin_environment(folder / "plugin")
         one, *others = [

@@ -19,6 +19,7 @@ import pytest
 from service.core.errors import RetrievalFailure
 from service.core.settings import RetrievalSettings
 from service.retrieval.base import SearchRequest, SearchResult
+from service.retrieval.collections import elasticsearch
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.sample import Sample
@@ -40,6 +41,7 @@ TIMEOUT_S = 1.0
 WRITE_S = 10.0  # that a write may take
 PATIENT_S = 20.0  # where nothing is to be out
 NAME = "out"
+CLAIM_S = 2.0  # of the killed ingest: the next waits until it has run out
 COUNT = 300  # documents of the killed ingest; more than one batch
 BULK = 128  # of its requests
 
@@ -175,22 +177,34 @@ def run_and_kill(data: Path, url: str, file: Path, bulk: int) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, elasticsearch_url: str) -> dict[str, str]:
+    """What the new documents are once they are written without a kill."""
+    folder = tmp_path_factory.mktemp("whole")
+    new = documents(folder / "new.jsonl", COUNT)
+
+    async def write() -> dict[str, str]:
+        async with World(folder / "data", elasticsearch_url, PATIENT_S) as world:
+            await world.backends.drop(NAME)
+            await world.collections.create(NAME)
+            await ingest([new], NAME, world.collections)
+            expected, _ = await world.contents()
+            await world.collections.delete(NAME)
+            return expected
+
+    return anyio.run(write)
+
+
 # Of a batch that replaces 256 documents: half of the new passages, all, half of the old ones gone,
 # all, then the next batch's. Killed after each.
 @pytest.mark.parametrize("bulk", [1, 2, 3, 4, 5])
 async def test_an_ingest_killed_between_bulks(
-    tmp_path: Path, elasticsearch_url: str, bulk: int
+    tmp_path: Path, elasticsearch_url: str, whole: dict[str, str], bulk: int
 ) -> None:
     old = documents(tmp_path / "old.jsonl", COUNT, words=90)
     new = documents(tmp_path / "new.jsonl", COUNT)
-    async with World(tmp_path / "whole", elasticsearch_url, PATIENT_S) as world:
-        await world.backends.drop(NAME)
-        await world.collections.create(NAME)
-        await ingest([new], NAME, world.collections)
-        expected, _ = await world.contents()
-        await world.collections.delete(NAME)
-
     async with World(tmp_path / "killed", elasticsearch_url, PATIENT_S) as world:
+        await world.backends.drop(NAME)
         await world.collections.create(NAME)
         await ingest([old], NAME, world.collections)
     await anyio.to_thread.run_sync(run_and_kill, tmp_path / "killed", elasticsearch_url, new, bulk)
@@ -198,10 +212,10 @@ async def test_an_ingest_killed_between_bulks(
         assert (await world.collections.manifest(NAME)).state == "building"
         await ingest([new], NAME, world.collections)
         bm25, dense = await world.contents()
-        assert bm25 == dense == expected
+        assert bm25 == dense == whole
         manifest = await world.collections.manifest(NAME)
         assert (manifest.state, manifest.documents) == ("complete", COUNT)
-        assert manifest.passages == len(expected)
+        assert manifest.passages == len(whole)
         await world.collections.delete(NAME)
 
 
@@ -221,6 +235,7 @@ def _main() -> None:
         async with World(data, url, PATIENT_S) as world:
             await ingest([file], NAME, world.collections)
 
+    elasticsearch.CLAIM_S = CLAIM_S  # type: ignore[misc]
     elastic_server.BULK_ACTIONS = BULK
     ElasticServer._send = counted  # type: ignore[method-assign]
     anyio.run(main)
