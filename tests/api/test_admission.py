@@ -9,9 +9,9 @@ import pytest
 
 from service.api import limits
 from service.core.settings import Settings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, Raw, config, eventually, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 

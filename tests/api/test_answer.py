@@ -11,9 +11,9 @@ from service.answer.events import AnswerReady
 from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
 from service.core.errors import EngineFailure, RetrievalFailure
-from service.engines.scripted import ScriptStep
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config, live, parse_sse, typed
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator
 from tests.support.live import Live, answering, config, live, typed
+from tests.support.scripted import ScriptedGenerator
 from tests.support.tiny import open_tiny
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from service.api import bodies
-from service.engines.scripted import ScriptedGenerator
 from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, answering, config, live
+from tests.support.scripted import ScriptedGenerator
 
 pytestmark = pytest.mark.anyio
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -13,9 +13,9 @@ from service.answer.fold import Fold
 from service.core.domain import Answer, Timing
 from service.core.settings import Settings
 from service.encoders.base import Tag
-from service.engines.scripted import ScriptStep
 from tests.stubs.word_labelling import write_checkpoint
 from tests.support.live import config, live, typed
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 ASKED: dict[str, Any] = {"loop": "efficientrag", "route": "single"}

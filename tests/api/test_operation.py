@@ -14,9 +14,9 @@ from service.api.app import create_app
 from service.api.openapi import event_models
 from service.core.errors import ConfigurationError, EngineFailure
 from service.core.settings import Settings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.api.test_bad_input import check_problem
 from tests.support.live import answering, config, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 ROOT = Path(__file__).parents[2]
 FIXED_NAMES = {

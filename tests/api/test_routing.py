@@ -10,12 +10,12 @@ import pytest
 from service.answer.events import AnswerReady
 from service.answer.fold import Fold
 from service.core.errors import ConfigurationError
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.runtime import open_runtime
 from tests.api.test_answer import check_grammar
 from tests.conftest import need
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config, live, typed
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 

@@ -16,9 +16,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from service.api.app import create_app
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 
 def not_a_bug(context: CheckContext, response: Response, case: Case) -> None:

@@ -13,9 +13,9 @@ from service.api.app import create_app
 from service.api.tenants import digest
 from service.core.errors import ConfigurationError
 from service.core.settings import Settings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.api.test_bad_input import check_problem
 from tests.support.live import Live, config, eventually, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 

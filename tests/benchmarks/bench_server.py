@@ -20,9 +20,9 @@ from service.core.domain import Passage, ScoredPassage
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, Generator, TokenUsage
 from service.engines.factory import open_generator
-from service.engines.scripted import ScriptedGenerator, ScriptStep, render
 from service.retrieval.base import Filter, SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
+from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 PACE_S = 0.05
 NO_OPS = 12  # engine calls of a `single` question: route, ten judgements, the answer

@@ -29,12 +29,12 @@ from service.answer.request import AnswerRequest
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.core.settings.loops import EfficientragSettings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
 from service.retrieval.ingest.pipeline import ingest
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.heldout import CORPUS, heldout_questions
 from service.workshop.facts.splits import is_held_out
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 CUT = 10
 AIM = 1.25

@@ -30,7 +30,7 @@ WARM_UP = 20
 
 def script() -> list[Any]:
     """Replies by a part of the prompt; of the first that fits."""
-    from service.engines.scripted import ScriptStep
+    from tests.support.scripted import ScriptStep
 
     def refined(request: Any) -> str:
         return PARTS["**answer-1**" in request.messages[0].content]
@@ -54,9 +54,9 @@ def script() -> list[Any]:
 async def answer(questions: int, fresh: bool = False) -> float:
     """CPU milliseconds a question; `fresh`: no two passages have the same text."""
     from service.core.domain import Passage
-    from service.engines.scripted import ScriptedGenerator
     from service.strategies.pipeline import answer_stream
     from tests.support.asking import ScriptedRetriever, inquiry
+    from tests.support.scripted import ScriptedGenerator
 
     text = f"{FILLER}Norma is by Vincenzo Bellini. He was born in Catania in 1801. {FILLER}"
     hits = {"": [Passage(f"p{n}", f"Passage {n}", text) for n in range(10)]}

@@ -13,10 +13,10 @@ from service.answer.events import BaseEvent, StepEnd, Stop, Token, Withdraw
 from service.answer.inquiry import Inquiry
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import GenerationRequest
-from service.engines.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag import Autorag
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+from tests.support.scripted import SHORT_FORMS, ScriptedGenerator, ScriptStep
 
 GOLDEN = Path(__file__).parent / "autorag"
 

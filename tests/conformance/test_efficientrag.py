@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.efficientrag.decisions import OFFICIAL, PROFILES
 from service.strategies.pipeline import answer_stream, collect
 from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 HOPS = 4
 WORDS = ("norma", "opera", "bellini", "born", "catania", "city")

@@ -16,10 +16,10 @@ from service.core.errors import EngineFailure
 from service.core.settings import EngineSettings
 from service.engines.base import Delta, GenerationRequest, Generator, Message, complete
 from service.engines.factory import open_generator
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.stubs.openai_server import StubServer
 from tests.stubs.tiny_compiled import COMPILED
 from tests.stubs.tiny_model import save_tiny_model
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 LABELS = ("true", "false")

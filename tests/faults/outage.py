@@ -19,10 +19,10 @@ from typing import Any, Final
 import aiohttp
 
 from service.core.errors import RevelatorError
-from service.engines.scripted import ScriptedGenerator
 from service.retrieval.collections.catalog import Collections
 from tests.support.documents import ingest_documents
 from tests.support.live import Live, answering, config, live
+from tests.support.scripted import ScriptedGenerator
 from tests.unit.retrieval.worlds import CORPUS
 
 NAME: Final = "default"  # so that probes search it

@@ -18,7 +18,6 @@ from service.answer.request import AnswerRequest
 from service.core.domain import Answer
 from service.core.errors import RetrievalFailure
 from service.core.settings import Settings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest
 from service.retrieval.search import guard
 from service.retrieval.search.guard import GuardLimits
@@ -27,6 +26,7 @@ from service.strategies.pipeline import collect
 from tests.elasticsearch_node import running_elasticsearch
 from tests.faults.proxy import Proxy, proxied
 from tests.support.documents import ingest_documents
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = pytest.mark.anyio

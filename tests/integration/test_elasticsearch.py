@@ -12,7 +12,6 @@ import pytest
 
 from service.core.concurrency import gather
 from service.core.errors import StoreError
-from service.engines.scripted import ScriptedGenerator
 from service.retrieval.base import StoreQuery
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document, PassageRecord
@@ -22,6 +21,7 @@ from service.retrieval.stores.elastic_store import ElasticStore
 from tests.elasticsearch_node import running_elasticsearch
 from tests.support.bm25 import bm25
 from tests.support.live import answering, config, live
+from tests.support.scripted import ScriptedGenerator
 
 pytestmark = pytest.mark.anyio
 

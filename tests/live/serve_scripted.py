@@ -11,9 +11,9 @@ import json
 
 from service.cli.serve import run_server
 from service.core.settings import Settings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.telemetry.logs import configure_logging
 from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ import pytest
 from service.core.domain import Passage
 from service.core.settings import EngineSettings
 from service.engines.factory import open_generator
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, Raw, answering, eventually, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 5.0  # a moment on an idle machine

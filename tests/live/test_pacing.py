@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from tests.support.live import Raw, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 PACE_S = 0.1

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.engines.base import Capabilities, TokenUsage
-from service.engines.scripted import ScriptedGenerator, ScriptError, ScriptStep
 from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
@@ -22,6 +21,7 @@ from service.engines.signals import (
     SignalRequest,
     Span,
 )
+from tests.support.scripted import ScriptedGenerator, ScriptError, ScriptStep
 
 _TOKEN = re.compile(r"\s?[^\s]+|\s")
 QUIET, PLAIN = 0.1, 0.2

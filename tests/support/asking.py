@@ -15,11 +15,11 @@ from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
 from service.encoders.base import Classifier, Labelling
 from service.engines.base import Generator
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
 from service.strategies.base import Loop
 from service.strategies.pipeline import answer_stream
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 
 def passage(passage_id: str, text: str, title: str = "") -> Passage:

@@ -21,10 +21,10 @@ from service.api.app import create_app
 from service.cli.serve import Server, base_url, bind, make_server
 from service.core.settings import Settings
 from service.engines.base import Generator
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import Retriever
 from service.telemetry.logs import configure_logging
 from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
 

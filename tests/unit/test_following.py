@@ -14,12 +14,12 @@ from service.core.errors import ConfigurationError
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import Capabilities, Generator
 from service.engines.factory import open_generator
-from service.engines.scripted import ScriptedGenerator
 from service.engines.training_notes import UNKNOWN, TrainingNotes, read_training_notes
 from service.prompts.templates import SHIPPED
 from service.runtime import describe_roles, open_runtime
 from service.strategies.autorag import autorag_mode
 from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.scripted import ScriptedGenerator
 from tests.support.tiny import TINY
 
 pytestmark = pytest.mark.anyio

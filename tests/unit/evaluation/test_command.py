@@ -22,13 +22,13 @@ from service.core.errors import (
 )
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import GenerationRequest
-from service.engines.scripted import ScriptedGenerator, ScriptStep, render
 from service.evaluation import command
 from service.evaluation.command import MOST_OUT, Options, evaluate_datasets
 from service.evaluation.metrics import VERSIONS, Scoring
 from service.evaluation.rows import read_rows
 from service.runtime import open_runtime
 from tests.support.asking import ScriptedRetriever, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 pytestmark = pytest.mark.anyio
 

@@ -20,13 +20,13 @@ from service.answer.events import (
 )
 from service.answer.request import PreparedRequest
 from service.core.errors import EngineFailure
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.report import mean, summarise
 from service.evaluation.rows import Row
 from service.evaluation.runner import Ask, Plan, evaluate
 from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 ROME = passage("rome", "Rome is the capital of Italy.")
 

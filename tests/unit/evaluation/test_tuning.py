@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from service.core.settings import Settings
-from service.engines.scripted import ScriptStep
 from service.evaluation import tuning
 from service.evaluation.tuning import Trial, best, tune_dragin
 from service.runtime import open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.stubs.signal_engine import DraftScript, SignalEngine
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 

@@ -25,9 +25,9 @@ from service.answer.fold import Fold
 from service.core.domain import Passage
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.autorag import Autorag
 from tests.support.asking import ScriptedRetriever, body_of, inquiry, loop_events, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 QUESTION = "In which city was the composer of Norma born?"
 ASKS = "Analysis: The composer comes first.\n\nInitial Query: composer of Norma"

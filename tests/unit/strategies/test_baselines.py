@@ -12,10 +12,10 @@ from service.answer.events import BaseEvent, QueryIssued, Token, Withdraw
 from service.core.domain import Answer, LoopName, RequestLoop
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.entropy_gate import EntropyGate, is_sure
 from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")

@@ -10,8 +10,8 @@ import pytest
 from service.answer.events import AnswerReady, BaseEvent, Token, Withdraw
 from service.core.domain import Answer, Passage
 from service.core.settings import Settings
-from service.engines.scripted import ScriptStep
 from tests.support.asking import body_of, events_of, passage
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")

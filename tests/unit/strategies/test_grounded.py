@@ -9,8 +9,8 @@ import pytest
 from service.answer.events import AnswerReady, Token, Withdraw
 from service.core.domain import Answer
 from service.core.settings import Settings
-from service.engines.scripted import ScriptStep
 from tests.support.asking import body_of, events_of
+from tests.support.scripted import ScriptStep
 from tests.unit.strategies.test_handlers import (
     BELLINI,
     HOPS,

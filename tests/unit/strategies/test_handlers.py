@@ -24,10 +24,10 @@ from service.answer.fold import Fold
 from service.core.domain import Answer
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
-from service.engines.scripted import ScriptStep
 from service.prompts.templates import Pair
 from service.strategies.compound import has_all_parts, join_parts
 from tests.support.asking import body_of, events_of, passage
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 
@@ -449,9 +449,9 @@ async def test_failures_end_the_stream_by_error_and_done(
 
 
 async def test_missing_retrievers_are_named_in_the_body() -> None:
-    from service.engines.scripted import ScriptedGenerator
     from service.strategies.pipeline import answer_stream
     from tests.support.asking import ScriptedRetriever, inquiry
+    from tests.support.scripted import ScriptedGenerator
 
     engine = ScriptedGenerator([*relevant("Norma"), say("Task: answer", "x")])
     retriever = ScriptedRetriever({"": [NORMA, NOISE]}, missing=("dense",))
@@ -562,9 +562,9 @@ async def test_thinking_that_only_its_end_gives_away_is_withdrawn() -> None:
 
 async def test_a_model_that_reads_few_passages_gets_few_unless_asked_otherwise() -> None:
     from service.engines.base import Capabilities
-    from service.engines.scripted import ScriptedGenerator
     from service.strategies.pipeline import answer_stream
     from tests.support.asking import ScriptedRetriever, inquiry
+    from tests.support.scripted import ScriptedGenerator
 
     async def shown(**request: int) -> int:
         script = [say("Task: relevance", "true", None), say("Task: answer", "x")]

@@ -10,7 +10,6 @@ from service.answer.budget import Limits
 from service.core.domain import Answer, RetrieverName
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.ircot import (
     after_sentence,
     concludes,
@@ -22,6 +21,7 @@ from service.strategies.ircot import (
 from service.strategies.pipeline import answer_stream, collect
 from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")

@@ -8,9 +8,9 @@ import pytest
 
 from service.answer.budget import Limits
 from service.answer.events import Token
-from service.engines.scripted import ScriptStep
 from service.strategies.iter_retgen import next_query
 from tests.support.asking import body_of, events_of, passage
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")

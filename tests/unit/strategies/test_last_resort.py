@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from service.core.domain import Answer
-from service.engines.scripted import ScriptStep
 from tests.support.asking import body_of
+from tests.support.scripted import ScriptStep
 from tests.unit.strategies.test_handlers import NOISE, NORMA, QUESTION, relevant, say
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,10 @@ import pytest
 from service.answer.events import AnswerReady
 from service.core.domain import Answer
 from service.core.settings import Settings
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.prompts.templates import NO_ANSWER
 from service.strategies.pipeline import answer_stream, collect
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where was the composer of Norma born?"

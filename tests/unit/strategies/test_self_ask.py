@@ -8,10 +8,10 @@ import pytest
 
 from service.answer.budget import Limits
 from service.core.settings import Settings
-from service.engines.scripted import ScriptStep
 from service.prompts.templates import Pair
 from service.strategies.self_ask import Conclusion, FollowUp, Turn, read_turn, scratchpad
 from tests.support.asking import body_of, passage
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 NORMA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")

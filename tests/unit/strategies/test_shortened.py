@@ -10,10 +10,10 @@ import pytest
 from service.answer.budget import Limits
 from service.core.settings import AutoragSettings, Settings
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.revelator.parsing import parse_decomposition
 from service.strategies.revelator.roles import JSON_TOKENS, decompose
 from tests.support.asking import ScriptedRetriever, body_of, inquiry
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.strategies.test_handlers import (
     BELLINI,
     NOISE,

@@ -9,10 +9,10 @@ import pytest
 from service.answer.events import AnswerReady, RetrievedPassage
 from service.core.domain import Answer
 from service.core.settings import AnswerSettings
-from service.engines.scripted import ScriptStep
 from service.prompts.templates import TemplateSet
 from tests.support.asking import events_of, passage
 from tests.support.claims import Told, bears, examples, holds, problems
+from tests.support.scripted import ScriptStep
 
 COMPACT = TemplateSet("compact")
 NONE_TEXT = AnswerSettings().no_answer_text

@@ -29,13 +29,13 @@ from service.core.domain import Passage
 from service.core.errors import EngineFailure, EngineInterrupted
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.engines.signals import DraftToken
 from service.strategies.dragin import Dragin
 from service.strategies.dragin.options import PROFILES, SERVICE
 from service.telemetry.metrics import Metrics
 from tests.stubs.signal_engine import DraftScript, SignalEngine
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of the opera Norma born?"

@@ -16,13 +16,13 @@ from service.core.domain import Answer
 from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.efficientrag.decisions import PROFILES, SERVICE
 from service.strategies.pipeline import answer_stream, collect
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 QUESTION = "In which city was the composer of the opera Norma born?"

@@ -8,9 +8,9 @@ from service.answer.events import RouteChosen
 from service.core.domain import RouteName
 from service.core.settings import Settings
 from service.encoders.router import likeliest
-from service.engines.scripted import ScriptStep
 from tests.stubs.fake_classifier import FakeClassifier
 from tests.support.asking import body_of, events_of
+from tests.support.scripted import ScriptStep
 
 pytestmark = pytest.mark.anyio
 

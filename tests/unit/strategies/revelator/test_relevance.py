@@ -8,10 +8,10 @@ from service.answer.events import AnswerReady, Judgement
 from service.core.settings import Settings
 from service.encoders.base import Labelling, Tag
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.pipeline import answer_stream
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ import pytest
 from service.answer.events import AnswerReady, BaseEvent, Judgement
 from service.core.domain import Step
 from service.engines.base import Capabilities
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.anrag import keep_relevant
 from service.strategies.pipeline import answer_stream
 from service.telemetry.metrics import Metrics
 from tests.support.asking import ScriptedRetriever, inquiry, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 

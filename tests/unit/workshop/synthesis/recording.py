@@ -21,11 +21,11 @@ import anyio.lowlevel
 from service.core.concurrency import closing
 from service.core.errors import EngineLimited
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.workshop.synthesis.driver import Finder, SynthesisRun, work_off
 from service.workshop.synthesis.journal import open_journal
 from service.workshop.synthesis.pipelines import PipelineName, pipeline_of
 from service.workshop.synthesis.teacher import Teacher
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 FOLDER = Path(__file__).parent / "recorded"
 ROUNDS = 100

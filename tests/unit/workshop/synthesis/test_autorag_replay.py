@@ -9,11 +9,11 @@ import pytest
 from service.answer.events import PassagesFound, QueryIssued, Stop, Token
 from service.core.domain import Passage
 from service.engines.base import Message
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.strategies.autorag import Autorag
 from service.workshop.facts.rows import TrainingRow, read_rows
 from service.workshop.synthesis.pipelines.autorag import decisions
 from tests.support.asking import ScriptedRetriever, inquiry, loop_events
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import load
 from tests.unit.workshop.synthesis.test_recorded import BY_NAME, replay
 from tests.unit.workshop.synthesis.test_rules import make

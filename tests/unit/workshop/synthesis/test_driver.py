@@ -15,7 +15,6 @@ from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure, EngineRefusal, StoreError
 from service.engines.base import GenerationRequest, Message
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.workshop.synthesis.command import Options, run_all
 from service.workshop.synthesis.contract import (
     Ask,
@@ -38,6 +37,7 @@ from service.workshop.synthesis.journal import JournalEntry, open_journal
 from service.workshop.synthesis.prompts import Prompts
 from service.workshop.synthesis.report import Prices, Report
 from service.workshop.synthesis.teacher import Teacher
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import Clock
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
 

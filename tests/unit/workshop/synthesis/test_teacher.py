@@ -12,7 +12,6 @@ from service.core.errors import (
     Overloaded,
 )
 from service.engines.base import Message, TokenUsage
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.workshop.synthesis.contract import Ask, Dropped, Reply
 from service.workshop.synthesis.teacher import (
     FAILURES,
@@ -23,6 +22,7 @@ from service.workshop.synthesis.teacher import (
     TeacherOut,
     wait_after,
 )
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import Clock, limited
 
 pytestmark = pytest.mark.anyio

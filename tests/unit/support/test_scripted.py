@@ -9,7 +9,7 @@ import pytest
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure, RevelatorError
 from service.engines.base import GenerationRequest, Message, complete
-from service.engines.scripted import ScriptedGenerator, ScriptError, ScriptStep
+from tests.support.scripted import ScriptedGenerator, ScriptError, ScriptStep
 
 pytestmark = pytest.mark.anyio
 
