@@ -27,7 +27,7 @@ QuestionFile = Annotated[
         exists=True,
         dir_okay=False,
         readable=True,
-        help="JSONL file with `question`, and `answer` or `answers`, in each row.",
+        help="File with questions and gold answers.",
     ),
 ]
 Concurrency = Annotated[
@@ -71,6 +71,13 @@ def evaluate(
             "Default: `default` if it exists, else `sample`."
         ),
     ] = None,
+    format: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Format of the files: NAME for all datasets, or DATASET=NAME. May be repeated. "
+            "Default: found from the content."
+        ),
+    ] = None,
     retriever: RetrieverOption = "hybrid",
     top_k: TopK = None,
     max_steps: MaxSteps = None,
@@ -88,13 +95,13 @@ def evaluate(
         ),
     ] = False,
     yes_no: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--yes-no",
-            help="Count F1 as 0 if only one of answer and gold answer is yes, no or noanswer, as "
-            "the scripts of HotpotQA and 2WikiMultihopQA do.",
+            help="Count F1 as 0 if only one of answer and gold answer is yes, no or noanswer. "
+            "Default: as the script of the dataset does.",
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
     retry_failed: Annotated[
         bool,
         typer.Option(
@@ -108,7 +115,6 @@ def evaluate(
 ) -> None:
     """Answer the questions of datasets by several methods, score the answers and compare them."""
     from service.evaluation.command import Options, evaluate_datasets  # noqa: PLC0415
-    from service.evaluation.metrics import Scoring  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
@@ -118,12 +124,13 @@ def evaluate(
         datasets,
         methods or ("auto",),
         collection or (),
+        format or (),
         engine,
         fields,
         limit,
         concurrency,
         gold_routes,
-        Scoring(yes_no=yes_no),
+        yes_no,
         retry_failed,
         out,
     )

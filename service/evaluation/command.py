@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,19 +43,20 @@ STOPPED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. `fields` are those of every request;
-    `out` is the folder for the rows, None to keep none; `limit` is the number of questions of each
-    dataset, from the first."""
+    """What the command line says. `fields` are those of every request. `limit` is the number of
+    questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
+    each dataset's own script. `out` is the folder for the rows, None to keep none."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
     collections: Sequence[str] = ()
+    formats: Sequence[str] = ()
     engine: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
     concurrency: int = 4
     gold_routes: bool = False
-    scoring: Scoring = field(default_factory=Scoring)
+    yes_no: bool | None = None
     retry_failed: bool = False
     out: Path | None = None
 
@@ -89,7 +90,7 @@ async def read_or_tell(options: Options, screen: Console) -> list[Dataset] | Non
     """The datasets, or None after the problems were printed."""
     try:
         return await anyio.to_thread.run_sync(
-            read_datasets, options.datasets, options.collections, options.limit
+            read_datasets, options.datasets, options.collections, options.formats, options.limit
         )
     except DatasetError as error:
         tell(error, screen)
@@ -139,10 +140,15 @@ async def plans_of(
                 continue
             plan = Plan(
                 request, options.concurrency, options.gold_routes and method.routes,
-                options.scoring, dataset.name, method.name,
+                scoring_of(dataset, options), dataset.name, method.name,
             )  # fmt: skip
             plans.append(plan)
     return plans, list(skipped.values())
+
+
+def scoring_of(dataset: Dataset, options: Options) -> Scoring:
+    own = dataset.format.yes_no if options.yes_no is None else options.yes_no
+    return Scoring(yes_no=own)
 
 
 def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:
@@ -175,13 +181,16 @@ async def run_of(
         "settings": described(settings),
         "request": dict(options.fields),
         "gold_routes": options.gold_routes,
-        "scoring": {"cut": options.scoring.cut, "yes_no": options.scoring.yes_no},
         "evaluators": VERSIONS,
     }
     return Run(
         common,
         {
-            data.name: {**data.as_json(), "collection": collections[searched[data.name]]}
+            data.name: {
+                **data.as_json(),
+                "scoring": asdict(scoring_of(data, options)),
+                "collection": collections[searched[data.name]],
+            }
             for data in datasets
             if data.name in searched
         },

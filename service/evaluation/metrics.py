@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from service.core.domain import Citation, RouteName
 from service.evaluation.datasets import GoldQuestion
+from service.retrieval.ingest.documents import content_id
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACED = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
@@ -44,8 +45,10 @@ class Found:
 
     @property
     def ids(self) -> set[str]:
-        """Its own id, and that of the document that it is a piece (`id#2`) of."""
-        return {self.passage_id, self.passage_id.rpartition("#")[0] or self.passage_id}
+        """Its own id, that of the document that it is a piece (`id#2`) of, and the one that title
+        and text would give it, wherever it was ingested from."""
+        document = self.passage_id.rpartition("#")[0] or self.passage_id
+        return {self.passage_id, document, content_id(self.title, self.text)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +239,8 @@ def gold_passages(passage: Found, question: GoldQuestion) -> set[str]:
 
 
 def _supporting_hit(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
-    """A citation is of a supporting passage, or of a piece of one."""
-    if not question.gold_passages:
+    """A citation is of a supporting passage, or of a piece of one. An abstention cites nothing."""
+    if not question.gold_passages or not question.answers:
         return None
     texts = {passage.passage_id: passage for passage in outcome.found}
     cited = [texts.get(c.passage_id, Found(c.passage_id, c.title)) for c in outcome.citations]

@@ -6,8 +6,8 @@
 |---|---|
 | `version` | of this layout |
 | `digest` | SHA-256 of `common` |
-| `common` | what all rows have in common: version of the service, settings, engine, request, scoring and evaluators |
-| `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `collection` (its description) |
+| `common` | what all rows have in common: version of the service, settings, engine, request and evaluators |
+| `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description) |
 | `methods` | by name: `route` and `loop` |
 
 `rows.jsonl` is described in `rows.py`.

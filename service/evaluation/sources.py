@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from service.core.errors import InvalidRequest
-from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
+from service.evaluation.datasets import FORMATS, DatasetError, Format, GoldQuestion, load_file
 
 # Names of files that say nothing of the dataset; its folder does.
 _PLAIN = frozenset({"questions", "dev", "test", "train", "validation", "data", "qa"})
@@ -23,12 +23,18 @@ class Dataset:
     name: str
     file: Path
     sha256: str
+    format: Format
     questions: tuple[GoldQuestion, ...]
     total: int
     collection: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {"file": str(self.file), "sha256": self.sha256, "questions": self.total}
+        return {
+            "file": str(self.file),
+            "sha256": self.sha256,
+            "format": self.format.name,
+            "questions": self.total,
+        }
 
 
 def named_file(given: str) -> tuple[str, Path]:
@@ -38,41 +44,41 @@ def named_file(given: str) -> tuple[str, Path]:
     name, equals, file = given.partition("=")
     if equals and not path.exists():
         return name, Path(file)
-    stem = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-    return (path.resolve().parent.name if stem.lower() in _PLAIN else stem), path
+    return (path.resolve().parent.name if path.stem.lower() in _PLAIN else path.stem), path
 
 
-def collections_of(given: Sequence[str], names: Sequence[str]) -> Mapping[str, str | None]:
-    """Return the collection of each dataset: `NAME` is for all that no `DATASET=NAME` is for.
-
-    Raises InvalidRequest if two are for all, or one is for an unknown dataset.
-    """
+def by_dataset(option: str, given: Sequence[str], names: Sequence[str]) -> Mapping[str, str | None]:
+    """Return the value of an option for each dataset: `VALUE` is for all that no `DATASET=VALUE` is
+    for. Raises InvalidRequest if two are for all, or one is for an unknown dataset."""
     chosen: dict[str, str | None] = {}
     rest: str | None = None
-    for value in given:
-        dataset, equals, collection = value.rpartition("=")
+    for text in given:
+        dataset, equals, value = text.rpartition("=")
         if equals and dataset not in names:
             raise InvalidRequest(
-                f"--collection {value}: there is no dataset {dataset!r}; the datasets are "
+                f"{option} {text}: there is no dataset {dataset!r}; the datasets are "
                 f"{', '.join(names)}"
             )
         if equals:
-            chosen[dataset] = collection
+            chosen[dataset] = value
         elif rest is not None:
             raise InvalidRequest(
-                f"--collection {value}: {rest!r} is already for all datasets; say which dataset it "
-                "is for by DATASET=NAME"
+                f"{option} {text}: {rest!r} is already for all datasets; say which dataset it is "
+                "for by DATASET=VALUE"
             )
         else:
-            rest = value
+            rest = text
     return {name: chosen.get(name, rest) for name in names}
 
 
 def read_datasets(
-    given: Sequence[str], collections: Sequence[str] = (), limit: int | None = None
+    given: Sequence[str],
+    collections: Sequence[str] = (),
+    formats: Sequence[str] = (),
+    limit: int | None = None,
 ) -> list[Dataset]:
     """Read every dataset. Blocking. Raises DatasetError with the problems of all of them, and
-    InvalidRequest if two have the same name or a collection is for none."""
+    InvalidRequest if two have the same name, or an option names an unknown dataset or format."""
     files: dict[str, Path] = {}
     for name, path in map(named_file, given):
         if name in files:
@@ -80,12 +86,16 @@ def read_datasets(
                 f"two datasets are called {name!r}: {files[name]} and {path}; name one by NAME=FILE"
             )
         files[name] = path
-    searched = collections_of(collections, list(files))
+    searched = by_dataset("--collection", collections, list(files))
+    read_as = by_dataset("--format", formats, list(files))
+    for wanted in read_as.values():
+        if wanted is not None and wanted not in FORMATS:
+            raise InvalidRequest(f"--format {wanted!r} is unknown; known: {', '.join(FORMATS)}")
     datasets: list[Dataset] = []
     problems: list[str] = []
     for name, path in files.items():
         try:
-            datasets.append(_read(name, path, searched[name], limit))
+            datasets.append(_read(name, path, read_as[name], searched[name], limit))
         except DatasetError as error:
             problems += error.problems
     if problems:
@@ -93,10 +103,12 @@ def read_datasets(
     return datasets
 
 
-def _read(name: str, path: Path, collection: str | None, limit: int | None) -> Dataset:
-    questions = load_dataset(path)
-    asked = questions[:limit]
+def _read(
+    name: str, path: Path, format: str | None, collection: str | None, limit: int | None
+) -> Dataset:
+    loaded = load_file(path, format)
+    asked = tuple(loaded.questions[:limit])
     if not asked:
         raise DatasetError([f"{path}: --limit {limit} leaves no questions"])
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Dataset(name, path, digest, tuple(asked), len(questions), collection)
+    return Dataset(name, path, digest, loaded.format, asked, len(loaded.questions), collection)

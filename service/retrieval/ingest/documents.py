@@ -71,11 +71,16 @@ def parse_document(value: object) -> Document:
     return Document(_document_id(value.get("id"), title, text), title, text, metadata)
 
 
+def content_id(title: str, text: str) -> str:
+    """Return the id of a document that came without one."""
+    return hashlib.sha256(orjson.dumps([title, text])).hexdigest()[:32]
+
+
 def _document_id(given: object, title: str, text: str) -> str:
     _check_text("title", title)
     _check_text("text", text)
     if given is None:
-        return hashlib.sha256(orjson.dumps([title, text])).hexdigest()[:32]
+        return content_id(title, text)
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(given)
     if not isinstance(given, str):

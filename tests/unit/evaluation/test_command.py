@@ -24,7 +24,7 @@ from service.core.settings import EngineSettings, Settings
 from service.engines.base import GenerationRequest
 from service.evaluation import command
 from service.evaluation.command import MOST_OUT, Options, evaluate_datasets
-from service.evaluation.metrics import VERSIONS, Scoring
+from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
 from service.runtime import open_runtime
 from tests.support.asking import ScriptedRetriever, passage
@@ -163,7 +163,7 @@ async def test_methods_datasets_and_questions_may_be_added(tmp_path: Path, opene
     ("change", "said"),
     [
         ({"fields": {"top_k": 2}}, "request.top_k was null and is 2"),
-        ({"scoring": Scoring(yes_no=True)}, "scoring.yes_no was false and is true"),
+        ({"yes_no": True}, "dataset d.scoring.yes_no was false and is true"),
         (
             {"settings": Settings(engines={"default": EngineSettings(timeout_s=1)})},
             "settings.engines.default.timeout_s was 30.0 and is 1.0",
@@ -254,6 +254,7 @@ async def test_every_bad_line_of_every_dataset_is_named(tmp_path: Path, opened: 
         ({"engine": "big"}, "--engine 'big' is not in the settings; the engines are default"),
         ({"collections": ["e=x"]}, "there is no dataset 'e'"),
         ({"collections": ["x", "y"]}, "'x' is already for all datasets"),
+        ({"formats": ["d=xml"]}, "--format 'xml' is unknown; known: squad, triviaqa, "),
         ({"gold_routes": True}, "no question of the datasets has a gold `route`"),
     ],
 )

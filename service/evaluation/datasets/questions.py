@@ -1,25 +1,23 @@
-"""Read questions with gold answers from JSONL, in the formats of public data sets.
+"""A question with gold answers, and the form in which all published formats are brought.
 
-Each line is an object with `question`, and `answer` or `answers` (text, number, yes/no as a
+A row is an object with `question`, and `answer` or `answers` (text, number, yes/no as a
 boolean, or a list of alternatives) with `answer_aliases`. A compound gold answer is `parts` (each a
 text or a list of aliases), or an `answer` whose parts are joined by ` && `. With `choices`, an
-answer that is one of their letters stands for the text. Optional fields are `id`, `route` and
-`supporting_passage_ids`. Other fields are ignored.
+answer that is one of their letters stands for the text. Optional fields are `id`, `route`,
+`supporting_passage_ids`, `supporting_titles`, and `answerable` (false: there is no answer). Other
+fields are ignored.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, get_args
 
 from service.answer.request import LONGEST_QUESTION
 from service.core.domain import RouteName
 
 JOINT: Final = " && "
-_MOST_PROBLEMS: Final = 20
 _ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(RouteName)}
 
 
@@ -48,63 +46,19 @@ class GoldQuestion:
         return tuple(alias for part in self.parts for alias in part) or self.answers
 
 
-class DatasetError(ValueError):
-    """A file that cannot be evaluated. `problems` has one line each, with file, line number and
-    reason."""
+def read_question(
+    row: Mapping[str, Any], default_id: str, *, may_abstain: bool = False
+) -> GoldQuestion:
+    """Read one object. Raises ValueError, which names the invalid field and the reason.
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
-
-
-def load_dataset(path: Path) -> list[GoldQuestion]:
-    """Read all questions. Raises DatasetError with every invalid line (the first 20)."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise DatasetError([f"{path} cannot be read: {error.strerror}"]) from None
-    questions: dict[str, GoldQuestion] = {}
-    problems: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            question = read_question(_object(line), str(number))
-            if question.id in questions:
-                raise ValueError(f"the id {question.id!r} occurs on an earlier line")
-            questions[question.id] = question
-        except ValueError as error:
-            problems.append(f"{path}:{number}: {error}")
-    if not questions and not problems:
-        problems.append(f"{path} contains no questions")
-    if problems:
-        more = len(problems) - _MOST_PROBLEMS
-        extra = [f"{path}: {more} more invalid lines"] if more > 0 else []
-        raise DatasetError(problems[:_MOST_PROBLEMS] + extra)
-    return list(questions.values())
-
-
-def _object(line: bytes) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
-    except RecursionError:
-        raise ValueError("is nested too deep") from None
-    if not isinstance(row, dict):
-        raise ValueError("is not a JSON object")
-    return row
-
-
-def read_question(row: Mapping[str, Any], default_id: str) -> GoldQuestion:
-    """Read one object. Raises ValueError, which names the invalid field and the reason."""
-    answers = _answers(row)
-    parts = _parts(row, answers)
+    With `may_abstain`, a question that is not `answerable` has no answers.
+    """
+    answerable = not (may_abstain and row.get("answerable") is False)
+    answers = _answers(row) if answerable else ()
+    parts = _parts(row, answers) if answerable else ()
     if parts:
         answers = (JOINT.join(part[0] for part in parts), *answers)
-    if not answers:
+    if answerable and not answers:
         raise ValueError("has no answer: add `answer`, `answers` or `parts`")
     return GoldQuestion(
         id=_id(row, default_id),
@@ -113,6 +67,7 @@ def read_question(row: Mapping[str, Any], default_id: str) -> GoldQuestion:
         parts=parts,
         route=_route(row),
         supporting=frozenset(_texts(row, "supporting_passage_ids")),
+        supporting_titles=frozenset(map(str.casefold, _texts(row, "supporting_titles"))),
     )
 
 

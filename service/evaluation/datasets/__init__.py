@@ -1,0 +1,24 @@
+"""Files of questions with gold answers, in the published formats."""
+
+from __future__ import annotations
+
+from service.evaluation.datasets.formats import FORMATS, Format
+from service.evaluation.datasets.loading import (
+    DatasetError,
+    LoadedFile,
+    load_dataset,
+    load_file,
+)
+from service.evaluation.datasets.questions import JOINT, GoldQuestion, read_question
+
+__all__ = [
+    "FORMATS",
+    "JOINT",
+    "DatasetError",
+    "Format",
+    "GoldQuestion",
+    "LoadedFile",
+    "load_dataset",
+    "load_file",
+    "read_question",
+]

@@ -1,0 +1,301 @@
+"""The published formats: how to tell each, and how to bring its elements into one form.
+
+A format reads an element of its file into rows of `questions.read_question`. `route` is the gold
+route that HANRAG's protocol gives the questions of the dataset (METHODS.md §1.6); `yes_no` is the
+rule of its own script for F1. Gold passages come from the dataset's own fields: by id where it has
+passages of its own (the id that `ingest` derives from title and text), by title where it names
+articles.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from service.core.domain import RouteName
+from service.retrieval.ingest.documents import content_id
+
+Row = Mapping[str, Any]
+Aliases = Mapping[str, Sequence[str]]
+Placed = tuple[str, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`fits` tells it by the first element. `rows` yields (place within the element, row); the
+    place is empty if an element is one question. `aliases` are those of 2Wiki's answer ids."""
+
+    name: str
+    fits: Callable[[Row], bool]
+    rows: Callable[[Row, Aliases], Iterator[Placed]]
+    route: RouteName | None = None
+    yes_no: bool = False
+
+
+def _one(read: Callable[[Row], Row]) -> Callable[[Row, Aliases], Iterator[Placed]]:
+    def rows(row: Row, aliases: Aliases) -> Iterator[Placed]:
+        yield "", read(row)
+
+    return rows
+
+
+_KINDS: Final[Mapping[type, str]] = {str: "a string", list: "a list", dict: "an object"}
+
+
+def _field(row: Row, name: str, kind: type) -> Any:
+    value = row.get(name)
+    if not isinstance(value, kind):
+        raise ValueError(f"`{name}` is missing or not {_KINDS[kind]}")
+    return value
+
+
+def _objects(row: Row, name: str) -> list[Row]:
+    values = _field(row, name, list)
+    if not all(isinstance(value, dict) for value in values):
+        raise ValueError(f"`{name}` contains something that is not an object")
+    return list(values)
+
+
+def _passage_id(title: str, text: str) -> str:
+    try:
+        return content_id(title, text)
+    except TypeError:
+        raise ValueError("a paragraph contains a lone surrogate") from None
+
+
+def _squad(article: Row, aliases: Aliases) -> Iterator[Placed]:
+    """SQuAD 1.1 and 2.0, whose titles have underscores for spaces."""
+    title = str(article.get("title") or "").replace("_", " ")
+    for i, paragraph in enumerate(_objects(article, "paragraphs")):
+        support = _passage_id(title, _field(paragraph, "context", str))
+        for j, asked in enumerate(_objects(paragraph, "qas")):
+            yield (
+                f"paragraphs[{i}].qas[{j}]",
+                {
+                    "id": asked.get("id"),
+                    "question": asked.get("question"),
+                    "answers": [own.get("text") for own in _objects(asked, "answers")],
+                    "answerable": not asked.get("is_impossible"),
+                    "supporting_passage_ids": [support],
+                },
+            )
+
+
+def _triviaqa(row: Row) -> Row:
+    answer = _field(row, "Answer", dict)
+    golds = [answer.get("Value"), *answer.get("Aliases", []), *answer.get("HumanAnswers", [])]
+    return {
+        "id": row.get("QuestionId"),
+        "question": row.get("Question"),
+        "answers": [gold for gold in golds if gold],
+    }
+
+
+def _popqa(row: Row) -> Row:
+    golds = row.get("possible_answers")
+    try:
+        answers = json.loads(golds) if isinstance(golds, str) else golds
+    except ValueError:
+        raise ValueError("`possible_answers` is not a JSON list") from None
+    title = row.get("s_wiki_title")
+    return {
+        "id": row.get("id"),
+        "question": row.get("question"),
+        "answers": answers,
+        "supporting_titles": [title] if title else [],
+    }
+
+
+_DESCRIPTION: Final = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')
+
+
+def _webquestions(row: Row) -> Row:
+    """The targets are written in Lisp: `(list (description "Oslo") (description Bergen))`."""
+    found = _DESCRIPTION.findall(_field(row, "targetValue", str))
+    answers = [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in found]
+    return {"question": row.get("utterance"), "answers": answers}
+
+
+def _facts(facts: Any) -> list[str]:
+    """The titles of supporting facts: pairs (title, sentence), or columns."""
+    if isinstance(facts, dict):
+        return list(dict.fromkeys(facts.get("title", [])))
+    if not isinstance(facts, list) or not all(isinstance(fact, list) and fact for fact in facts):
+        raise ValueError("`supporting_facts` is not a list of [title, sentence]")
+    return list(dict.fromkeys(fact[0] for fact in facts))
+
+
+def _hotpotqa(row: Row) -> Row:
+    return {
+        "id": row.get("_id", row.get("id")),
+        "question": row.get("question"),
+        "answer": row.get("answer"),
+        "supporting_titles": _facts(row.get("supporting_facts", [])),
+    }
+
+
+def _wiki2(row: Row, aliases: Aliases) -> Iterator[Placed]:
+    known = aliases.get(str(row.get("answer_id")), ())
+    yield "", {**_hotpotqa(row), "answer_aliases": list(known)}
+
+
+def _gold_ids(paragraphs: Iterable[Row], text: str) -> list[str]:
+    return [
+        _passage_id(str(own.get("title") or ""), str(own.get(text) or ""))
+        for own in paragraphs
+        if own.get("is_supporting", True)
+    ]
+
+
+def _musique(row: Row) -> Row:
+    """MuSiQue-Full has each question twice, once with paragraphs that do not answer it."""
+    answerable = row.get("answerable", True)
+    return {
+        "id": row.get("id") if answerable else f"{row.get('id')}-unanswerable",
+        "question": row.get("question"),
+        "answer": row.get("answer"),
+        "answer_aliases": row.get("answer_aliases"),
+        "answerable": answerable,
+        "supporting_passage_ids": _gold_ids(_objects(row, "paragraphs"), "paragraph_text"),
+    }
+
+
+def _hipporag(row: Row) -> Row:
+    """HippoRAG's questions over a corpus of its own, each with its paragraphs."""
+    name = next((n for n in ("answer", "gold_ans", "reference") if n in row), None)
+    answers = _popqa(row)["answers"] if name is None else row[name]
+    paragraphs = _objects(row, "contexts" if "contexts" in row else "paragraphs")
+    return {
+        "id": row.get("id", row.get("_id")),
+        "question": row.get("question"),
+        "answers": answers,
+        "answer_aliases": row.get("answer_aliases"),
+        "supporting_passage_ids": _gold_ids(paragraphs, "text"),
+    }
+
+
+def _iirc(article: Row, aliases: Aliases) -> Iterator[Placed]:
+    """Spans are alternatives, and questions without an answer are left out, as DRAGIN does
+    (METHODS.md §3.6). Their evidence is in the article itself (`main`) or in those it links to."""
+    for i, asked in enumerate(_objects(article, "questions")):
+        answer = _field(asked, "answer", dict)
+        if answer.get("type") == "none":
+            continue
+        spans = _objects(answer, "answer_spans") if answer.get("type") == "span" else []
+        places = [own.get("passage") for own in asked.get("context", []) if isinstance(own, dict)]
+        yield (
+            f"questions[{i}]",
+            {
+                "id": asked.get("qid"),
+                "question": asked.get("question"),
+                "answers": [own.get("text") for own in spans] or answer.get("answer_value"),
+                "supporting_titles": [
+                    article.get("title") if place == "main" else place for place in places if place
+                ],
+            },
+        )
+
+
+def _strategyqa(row: Row) -> Row:
+    """The paragraphs are those of the first person who looked for evidence, as DRAGIN takes
+    them."""
+    evidence = row.get("evidence")
+    first = evidence[0] if isinstance(evidence, list) and evidence else []
+    return {
+        **{name: row.get(name) for name in ("question", "answer")},
+        "id": row.get("qid", row.get("id")),
+        "supporting_passage_ids": [
+            own for own in _strings(first) if own not in {"operation", "no_evidence"}
+        ],
+    }
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for own in value:
+            yield from _strings(own)
+
+
+def _flashrag(row: Row) -> Row:
+    about = row.get("metadata")
+    facts = about.get("supporting_facts") if isinstance(about, dict) else None
+    return {
+        "id": row.get("id"),
+        "question": row.get("question"),
+        "answers": row.get("golden_answers"),
+        "supporting_titles": _facts(facts) if facts else [],
+    }
+
+
+def _plain(row: Row) -> Row:
+    """Rows that are in this form already, with the gold route that their other fields tell."""
+    hops = row.get("hops")
+    kind = row.get("kind")
+    route = row.get("route", kind if kind in get_args(RouteName) else None)
+    if route is None and ("parts" in row or "sub_questions" in row):
+        route = "compound"
+    elif route is None and isinstance(row.get("choices"), dict):
+        route = "direct"
+    elif route is None and isinstance(hops, list) and len(hops) > 1:
+        route = "complex"
+    return {**row, "route": route}
+
+
+def _has(*names: str) -> Callable[[Row], bool]:
+    return lambda row: all(name in row for name in names)
+
+
+def _is_hipporag(row: Row) -> bool:
+    paragraphs = row.get("contexts", row.get("paragraphs"))
+    return isinstance(paragraphs, list) and any(
+        isinstance(p, dict) and "text" in p for p in paragraphs
+    )
+
+
+def _is_musique(row: Row) -> bool:
+    own = row.get("paragraphs")
+    return isinstance(own, list) and any(isinstance(p, dict) and "paragraph_text" in p for p in own)
+
+
+def _is_squad(row: Row) -> bool:
+    own = row.get("paragraphs")
+    return isinstance(own, list) and any(isinstance(p, dict) and "qas" in p for p in own)
+
+
+def _is_nq_open(row: Row) -> bool:
+    return row.keys() == {"question", "answer"} and isinstance(row["answer"], list)
+
+
+def _is_strategyqa(row: Row) -> bool:
+    return isinstance(row.get("answer"), bool) and ("qid" in row or "facts" in row)
+
+
+# The first that fits is taken; what fits none is `jsonl`.
+FORMATS: Final[Mapping[str, Format]] = {
+    own.name: own
+    for own in (
+        Format("squad", _is_squad, _squad, "single"),
+        Format("triviaqa", _has("Question", "Answer"), _one(_triviaqa), "single"),
+        Format("webquestions", _has("utterance", "targetValue"), _one(_webquestions), "single"),
+        Format("flashrag", _has("golden_answers"), _one(_flashrag)),
+        Format("2wiki", _has("supporting_facts", "evidences"), _wiki2, "complex", yes_no=True),
+        Format("hotpotqa", _has("supporting_facts"), _one(_hotpotqa), "complex", yes_no=True),
+        Format("musique", _is_musique, _one(_musique), "complex"),
+        Format("hipporag", _is_hipporag, _one(_hipporag)),
+        Format("popqa", _has("possible_answers"), _one(_popqa), "single"),
+        Format("iirc", _has("questions", "links"), _iirc, "complex", yes_no=True),
+        Format("strategyqa", _is_strategyqa, _one(_strategyqa), "complex", yes_no=True),
+        Format("nq_open", _is_nq_open, _one(dict), "single"),
+        Format("jsonl", _has(), _one(_plain)),
+    )
+}
+
+
+def detect(first: Row) -> Format:
+    """Return the format of a file with this first element."""
+    return next(own for own in FORMATS.values() if own.fits(first))

@@ -1,0 +1,130 @@
+"""Read the questions of a file, in any of the published formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from service.evaluation.datasets.files import Element, elements_of
+from service.evaluation.datasets.formats import FORMATS, Aliases, Format, detect
+from service.evaluation.datasets.questions import GoldQuestion, read_question
+
+ALIASES: Final = "id_aliases.json"  # 2Wiki's aliases of answers, in the folder of its questions
+_MOST_PROBLEMS: Final = 20
+
+
+class DatasetError(ValueError):
+    """A file that cannot be evaluated. `problems` has one line each, with file, line number and
+    reason."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """The questions of a file, and the format they were read in."""
+
+    questions: list[GoldQuestion]
+    format: Format
+
+
+def load_dataset(path: Path, format: str | None = None) -> list[GoldQuestion]:
+    """Read all questions. Raises as `load_file`."""
+    return load_file(path, format).questions
+
+
+def load_file(path: Path, format: str | None = None) -> LoadedFile:
+    """Read all questions; without `format`, it is found from the content. Raises DatasetError with
+    every invalid line (the first 20)."""
+    elements = list(elements_of(_content(path)))
+    first = next((e.found for e in elements if not isinstance(e.found, str)), {})
+    known = FORMATS[format] if format else detect(first)
+    reading = _Reading(path, known, _aliases(path.parent) if known.name == "2wiki" else {})
+    for element in elements:
+        reading.add(element)
+    return LoadedFile(reading.finish(), known)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DatasetError([f"{path} cannot be read: {error.strerror}"]) from None
+
+
+def _aliases(folder: Path) -> Aliases:
+    """The aliases and demonyms by answer id, as 2Wiki's script counts them; none if its file is not
+    there."""
+    path = folder / ALIASES
+    if not path.is_file():
+        return {}
+    known: dict[str, Sequence[str]] = {}
+    for number, line in enumerate(_content(path).splitlines(), 1):
+        try:
+            row = json.loads(line)
+            known[row["Q_id"]] = [*row["aliases"], *row["demonyms"]]
+        except (ValueError, KeyError, TypeError):
+            raise DatasetError(
+                [f"{path}:{number}: is not an object with Q_id, aliases and demonyms"]
+            ) from None
+    return known
+
+
+class _Reading:
+    """The questions so far, and what is wrong."""
+
+    def __init__(self, path: Path, format: Format, aliases: Aliases) -> None:
+        self._path = path
+        self._format = format
+        self._aliases = aliases
+        self._questions: dict[str, GoldQuestion] = {}
+        self._lines: dict[str, int] = {}
+        self._problems: list[str] = []
+
+    def add(self, element: Element) -> None:
+        place = ""
+        if isinstance(element.found, str):
+            self._problem(element, place, element.found)
+            return
+        try:
+            for count, (place, row) in enumerate(self._format.rows(element.found, self._aliases)):
+                own = f"{element.number}.{count + 1}" if place else str(element.number)
+                try:
+                    self._keep(element, self._read(row, own))
+                except ValueError as error:
+                    self._problem(element, place, str(error))
+        except ValueError as error:
+            self._problem(element, "", str(error))
+
+    def _read(self, row: object, default_id: str) -> GoldQuestion:
+        if not isinstance(row, dict):
+            raise ValueError("is not a JSON object")
+        with_route = {"route": self._format.route, **row}
+        return read_question(with_route, default_id, may_abstain=True)
+
+    def _keep(self, element: Element, question: GoldQuestion) -> None:
+        if question.id in self._questions:
+            line = self._lines[question.id]
+            where = f"on line {line}" if line != element.line else "on the same line"
+            raise ValueError(f"the id {question.id!r} occurs earlier, {where}")
+        self._questions[question.id] = question
+        self._lines[question.id] = element.line
+
+    def _problem(self, element: Element, place: str, what: str) -> None:
+        counted = f"element {element.number}: " if element.number != element.line else ""
+        placed = f"{place}: " if place else ""
+        self._problems.append(f"{self._path}:{element.line}: {counted}{placed}{what}")
+
+    def finish(self) -> list[GoldQuestion]:
+        if not self._questions and not self._problems:
+            self._problems.append(f"{self._path} contains no questions")
+        if self._problems:
+            more = len(self._problems) - _MOST_PROBLEMS
+            extra = [f"{self._path}: {more} more invalid lines"] if more > 0 else []
+            raise DatasetError(self._problems[:_MOST_PROBLEMS] + extra)
+        return list(self._questions.values())

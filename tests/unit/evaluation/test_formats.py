@@ -1,0 +1,390 @@
+"""The published formats of datasets: each is told by its content and read by its own fields. The
+samples are our own, in the form of the published files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset, load_file
+from service.evaluation.metrics import Found, Outcome, score
+from service.retrieval.ingest.documents import content_id
+
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "Oslo_Harbour",
+            "paragraphs": [
+                {
+                    "context": "Oslo has a harbour. It opened in 1907.",
+                    "qas": [
+                        {
+                            "id": "s1",
+                            "question": "When did the harbour open?",
+                            "answers": [
+                                {"text": "1907", "answer_start": 33},
+                                {"text": "in 1907", "answer_start": 30},
+                            ],
+                        },
+                        {
+                            "id": "s2",
+                            "question": "Who closed the harbour?",
+                            "answers": [],
+                            "is_impossible": True,
+                        },
+                    ],
+                }
+            ],
+        }
+    ],
+}
+TRIVIAQA = {
+    "Domain": "Web",
+    "Data": [
+        {
+            "Question": "Which city is the capital of Norway?",
+            "QuestionId": "t1",
+            "Answer": {
+                "Value": "Oslo",
+                "Aliases": ["Oslo", "Christiania"],
+                "NormalizedAliases": ["oslo", "christiania"],
+                "Type": "WikipediaEntity",
+            },
+            "EntityPages": [],
+        }
+    ],
+}
+CONTEXT = [["Anna Berg", ["Anna Berg painted.", " She lived in Oslo."]], ["Oslo", ["A city."]]]
+HOTPOTQA = [
+    {
+        "_id": "h1",
+        "question": "Where did the painter Berg live?",
+        "answer": "Oslo",
+        "supporting_facts": [["Anna Berg", 0], ["Anna Berg", 1], ["Oslo", 0]],
+        "context": CONTEXT,
+        "type": "bridge",
+        "level": "hard",
+    }
+]
+WIKI2 = [
+    {
+        **HOTPOTQA[0],
+        "_id": "w1",
+        "evidences": [["Anna Berg", "residence", "Oslo"]],
+        "answer_id": "Q585",
+    }
+]
+MUSIQUE = [
+    {
+        "id": "2hop__1_2",
+        "question": "Where did the painter of Dawn live?",
+        "paragraphs": [
+            {
+                "idx": 0,
+                "title": "Dawn",
+                "paragraph_text": "Berg painted it.",
+                "is_supporting": True,
+            },
+            {"idx": 1, "title": "Dusk", "paragraph_text": "Unrelated.", "is_supporting": False},
+        ],
+        "question_decomposition": [],
+        "answer": "Oslo",
+        "answer_aliases": ["Christiania"],
+        "answerable": True,
+    },
+    {
+        "id": "2hop__1_2",
+        "question": "Where did the painter of Dawn live?",
+        "paragraphs": [
+            {"idx": 0, "title": "Dusk", "paragraph_text": "Unrelated.", "is_supporting": False}
+        ],
+        "answer": "Oslo",
+        "answer_aliases": [],
+        "answerable": False,
+    },
+]
+IIRC = [
+    {
+        "pid": "p1",
+        "title": "Anna Berg",
+        "text": "She studied at an academy.",
+        "links": [{"target": "Academy of Oslo", "indices": [15, 25]}],
+        "questions": [
+            {
+                "qid": "i1",
+                "question": "Which of her schools were in Oslo?",
+                "answer": {
+                    "type": "span",
+                    "answer_spans": [{"text": " Academy of Oslo"}, {"text": "the academy"}],
+                },
+                "context": [
+                    {"text": "studied", "passage": "main"},
+                    {"text": "in Oslo", "passage": "academy of oslo"},
+                ],
+            },
+            {
+                "qid": "i2",
+                "question": "How old was it?",
+                "answer": {"type": "value", "answer_value": "34", "answer_unit": "years"},
+                "context": [],
+            },
+            {
+                "qid": "i3",
+                "question": "Did it last longer than her life?",
+                "answer": {"type": "binary", "answer_value": "yes"},
+                "context": [],
+            },
+            {"qid": "i4", "question": "Who?", "answer": {"type": "none"}, "context": []},
+        ],
+    }
+]
+STRATEGYQA = [
+    {
+        "qid": "y1",
+        "term": "Oslo",
+        "question": "Could a ship reach Oslo?",
+        "answer": True,
+        "facts": ["Oslo has a harbour."],
+        "decomposition": ["Where is Oslo?", "Does #1 have a harbour?"],
+        "evidence": [
+            [[["Oslo-1"]], [["Oslo-2", "Ship-4"], "operation"]],
+            [[["Harbour-1"]], ["no_evidence"]],
+        ],
+    }
+]
+HIPPORAG = [
+    {
+        "id": "r1",
+        "question": "Who painted Dawn?",
+        "reference": ["Anna Berg", "Berg"],
+        "paragraphs": [{"title": "Dawn", "text": "Berg painted it.", "is_supporting": True}],
+    }
+]
+FLASHRAG = [
+    {
+        "id": "dev_0",
+        "question": "Where did the painter Berg live?",
+        "golden_answers": ["Oslo"],
+        "metadata": {"supporting_facts": {"title": ["Anna Berg", "Oslo"], "sent_id": [0, 0]}},
+    }
+]
+POPQA = "\n".join(
+    "\t".join(fields)
+    for fields in (
+        ("id", "subj", "prop", "obj", "s_wiki_title", "question", "possible_answers"),
+        ("7", "Anna Berg", "occupation", "painter", "Anna Berg", "What is Anna Berg's occupation?",
+         '"[""painter"", ""artist""]"'),
+    )
+)  # fmt: skip
+WEBQUESTIONS = [
+    {
+        "url": "http://example.org/view/en/anna_berg",
+        "targetValue": '(list (description "Dawn \\"I\\"") (description Dusk))',
+        "utterance": "what did anna berg paint?",
+    }
+]
+NQ_OPEN = [{"question": "who painted dawn", "answer": ["Anna Berg", "Berg"]}]
+COMPOUND = [
+    {
+        "entity": "Oslo",
+        "docs": ["…"],
+        "question": "When did it open, and who painted it?",
+        "answer": "1907 && Berg",
+        "parts": ["1907", ["Berg", "Anna Berg"]],
+    }
+]
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value)
+
+
+def as_lines(rows: Sequence[object]) -> str:
+    return "\n".join(map(json.dumps, rows))
+
+
+def titles(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+def passages(*texts: tuple[str, str]) -> frozenset[str]:
+    return frozenset(content_id(title, text) for title, text in texts)
+
+
+DAWN = passages(("Dawn", "Berg painted it."))
+HARBOUR = passages(("Oslo Harbour", "Oslo has a harbour. It opened in 1907."))
+CASES = {
+    "squad": (
+        as_json(SQUAD),
+        [
+            ("s1", ("1907", "in 1907"), "single", HARBOUR),
+            ("s2", (), "single", HARBOUR),
+        ],
+    ),
+    "triviaqa": (as_json(TRIVIAQA), [("t1", ("Oslo", "Christiania"), "single", titles())]),
+    "hotpotqa": (as_json(HOTPOTQA), [("h1", ("Oslo",), "complex", titles("anna berg", "oslo"))]),
+    "2wiki": (as_json(WIKI2), [("w1", ("Oslo",), "complex", titles("anna berg", "oslo"))]),
+    "musique": (
+        as_lines(MUSIQUE),
+        [
+            ("2hop__1_2", ("Oslo", "Christiania"), "complex", DAWN),
+            ("2hop__1_2-unanswerable", (), "complex", titles()),
+        ],
+    ),
+    "iirc": (
+        as_json(IIRC),
+        [
+            ("i1", ("Academy of Oslo", "the academy"), "complex",
+             titles("anna berg", "academy of oslo")),
+            ("i2", ("34",), "complex", titles()),
+            ("i3", ("yes",), "complex", titles()),
+        ],
+    ),
+    "strategyqa": (
+        as_json(STRATEGYQA),
+        [("y1", ("yes",), "complex", titles("Oslo-1", "Oslo-2", "Ship-4"))],
+    ),
+    "hipporag": (as_json(HIPPORAG), [("r1", ("Anna Berg", "Berg"), None, DAWN)]),
+    "flashrag": (as_lines(FLASHRAG), [("dev_0", ("Oslo",), None, titles("anna berg", "oslo"))]),
+    "popqa": (POPQA, [("7", ("painter", "artist"), "single", titles("anna berg"))]),
+    "webquestions": (as_json(WEBQUESTIONS), [("1", ('Dawn "I"', "Dusk"), "single", titles())]),
+    "nq_open": (as_lines(NQ_OPEN), [("1", ("Anna Berg", "Berg"), "single", titles())]),
+    "jsonl": (as_lines(COMPOUND), [("1", ("1907 && Berg",), "compound", titles())]),
+}  # fmt: skip
+
+
+def told(question: GoldQuestion) -> tuple[Any, ...]:
+    gold = question.supporting | question.supporting_titles
+    return question.id, question.answers, question.route, gold
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_format_is_told_by_its_content(name: str, tmp_path: Path) -> None:
+    content, questions = CASES[name]
+    path = tmp_path / "file"
+    path.write_text(content, encoding="utf-8")
+    loaded = load_file(path)
+    assert loaded.format.name == name
+    assert [told(question) for question in loaded.questions] == questions
+    assert loaded.questions == load_file(path, name).questions
+
+
+@pytest.mark.parametrize("name", ["hotpotqa", "2wiki", "iirc", "strategyqa", "webquestions"])
+def test_lines_and_arrays_are_read_alike(name: str, tmp_path: Path) -> None:
+    rows = json.loads(CASES[name][0])
+    shapes = (
+        as_json(rows),
+        as_lines(rows),
+        json.dumps(rows, indent=4),
+        f"\ufeff{as_json(rows)}\r\n",
+    )
+    read = []
+    for shape in shapes:
+        path = tmp_path / "file"
+        path.write_text(shape, encoding="utf-8")
+        read.append(load_dataset(path))
+    assert all(questions == read[0] for questions in read)
+
+
+def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
+    path, aliases = tmp_path / "dev.json", tmp_path / "id_aliases.json"
+    path.write_text(as_json(WIKI2))
+    row = {"Q_id": "Q585", "aliases": ["Christiania"], "demonyms": ["Oslovian"]}
+    aliases.write_text(as_lines([{"Q_id": "Q1", "aliases": ["x"], "demonyms": []}, row]))
+    assert load_dataset(path)[0].answers == ("Oslo", "Christiania", "Oslovian")
+    aliases.write_text('{"Q_id": "Q585"}\n')
+    with pytest.raises(DatasetError, match=r"id_aliases\.json:1: is not an object with Q_id"):
+        load_dataset(path)
+
+
+def test_hotpotqa_with_columns(tmp_path: Path) -> None:
+    """The form that the data set hubs publish."""
+    row = {**HOTPOTQA[0], "id": "h1", "supporting_facts": {"title": ["Oslo"], "sent_id": [0]}}
+    path = tmp_path / "file"
+    path.write_text(as_lines([row]))
+    assert load_dataset(path)[0].supporting_titles == {"oslo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("array", '[\n{"question": "Q?",\n "answer": "x"},\n{"question": ""}]',
+         ":4: element 2: has no answer"),
+        ("cut short", '[{"question": "Q?", "answer": "x"},\n {"question": "Q', ":2: is not JSON: "),
+        ("no comma", '[{"question": "Q?", "answer": "x"}\n {}]', ":2: is not JSON: Expecting ','"),
+        ("element", '[\n7]', ":2: element 1: is not a JSON object"),
+        ("squad", as_json({"data": [{"paragraphs": [{"context": "c", "qas": [
+            {"id": "1", "question": "Q?", "answers": []}]}]}]}),
+         ":1: paragraphs[0].qas[0]: has no answer"),
+        ("squad", as_json({"data": [{"paragraphs": [{"qas": []}]}]}),
+         ":1: `context` is missing or not a string"),
+        ("broken squad", '{\n"data": [}', ":2: is not JSON: "),
+        ("twice", as_lines([{**STRATEGYQA[0]}, {**STRATEGYQA[0]}]),
+         ":2: the id 'y1' occurs earlier, on line 1"),
+        ("twice in one line", as_json([HOTPOTQA[0], HOTPOTQA[0]]),
+         ":1: element 2: the id 'h1' occurs earlier, on the same line"),
+        ("facts", as_json([{**HOTPOTQA[0], "supporting_facts": "Oslo"}]),
+         ":1: `supporting_facts` is not a list of [title, sentence]"),
+        ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\t[broken\n",
+         ":2: `possible_answers` is not a JSON list"),
+        ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\n", ":2: has 2 fields, but the first"),
+        ("webquestions", as_json([{"utterance": "q", "targetValue": "(list)"}]),
+         ":1: has no answer"),
+        ("surrogate", '[{"id": "1", "question": "Q?", "reference": ["x"], "paragraphs": '
+         '[{"title": "", "text": "\\ud83d"}]}]', ":1: a paragraph contains a lone surrogate"),
+        ("deep", "[" * 100_000, ":1: is n"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(
+    name: str, content: str, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path)
+    assert caught.value.problems[0].startswith(f"{path}{problem}"), caught.value.problems
+
+
+def test_mixed_encodings_are_told_by_line_and_byte(tmp_path: Path) -> None:
+    lines = [
+        as_lines([NQ_OPEN[0]]).encode(),
+        '{"question": "é", "answer": ["x"]}'.encode("latin-1"),
+    ]
+    path = tmp_path / "file"
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path)
+    assert caught.value.problems == [f"{path}:2: is not UTF-8 at byte 14"]
+    path.write_bytes(b"[" + b",\n".join(lines) + b"]")
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path)
+    assert caught.value.problems == [f"{path}:2: is not UTF-8 at byte 14"]
+    path.write_text(as_lines(NQ_OPEN), encoding="utf-16")
+    with pytest.raises(DatasetError, match="is not UTF-8 at byte 0"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize("name", ["hotpotqa", "2wiki", "musique", "hipporag", "squad"])
+def test_gold_passages_are_found_wherever_they_were_ingested_from(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(CASES[name][0], encoding="utf-8")
+    question = load_dataset(path)[0]
+    found = (
+        Found("any-1", "Anna Berg", "Anna Berg painted. She lived in Oslo.", kept=True),
+        Found("any-2", "Oslo", "A city."),
+        Found("any-3", "Dawn", "Berg painted it.", kept=True),
+        Found("any-4#2", "Oslo Harbour", "Oslo has a harbour. It opened in 1907.", kept=True),
+        Found("any-5", "Dusk", "Unrelated.", kept=True),
+    )
+    scores = score(Outcome("x", True, "complex", found=found), question)
+    assert scores["supporting_recall"] == 1
+    articles = name in {"hotpotqa", "2wiki"}
+    assert scores["supporting_precision"] == (2 if articles else 1) / 5
+    assert scores["pool_recall"] == (0.5 if articles else 1)
