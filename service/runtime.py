@@ -37,6 +37,7 @@ from service.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from service.retrieval.factory import EmbeddedStores
 
+INSTANCE: Final = secrets.token_hex(3)  # names this process in the ids of its answers
 PROBE: Final = "ready"  # what a check searches for
 # Where a side is on a server, which may be frozen: what each side may take, and all of it. A check
 # must be done within the time that a probe waits for it.
@@ -213,8 +214,8 @@ class Runtime:
 
 
 def new_id() -> str:
-    """Return a new answer id: short, URL-safe and unguessable."""
-    return secrets.token_hex(8)
+    """Return a new answer id: URL-safe and unguessable, after the id of this process."""
+    return f"{INSTANCE}-{secrets.token_hex(8)}"
 
 
 @asynccontextmanager

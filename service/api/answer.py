@@ -6,7 +6,9 @@ content type, size, JSON, fields, availability in this deployment, admission.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -18,7 +20,7 @@ from starlette.responses import Response
 
 from service.answer.events import BaseEvent, Judgement
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
-from service.api.asking import Answering, open_answering
+from service.api.asking import Answering, disconnected, open_answering, record
 from service.api.bodies import JSON, read_json
 from service.api.problems import (
     MalformedRequest,
@@ -26,23 +28,42 @@ from service.api.problems import (
     documented,
     problem_response,
 )
+from service.api.recordings import Origin, Reading, Recordings, idempotency_key
 from service.api.security import access_of, check_collection, require, tenant_of
 from service.core.domain import Answer, Problem
 from service.core.errors import InvalidRequest
 from service.runtime import Runtime
 from service.strategies.pipeline import collect
 
+LAST_EVENT: Final = "last-event-id"
 TAG: Final = frozenset({"event"})
 TAG_AND_STEP: Final = frozenset({"event", "step"})
 LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
-QUERY_REFUSALS: Final = (400, 401, 403, 404, 422, 429, 500, 503)
+REFUSALS: Final = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 503)
+QUERY_REFUSALS: Final = (400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
 BODY: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
         "content": {JSON: {"schema": {"$ref": "#/components/schemas/AnswerRequest"}}},
     }
 }
+KEY_HEADER: Final[dict[str, Any]] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Any text of 1 to 255 visible ASCII characters. A repeated request with the "
+    "same key is not answered again.",
+    "schema": {"type": "string", "pattern": r"^[\x21\x23-\x7e]{1,255}$"},
+}
+LAST_EVENT_HEADER: Final[dict[str, Any]] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "The id of the last event received. The stream goes on after it.",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}-[0-9]{1,9}$"},
+}
+
+Events = Answering | Reading
 
 router = APIRouter(tags=["answer"], dependencies=[Depends(require("ask"))])
 
@@ -82,13 +103,6 @@ async def utf8_query(request: Request) -> None:
         ) from None
 
 
-async def no_reconnect(request: Request) -> None:
-    """Dependency: refuse automatic reconnects of an EventSource, which would ask the question
-    again."""
-    if "last-event-id" in request.headers:
-        raise ReconnectRefused
-
-
 async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest:
     """Dependency: parse the request in the query string."""
     return query.request()
@@ -109,38 +123,90 @@ async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
     return prepared
 
 
-async def answering_of_body(request: Request) -> AsyncIterator[Answering]:
-    """Dependency: admit the question in the body, and answer it until the response ends."""
-    prepared = await prepare(request, await body_request(request))
-    async with open_answering(request, prepared) as answering:
-        yield answering
+async def answering_of_body(request: Request) -> AsyncIterator[Events]:
+    """Dependency: admit the question in the body, and answer it until the response ends.
+
+    With `Last-Event-ID`, go on with the stream of a question that was asked before.
+    """
+    if LAST_EVENT in request.headers:
+        with _resumed(request) as reading:
+            yield reading
+        return
+    async with _asked(request, await body_request(request), kept=False) as events:
+        yield events
 
 
-async def ending_of_body(request: Request) -> AsyncIterator[Answering]:
+async def ending_of_body(request: Request) -> AsyncIterator[Events]:
     """Dependency: as `answering_of_body`, for responses without intermediate events."""
-    prepared = await prepare(request, await body_request(request))
-    async with open_answering(request, prepared, only_end=True) as answering:
-        yield answering
+    async with _asked(request, await body_request(request), kept=False, only_end=True) as events:
+        yield events
 
 
 async def answering_of_query(
     request: Request, asked: Annotated[AnswerRequest, Depends(query_request)]
-) -> AsyncIterator[Answering]:
+) -> AsyncIterator[Events]:
     """Dependency: as `answering_of_body`, for the query string."""
-    async with open_answering(request, await prepare(request, asked)) as answering:
-        yield answering
+    if LAST_EVENT in request.headers:
+        with _resumed(request) as reading:
+            yield reading
+        return
+    async with _asked(request, asked, kept=True) as events:
+        yield events
+
+
+@asynccontextmanager
+async def _asked(
+    request: Request, asked: AnswerRequest, *, kept: bool, only_end: bool = False
+) -> AsyncIterator[Events]:
+    """Answer a question; its events are recorded if they are to be `kept`, or it has a key."""
+    key = idempotency_key(request.headers.get("idempotency-key"))
+    prepared = await prepare(request, asked)
+    if key is None and not kept:
+        async with open_answering(request, prepared, only_end=only_end) as answering:
+            yield answering
+        return
+    path = f"{request.method} {request.url.path}"
+    origin = Origin(tenant_of(request).name, path, key)
+    recording = await record(request, prepared, origin, only_end=only_end)
+    with recording.reading() as reading:
+        leaving = asyncio.create_task(_leave(request, reading)) if only_end else None
+        try:
+            yield reading
+        finally:
+            if leaving is not None:
+                leaving.cancel()
+
+
+async def _leave(request: Request, reading: Reading) -> None:
+    """Nothing is sent before the end that would reveal that the client has disconnected."""
+    await disconnected(request)
+    reading.leave()
+
+
+@contextmanager
+def _resumed(request: Request) -> Iterator[Reading]:
+    recordings: Recordings = request.app.state.recordings
+    recording, seq = recordings.find(tenant_of(request).name, request.headers[LAST_EVENT])
+    if recording.over(seq):
+        raise ReconnectRefused
+    with recording.reading(seq) as reading:
+        yield reading
 
 
 @router.post(
     "/answer",
     response_model=Answer,
     responses=documented(*REFUSALS, 504),
-    openapi_extra=BODY,
+    openapi_extra=BODY | {"parameters": [KEY_HEADER]},
     summary="Answer a question",
 )
-async def answer(answering: Annotated[Answering, Depends(ending_of_body)]) -> Response:
+async def answer(answering: Annotated[Events, Depends(ending_of_body)]) -> Response:
     """Return the answer with its route, steps and citations. If the client disconnects, the
-    question is cancelled."""
+    question is cancelled.
+
+    With an `Idempotency-Key`, a repeated request gets the answer of the first one for a minute
+    after its end, and a disconnected client has 10 seconds to repeat it. The keys of each API key
+    are its own. A question that failed with a status of 500 or more is asked again."""
     result = await collect(answering.events())
     if isinstance(result, Problem):
         return problem_response(result)
@@ -151,14 +217,17 @@ async def answer(answering: Annotated[Answering, Depends(ending_of_body)]) -> Re
     "/answer/stream",
     response_class=EventSourceResponse,
     responses=documented(*REFUSALS),
-    openapi_extra=BODY,
+    openapi_extra=BODY | {"parameters": [KEY_HEADER, LAST_EVENT_HEADER]},
     summary="Answer a question and stream its events",
 )
 async def answer_stream(
-    answering: Annotated[Answering, Depends(answering_of_body)],
+    answering: Annotated[Events, Depends(answering_of_body)],
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream every event as it happens, as Server-Sent Events: `start` first, then the steps,
-    `answer` or `error` exactly once, and `done` last."""
+    `answer` or `error` exactly once, and `done` last.
+
+    With an `Idempotency-Key`, the events are kept: a repeated request gets all of them, and one
+    with `Last-Event-ID` those after that event. See `GET /answer/stream`."""
     async for event in answering.events():
         yield encode(answering.id, event)
 
@@ -167,19 +236,18 @@ async def answer_stream(
     "/answer/stream",
     response_class=EventSourceResponse,
     responses=documented(*QUERY_REFUSALS)
-    | {
-        204: {
-            "description": "Automatic reconnect of an EventSource. The question is not asked again."
-        }
-    },
-    dependencies=[Depends(utf8_query), Depends(no_reconnect)],
+    | {204: {"description": "The event in `Last-Event-ID` was the last one of its stream."}},
+    dependencies=[Depends(utf8_query)],
+    openapi_extra={"parameters": [LAST_EVENT_HEADER]},
     summary="Answer a question and stream its events, for EventSource",
 )
 async def answer_stream_query(
-    answering: Annotated[Answering, Depends(answering_of_query)],
+    answering: Annotated[Events, Depends(answering_of_query)],
 ) -> AsyncIterator[ServerSentEvent]:
-    """Stream every event as it happens, as Server-Sent Events. A request with the header
-    `Last-Event-ID` gets 204, which stops EventSource from reconnecting."""
+    """Stream every event as it happens, as Server-Sent Events. EventSource reconnects with the
+    header `Last-Event-ID` and gets the events after that one, for 10 seconds while the question
+    runs and for a minute after its end. It gets 204 if that was the last event, 410 if the events
+    are no longer kept, and 409 if another gateway has them."""
     async for event in answering.events():
         yield encode(answering.id, event)
 

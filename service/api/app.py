@@ -18,6 +18,7 @@ from service.api.health import Readiness
 from service.api.limits import Admission
 from service.api.openapi import build_schema
 from service.api.problems import add_handlers
+from service.api.recordings import Recordings
 from service.api.request_ids import RequestIds
 from service.api.security import Access, check_exposure
 from service.core.settings import Settings
@@ -43,9 +44,10 @@ def create_app(
     """Create the app of one deployment. Its lifespan opens and closes the runtime.
 
     `engines` and `retriever` replace those in the settings. A given `runtime` is used and not
-    closed. `app.state` holds the settings and, while the app runs, drain, runtime, admission and
-    readiness. Raises ConfigurationError if the settings would expose the server without keys, or if
-    the tenants file is not valid.
+    closed. `app.state` holds the settings and, while the app runs, drain, runtime, admission,
+    readiness, recordings, and the group of tasks that outlive a request. Raises
+    ConfigurationError if the settings would expose the server without keys, or if the tenants file
+    is not valid.
     """
     check_exposure(settings.server)
     app = FastAPI(
@@ -84,6 +86,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.readiness = Readiness(runtime)
         stack.push_async_callback(state.readiness.aclose)
         async with anyio.create_task_group() as group:
+            state.tasks, state.recordings = group, Recordings()
             group.start_soon(state.access.watch)
             yield
             group.cancel_scope.cancel()

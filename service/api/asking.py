@@ -13,13 +13,16 @@ from typing import Final
 
 import anyio
 import anyio.lowlevel
+import structlog
 from fastapi import Request
+from starlette.datastructures import State
 
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.request import PreparedRequest
 from service.api.draining import DETAIL, Drain
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
+from service.api.recordings import Origin, Recording, Recordings
 from service.api.security import tenant_of
 from service.core.channel import Channel
 from service.core.concurrency import first_of
@@ -27,6 +30,8 @@ from service.core.errors import Draining, RevelatorError
 from service.runtime import Runtime, new_id
 from service.strategies.pipeline import problem_of
 from service.telemetry.logs import QuestionLog
+
+log = structlog.get_logger(__name__)
 
 BUFFERED_EVENTS: Final = 64
 ENDS: Final = (AnswerReady, Failed, Done)
@@ -160,6 +165,49 @@ async def open_answering(
     finally:
         answering.close()
         place.release()
+
+
+async def record(
+    request: Request, question: PreparedRequest, origin: Origin, *, only_end: bool = False
+) -> Recording:
+    """Admit a prepared question, and answer it in a task of the app, not of the request.
+
+    The same request with the same key gets the recording that is there. Raises KeyReused, and what
+    `open_answering` raises.
+    """
+    state = request.app.state
+    recordings: Recordings = state.recordings
+    if found := recordings.same(origin, question):
+        return found
+    place = await state.admission.enter(lambda: disconnected(request), origin.tenant)
+    if found := recordings.same(origin, question):
+        place.release()
+        return found
+    answering = Answering(state.runtime, question, request, only_end)
+
+    def cancel() -> None:
+        answering.cut_off(ClientGone("The client disconnected and did not come back in time."))
+
+    recording = Recording(answering.id, origin, question, cancel)
+    recordings.add(recording)
+    recording.watch()
+    state.tasks.start_soon(_record, state, answering, place, recording)
+    return recording
+
+
+async def _record(state: State, answering: Answering, place: Place, recording: Recording) -> None:
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(answering.produce, place, state.drain)
+            async for event in answering.events():
+                state.recordings.put(recording, event)
+    except Exception:  # an error of one question must not end the app's tasks
+        log.exception("recorded question failed", id=recording.id)
+        recording.failed = True
+    finally:
+        answering.close()
+        place.release()
+        recording.end()
 
 
 async def disconnected(request: Request) -> None:

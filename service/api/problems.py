@@ -8,6 +8,9 @@ RevelatorError
 ├── KeyRefused            403 key-refused             the key is not one of the server's
 ├── NotAllowed            403 not-allowed             the key lacks the right, or the collection
 ├── RateLimited           429 rate-limited            the key has used up its requests a minute
+├── AnswerElsewhere       409 answer-elsewhere        another gateway has the events of an answer
+├── AnswerGone            410 answer-gone             the events of an answer are no longer kept
+├── KeyReused             422 idempotency-key-reused  the key was sent with another request
 ├── RequestTimeout        408 request-timeout         the body did not arrive in time
 ├── BodyTooLarge          413 body-too-large          the body exceeds the size limit
 ├── UnsupportedMediaType  415 unsupported-media-type  a content type this path does not read
@@ -74,7 +77,7 @@ class ClientGone(RevelatorError):
 
 
 class ReconnectRefused(Exception):
-    """An EventSource reconnected after its stream had ended. The response 204 stops it."""
+    """A reconnect has had every event already. The response 204 stops an EventSource."""
 
 
 def add_handlers(app: FastAPI) -> None:

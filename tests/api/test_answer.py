@@ -90,14 +90,6 @@ async def test_get_streams_the_same_events_for_event_source() -> None:
     assert [p["passage_id"] for p in body["steps"][0]["passages"]] == ["norma"]
 
 
-async def test_an_event_source_that_reconnects_is_told_to_stay_away() -> None:
-    async with live() as service:
-        headers = {"Last-Event-ID": "abc-17"}
-        async with service.http.get("/answer/stream?question=Who", headers=headers) as response:
-            assert response.status == 204
-        assert await service.metric("revelator_questions_in_flight") == 0
-
-
 async def test_event_ids_carry_the_answer_id_and_the_number() -> None:
     body = {"question": "Who?"}
     async with live() as service, service.http.post("/answer/stream", json=body) as response:

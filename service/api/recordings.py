@@ -1,0 +1,235 @@
+"""Recordings: questions whose events are kept, so that a client that was cut off can go on.
+
+`GET /answer/stream` (EventSource reconnects by itself) and requests with an `Idempotency-Key` are
+recorded. A recorded question goes on for `GRACE_S` without a reader; once it has ended, its events
+stay for `TTL_S`, or until newer ones need the room. All recordings belong to one process, whose id
+begins the id of each answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from service.answer.events import BaseEvent, Failed
+from service.answer.request import PreparedRequest
+from service.api.problems import ClientGone, MalformedRequest
+from service.core.errors import RevelatorError
+from service.runtime import INSTANCE
+
+GRACE_S: Final = 10.0  # for which a question goes on without a reader
+TTL_S: Final = 60.0  # for which its events stay after its end
+MOST_BYTES: Final = 64_000_000  # of all recorded events together, as JSON, once questions ended
+LAST_EVENT_ID: Final = re.compile(r"([A-Za-z0-9._-]{1,128})-([0-9]{1,9})")
+KEY: Final = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')  # the draft's quoted string, or plain
+
+NOT_KEPT: Final = (
+    "The events after this one are not kept: the answer ended too long ago, newer answers needed "
+    "the room, or its request had no Idempotency-Key. Ask again."
+)
+
+
+class AnswerGone(RevelatorError):
+    slug, title, status = "answer-gone", "The answer's events are no longer kept", 410
+
+
+class AnswerElsewhere(RevelatorError):
+    slug, title, status = "answer-elsewhere", "Another gateway has the answer", 409
+
+
+class KeyReused(RevelatorError):
+    slug, title, status = "idempotency-key-reused", "The Idempotency-Key was used already", 422
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose question it is, and by which path and `Idempotency-Key`, if any, it came."""
+
+    tenant: str
+    path: str
+    key: str | None = None
+
+
+@dataclass(eq=False)
+class Recording:
+    """The events of one question, for any number of readers. `cancel` stops the question."""
+
+    id: str
+    origin: Origin
+    request: PreparedRequest
+    cancel: Callable[[], None]
+    size: int = 0
+    ended_at: float | None = None
+    failed: bool = False
+    _events: list[BaseEvent] = field(default_factory=list)
+    _readers: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _grace: asyncio.TimerHandle | None = None
+
+    def put(self, event: BaseEvent) -> int:
+        """Add an event. Returns its size in bytes."""
+        size = len(event.model_dump_json())
+        self._events.append(event)
+        self.size += size
+        self.failed = self.failed or (isinstance(event, Failed) and event.problem.status >= 500)
+        self.tell()
+        return size
+
+    def end(self) -> None:
+        """No more events come."""
+        self.ended_at = time.monotonic()
+        self.tell()
+
+    @contextmanager
+    def reading(self, after: int = -1) -> Iterator[Reading]:
+        """Read the events with a `seq` greater than `after`.
+
+        `GRACE_S` after the last reader has left, the question is cancelled.
+        """
+        self._readers += 1
+        try:
+            yield Reading(self, after)
+        finally:
+            self._readers -= 1
+            self.watch()
+
+    def over(self, seq: int) -> bool:
+        """Whether the event with this `seq` is the last one."""
+        return self.ended_at is not None and seq + 1 >= len(self._events)
+
+    def at(self, position: int) -> BaseEvent | None:
+        """Return the event at this position, or None if it is not there yet."""
+        return self._events[position] if position < len(self._events) else None
+
+    async def changed(self) -> None:
+        """Return when there is something new: an event, the end, or a reader that leaves."""
+        await self._changed.wait()
+
+    def tell(self) -> None:
+        """Wake the readers."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def watch(self) -> None:
+        """Cancel the question if nobody has read it for `GRACE_S` from now."""
+        if self._grace is not None:
+            self._grace.cancel()
+        if not self._readers and self.ended_at is None:
+            self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._abandon)
+
+    def _abandon(self) -> None:
+        if not self._readers and self.ended_at is None:
+            self.failed = True
+            self.cancel()
+
+
+class Reading:
+    """One reader of a recording."""
+
+    def __init__(self, recording: Recording, after: int) -> None:
+        self.id = recording.id
+        self._recording = recording
+        self._position = after + 1
+        self._gone = False
+
+    async def events(self) -> AsyncIterator[BaseEvent]:
+        """Iterate over the events, as they come. Raises ClientGone after `leave`."""
+        while not self._gone:
+            event = self._recording.at(self._position)
+            if event is not None:
+                self._position += 1
+                yield event
+            elif self._recording.ended_at is not None:
+                return
+            else:
+                await self._recording.changed()
+        raise ClientGone("The client disconnected before the answer was ready.")
+
+    def leave(self) -> None:
+        """End the events, because the client has left."""
+        self._gone = True
+        self._recording.tell()
+
+
+class Recordings:
+    """All recordings of this process, the oldest first."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Recording] = {}
+        self._size = 0
+
+    def add(self, recording: Recording) -> None:
+        self._clean()
+        self._by_id[recording.id] = recording
+
+    def put(self, recording: Recording, event: BaseEvent) -> None:
+        """Add an event to a recording. The oldest ended ones make room for it.
+
+        Running ones stay: their number and each question's events are limited already.
+        """
+        self._size += recording.put(event)
+        ended = (each for each in list(self._by_id.values()) if each.ended_at is not None)
+        while self._size > MOST_BYTES and (oldest := next(ended, None)):
+            self._drop(oldest)
+
+    def same(self, origin: Origin, request: PreparedRequest) -> Recording | None:
+        """Return the recording of the same request, sent before with the same key.
+
+        One that failed on our side is not the same: the question is asked again. Raises KeyReused.
+        """
+        self._clean()
+        for recording in self._by_id.values():
+            if origin.key is None or recording.origin != origin or recording.failed:
+                continue
+            if recording.request != request:
+                raise KeyReused(
+                    "This Idempotency-Key was sent with another request. Use a new key for each "
+                    "question."
+                )
+            return recording
+        return None
+
+    def find(self, tenant: str, last_event_id: str) -> tuple[Recording, int]:
+        """Return the recording and the `seq` of the event with this id.
+
+        Raises MalformedRequest, AnswerElsewhere or AnswerGone.
+        """
+        self._clean()
+        match = LAST_EVENT_ID.fullmatch(last_event_id)
+        if match is None:
+            raise MalformedRequest("Last-Event-ID is not the id of an event of this service.")
+        answer_id, seq = match[1], int(match[2])
+        recording = self._by_id.get(answer_id)
+        if recording is not None and recording.origin.tenant == tenant:
+            return recording, seq
+        if not answer_id.startswith(f"{INSTANCE}-"):
+            raise AnswerElsewhere(
+                "Another gateway answered this question, or this one before it was restarted. Send "
+                "the request to the gateway that began it, or ask again."
+            )
+        raise AnswerGone(NOT_KEPT)
+
+    def _clean(self) -> None:
+        since = time.monotonic() - TTL_S
+        for recording in list(self._by_id.values()):
+            if recording.ended_at is not None and recording.ended_at < since:
+                self._drop(recording)
+
+    def _drop(self, recording: Recording) -> None:
+        del self._by_id[recording.id]
+        self._size -= recording.size
+
+
+def idempotency_key(given: str | None) -> str | None:
+    """Return the key in the header `Idempotency-Key`, quoted or plain. Raises MalformedRequest."""
+    if given is None:
+        return None
+    match = KEY.fullmatch(given.strip())
+    if match is None:
+        raise MalformedRequest("Idempotency-Key must have 1 to 255 visible ASCII characters.")
+    return match[1]
