@@ -10,11 +10,11 @@ import pytest
 
 from service.api import recordings
 from service.core.errors import EngineFailure
-from service.engines.scripted import ScriptedGenerator, ScriptStep
 from service.runtime import INSTANCE
 from tests.api.test_bad_input import check_problem
 from tests.api.test_tenants import entry, key, tenants
 from tests.support.live import Live, eventually, live, parse_sse
+from tests.support.scripted import ScriptedGenerator, ScriptStep
 
 pytestmark = pytest.mark.anyio
 
