@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SecretStr,
+    model_validator,
+)
 
-from service.core.settings.urls import read_secret
+from service.core.settings.urls import checked, read_secret
 
 
 def _split(value: Any) -> Any:
@@ -28,6 +35,8 @@ def _object(value: Any) -> Any:
 
 JsonObject = BeforeValidator(_object)
 CommaList = BeforeValidator(_split)
+# A variable may be set, but empty.
+ServerUrl = Annotated[str | None, AfterValidator(lambda url: checked(url) if url else None)]
 
 
 class Section(BaseModel):

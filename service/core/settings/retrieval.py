@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic import Field, FilePath, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from service.core.settings.base import CommaList, SectionWithSecrets
-from service.core.settings.urls import checked
+from service.core.settings.base import CommaList, SectionWithSecrets, ServerUrl
 
 Pooling = Literal["mean", "cls"]
 Distance = Literal["cosine", "dot"]
@@ -23,7 +22,7 @@ class EmbeddingSettings(SectionWithSecrets):
     512 tokens.
     """
 
-    url: str | None = Field(
+    url: ServerUrl = Field(
         None,
         description="Base URL, including /v1, of a server that provides `/embeddings`. Default: "
         "embed in this process.",
@@ -52,11 +51,6 @@ class EmbeddingSettings(SectionWithSecrets):
         None, ge=1, description="Vector size. Required if a server's model has no preset."
     )
 
-    @field_validator("url")
-    @classmethod
-    def _url_is_http(cls, url: str | None) -> str | None:
-        return checked(url) if url else None
-
 
 class RerankerSettings(SectionWithSecrets):
     """A cross-encoder that reorders the fused passages of `hybrid`.
@@ -70,7 +64,7 @@ class RerankerSettings(SectionWithSecrets):
         "(/rerank): a text-embeddings-inference server. `local`: a model in this process (extra "
         "`transformers`)."
     )
-    url: str | None = Field(
+    url: ServerUrl = Field(
         None, description="URL of the server, without a path: http://host:8000.", repr=False
     )
     key: SecretStr | None = Field(
@@ -85,11 +79,6 @@ class RerankerSettings(SectionWithSecrets):
         description="Number of fused passages that are scored. At least top_k are always scored.",
     )
 
-    @field_validator("url")
-    @classmethod
-    def _url_is_http(cls, url: str | None) -> str | None:
-        return checked(url) if url else None
-
     @model_validator(mode="after")
     def _place_is_named(self) -> Self:
         if self.kind == "local" and self.model is None:
@@ -100,7 +89,7 @@ class RerankerSettings(SectionWithSecrets):
 
 
 class RetrievalSettings(SectionWithSecrets):
-    elasticsearch_url: str | None = Field(
+    elasticsearch_url: ServerUrl = Field(
         None,
         description="URL of Elasticsearch, http://[user:password@]host:9200. Default: "
         "embedded tantivy.",
@@ -114,7 +103,7 @@ class RetrievalSettings(SectionWithSecrets):
         None,
         description="Encoded API key, as Elasticsearch returns it. Replaces user and password.",
     )
-    qdrant_url: str | None = Field(
+    qdrant_url: ServerUrl = Field(
         None,
         description="URL of Qdrant 1.16 or newer, http://[:KEY@]host:6333. Default: embedded "
         "qdrant-edge.",
@@ -167,11 +156,6 @@ class RetrievalSettings(SectionWithSecrets):
     reranker: RerankerSettings | None = Field(
         None, description="Reranker of `hybrid`. Default: none."
     )
-
-    @field_validator("elasticsearch_url", "qdrant_url")
-    @classmethod
-    def _url_is_http(cls, url: str | None) -> str | None:
-        return checked(url) if url else None
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:
