@@ -1,0 +1,168 @@
+"""Intervals of means and differences between methods, by resampling (METHODS.md §9.1).
+
+Everything here is a pure function of its arguments: the random numbers come from a fixed seed, so
+that the same rows give the same report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from operator import itemgetter
+from random import Random
+from typing import Final
+
+SEED: Final = 13370
+RESAMPLES: Final = 2_000
+FLIPS: Final = 10_000
+LEVEL: Final = 0.95
+_ALIKE: Final = 1e-9  # two sums of scores that differ by less are equal
+_TO_FLAGS: Final = bytes.maketrans(b"01", b"\x00\x01")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with the bounds of its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much one method scores above another on the same questions. `p` is the two-sided
+    probability of a difference at least this large if the methods were interchangeable."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def better(self) -> bool:
+        """Whether the first method is better, and chance explains it badly."""
+        return self.low > 0 and self.p < 1 - LEVEL
+
+
+def interval(
+    values: Sequence[float], resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
+) -> Interval:
+    """Return the mean of `values` and its percentile bootstrap interval (Efron, 1979).
+
+    All values equal, as all right or all wrong, resample to themselves. The interval then is that
+    of a share (Wilson, 1927) if they are 0 or 1, since few questions do not prove perfection.
+    Raises ValueError if there are no values.
+    """
+    if not values:
+        raise ValueError("an interval needs values")
+    mean = math.fsum(values) / len(values)
+    if min(values) == max(values):
+        return _of_a_share(mean, len(values), level) if mean in (0.0, 1.0) else _point(mean)
+    return Interval(mean, *_bounds(_resampled(values, resamples, seed), level))
+
+
+def _point(mean: float) -> Interval:
+    return Interval(mean, mean, mean)
+
+
+def _of_a_share(share: float, count: int, level: float) -> Interval:
+    z2 = _quantile_of_the_normal((1 + level) / 2) ** 2
+    far = z2 / (count + z2)
+    return Interval(share, share - far * share, share + far * (1 - share))
+
+
+def _quantile_of_the_normal(share: float) -> float:
+    """Solve Φ(z) = share by bisection."""
+    low, high = -10.0, 10.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        below = 0.5 * (1 + math.erf(middle / math.sqrt(2))) < share
+        low, high = (middle, high) if below else (low, middle)
+    return (low + high) / 2
+
+
+def _resampled(values: Sequence[float], resamples: int, seed: int) -> list[float]:
+    """The sorted means of samples with replacement, each as large as `values` (two at least)."""
+    random, count = Random(seed), len(values)
+    everyone = range(count)
+    means = [
+        math.fsum(itemgetter(*random.choices(everyone, k=count))(values)) / count
+        for _ in range(resamples)
+    ]
+    return sorted(means)
+
+
+def _bounds(ordered: Sequence[float], level: float) -> tuple[float, float]:
+    """The quantiles between which `level` of the values lie, interpolated linearly."""
+    tail = (1 - level) / 2
+    return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def difference(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    resamples: int = RESAMPLES,
+    flips: int = FLIPS,
+    seed: int = SEED,
+) -> Difference:
+    """Compare two methods on the same questions, in the same order: the paired bootstrap gives the
+    interval, `randomisation` the probability. Raises ValueError unless both have as many values,
+    and some."""
+    if len(ours) != len(theirs) or not ours:
+        raise ValueError("a paired comparison needs the same questions on both sides, and some")
+    deltas = [one - other for one, other in zip(ours, theirs, strict=True)]
+    mean = math.fsum(deltas) / len(deltas)
+    if min(deltas) == max(deltas):
+        low = high = mean
+    else:
+        low, high = _bounds(_resampled(deltas, resamples, seed), LEVEL)
+    return Difference(mean, low, high, randomisation(deltas, flips, seed))
+
+
+def randomisation(deltas: Sequence[float], flips: int = FLIPS, seed: int = SEED) -> float:
+    """Return the two-sided probability that the mean of `deltas` is at least as far from 0, if the
+    sign of each were chance: exact if all that are not 0 have one size (this is McNemar's exact
+    test), else by `flips` random draws of signs (approximate randomisation; Noreen, 1989)."""
+    sizes = [abs(delta) for delta in deltas if abs(delta) > _ALIKE]
+    if not sizes:
+        return 1.0
+    seen = abs(math.fsum(deltas))
+    if max(sizes) - min(sizes) < _ALIKE:
+        return _sign_test(len(sizes), seen / sizes[0])
+    random, total = Random(seed), math.fsum(sizes)
+    width = len(sizes)
+    reached = 0
+    for _ in range(flips):
+        flags = f"{random.getrandbits(width):0{width}b}".encode().translate(_TO_FLAGS)
+        reached += abs(total - 2 * sum(compress(sizes, flags))) >= seen - _ALIKE
+    return (reached + 1) / (flips + 1)
+
+
+def _sign_test(count: int, surplus: float) -> float:
+    """Two-sided: of `count` fair coins, heads and tails differ by at least `surplus`."""
+    more = round((count + surplus) / 2)
+    if 2 * more <= count:
+        return 1.0
+    ways = sum(math.comb(count, heads) for heads in range(more, count + 1))
+    return min(1.0, ways / (1 << (count - 1)))
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Return the probabilities of a family of tests, corrected for their number (Holm, 1979)."""
+    count, highest = len(probabilities), 0.0
+    corrected = [0.0] * count
+    for rank, index in enumerate(sorted(range(count), key=probabilities.__getitem__)):
+        highest = max(highest, min(1.0, (count - rank) * probabilities[index]))
+        corrected[index] = highest
+    return corrected
