@@ -109,7 +109,7 @@ async def ask_all(
 
 async def ask(runtime: Runtime, case: Case, **fields: Any) -> Told | Problem | RevelatorError:
     try:
-        asked = {"question": case.question, **case.fields, **fields}
+        asked = {"question": case.question, **dict(case.fields), **fields}
         request = await runtime.prepare(parse_request(asked))
     except RevelatorError as error:
         return error
