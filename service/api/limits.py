@@ -7,6 +7,7 @@ longest. So a tenant's flood fills its own line, and delays nobody who asks less
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -21,8 +22,13 @@ from service.core.errors import Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
 
-WAITING: Final = 4  # questions that may wait, for each that may run
+# Questions that may wait, for each that may run. Where questions take equally long, the last of
+# them waits for less than one question's time, so that under overload an admitted question takes
+# at most twice its own time, and the rest is told at once to come back.
+WAITING: Final = 0.75
 MAX_WAIT_S: Final = 30.0  # that a question waits for a place
+LATEST: Final = 0.1  # weight of the newest question in the mean duration
+MAX_RETRY_S: Final = 60
 
 Gone = Callable[[], Awaitable[None]]
 
@@ -33,11 +39,13 @@ class Place:
     def __init__(self, admission: Admission, tenant: str, waited_s: float) -> None:
         self.waited_s = waited_s
         self._tenant = tenant
+        self._since = time.monotonic()
         self._admission: Admission | None = admission
 
     def release(self) -> None:
         admission, self._admission = self._admission, None
         if admission is not None:
+            admission.took(time.monotonic() - self._since)
             admission.hand_on(self._tenant)
 
 
@@ -97,8 +105,15 @@ class Lines:
         return waiter
 
 
+def retry_after(running: int, waiting: int, mean_s: float | None) -> int:
+    """Return the seconds until the questions that wait now have places, from the mean duration of a
+    question: at least 1, at most MAX_RETRY_S."""
+    expected = (mean_s or 0.0) * waiting / max(1, running)
+    return max(1, min(MAX_RETRY_S, math.ceil(expected)))
+
+
 class Admission:
-    """At most `max_running` places and WAITING times as many waiting questions."""
+    """At most `max_running` places, and WAITING times as many waiting questions (at least one)."""
 
     def __init__(self, settings: ServerSettings, metrics: Metrics, drain: Drain) -> None:
         self._settings = settings
@@ -106,6 +121,7 @@ class Admission:
         self._drain = drain
         self._running: Counter[str] = Counter()
         self._lines = Lines()
+        self._mean_s: float | None = None
         drain.on_begin(self._wake_all)
 
     @property
@@ -128,7 +144,7 @@ class Admission:
         if self.running < self._settings.max_running:
             self._running[tenant] += 1
             return Place(self, tenant, 0.0)
-        if self.waiting >= WAITING * self._settings.max_running:
+        if self.waiting >= max(1, math.ceil(WAITING * self._settings.max_running)):
             self._make_room(tenant)
         return await self._wait(gone, Waiter(tenant, time.monotonic()))
 
@@ -141,6 +157,11 @@ class Admission:
             self._running[waiter.tenant] += 1
             waiter.granted = True
             waiter.woken.set()
+
+    def took(self, seconds: float) -> None:
+        """A question has ended after so long."""
+        mean = seconds if self._mean_s is None else self._mean_s
+        self._mean_s = mean + LATEST * (seconds - mean)
 
     def _make_room(self, tenant: str) -> None:
         displaced = self._lines.displace(tenant)
@@ -187,13 +208,18 @@ class Admission:
         self._drain.check()
         if waiter.displaced:
             raise self._full()
-        raise Overloaded(f"No place became free within {MAX_WAIT_S:g} s. Ask again in a moment.")
+        raise self._overloaded(f"No place became free within {MAX_WAIT_S:g} s.")
 
     def _full(self) -> Overloaded:
-        return Overloaded(
-            f"{self.running} questions are running and {self.waiting} are waiting. Ask again in a "
-            "moment."
+        return self._overloaded(
+            f"{self.running} questions are running and {self.waiting} are waiting."
         )
+
+    def _overloaded(self, said: str) -> Overloaded:
+        seconds = retry_after(self.running, self.waiting, self._mean_s)
+        error = Overloaded(f"{said} Ask again in {seconds} s.")
+        error.retry_after = seconds
+        return error
 
     def _drop(self, waiter: Waiter) -> None:
         """Take it out of its line; a place it was just given goes to the next."""

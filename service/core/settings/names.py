@@ -65,7 +65,7 @@ REMOVED: Final[dict[str, str]] = {
     "retrieval.embedding.threads": "A model in this process uses half of the cores, at most 4.",
     "retrieval.embedding.normalise": "It follows retrieval.embedding.distance.",
     "retrieval.reranker.timeout_s": "Use retrieval.timeout_s.",
-    "server.max_waiting": "Four times server.max_running questions may wait.",
+    "server.max_waiting": "Three quarters of server.max_running questions may wait.",
     "server.max_wait_s": "A waiting question gets 503 after 30 s.",
     "server.max_body_bytes": "JSON bodies may have 1 MB; send more documents as NDJSON.",
 }

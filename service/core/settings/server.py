@@ -28,8 +28,8 @@ class ServerSettings(SectionWithSecrets):
     max_running: int = Field(
         64,
         ge=1,
-        description="Maximum number of questions answered at the same time. Four times as many may "
-        "wait, for 30 s. Further questions get 503.",
+        description="Maximum number of questions answered at the same time. Three quarters as many "
+        "may wait, for 30 s. Further questions get 503 with `Retry-After`.",
     )
     drain_s: float = Field(
         10.0, ge=0, description="Seconds that running questions get to finish after SIGTERM."

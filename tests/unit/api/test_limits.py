@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.limits import Lines, Waiter
+from service.api.limits import Lines, Waiter, retry_after
 
 pytestmark = pytest.mark.anyio
 
@@ -71,3 +71,14 @@ async def test_a_tenant_that_asks_less_than_its_share_is_never_refused_for_a_flo
             continue
         lines.add(Waiter(tenant, since))
         assert len(lines) <= most
+
+
+def test_who_is_refused_is_told_when_those_before_have_places() -> None:
+    assert [retry_after(8, 6, mean) for mean in (None, 0.2, 4.0, 40.0, 4_000.0)] == [
+        1,
+        1,
+        3,
+        30,
+        60,
+    ]
+    assert retry_after(0, 0, 5.0) == 1

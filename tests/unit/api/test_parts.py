@@ -12,6 +12,7 @@ import pytest
 from fastapi import Request
 
 from service.answer.events import Done, Judgement, StepEnd, Token
+from service.api import limits
 from service.api.answer import encode
 from service.api.bodies import read_lines
 from service.api.draining import Drain
@@ -27,8 +28,13 @@ async def never() -> None:
     await anyio.sleep_forever()
 
 
-def admission(drain: Drain | None = None, **limits: float) -> Admission:
-    settings = ServerSettings.model_validate({"max_running": 1, **limits})
+@pytest.fixture(autouse=True)
+def _four_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING", 4)
+
+
+def admission(drain: Drain | None = None) -> Admission:
+    settings = ServerSettings.model_validate({"max_running": 1})
     return Admission(settings, Metrics(), drain or Drain())
 
 
