@@ -64,6 +64,14 @@ def evaluate(
             help="Folder for the rows. The same command continues an evaluation that was ended.",
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Folder for the events of every question, which `revelator replay` and `revelator "
+            "explain` read.",
+        ),
+    ] = None,
     collection: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,6 +141,7 @@ def evaluate(
         yes_no,
         retry_failed,
         out,
+        trace,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 

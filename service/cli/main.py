@@ -28,6 +28,7 @@ from service.cli.options import (
     run,
     settings_from,
 )
+from service.cli.replaying import explain, replay
 from service.cli.synthesis import synthesize
 from service.core.errors import RevelatorError
 from service.workshop.compilation.command import compile_model
@@ -178,6 +179,8 @@ def ingest(
 
 
 app.command()(evaluate)
+app.command()(explain)
+app.command()(replay)
 app.command()(synthesize)
 app.command()(tune)
 

@@ -45,7 +45,8 @@ STOPPED: Final = (
 class Options:
     """What the command line says. `fields` are those of every request. `limit` is the number of
     questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
-    each dataset's own script. `out` is the folder for the rows, None to keep none."""
+    each dataset's own script. `out` is the folder for the rows and `trace` that for the events,
+    None to keep none."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -59,6 +60,7 @@ class Options:
     yes_no: bool | None = None
     retry_failed: bool = False
     out: Path | None = None
+    trace: Path | None = None
 
 
 async def evaluate_datasets(
@@ -141,6 +143,7 @@ async def plans_of(
             plan = Plan(
                 request, options.concurrency, options.gold_routes and method.routes,
                 scoring_of(dataset, options), dataset.name, method.name,
+                options.trace,
             )  # fmt: skip
             plans.append(plan)
     return plans, list(skipped.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from service.answer.events import (
@@ -25,6 +26,7 @@ from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import Found, Outcome, Scoring, count_parts, score
 from service.evaluation.rows import Key, Row
+from service.evaluation.traces import Recorder, header_of, trace_path
 
 Ask = Callable[[PreparedRequest], AsyncIterator[BaseEvent]]
 
@@ -32,7 +34,8 @@ Ask = Callable[[PreparedRequest], AsyncIterator[BaseEvent]]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How to ask. `request` is shared by all questions. `gold_routes` asks each question by its
-    gold route (the papers' oracle), if it has one. `dataset` and `method` name the rows."""
+    gold route (the papers' oracle), if it has one. `dataset` and `method` name the rows. `traces`
+    is the folder that keeps every question's events, None to keep none."""
 
     request: PreparedRequest
     concurrency: int = 8
@@ -40,6 +43,7 @@ class Plan:
     scoring: Scoring = field(default_factory=Scoring)
     dataset: str = ""
     method: str = ""
+    traces: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,14 @@ class Task:
             # No loop runs under `direct`, so none may be asked for by name there.
             changes |= {"route": route, "loop": "default" if route == "direct" else request.loop}
         return request.model_copy(update=changes)
+
+    def recorder(self) -> Recorder | None:
+        """Return what keeps the events, if they are to be kept."""
+        folder = self.plan.traces
+        if folder is None:
+            return None
+        header = header_of(self.key, self.request.model_dump(mode="json"), self.question)
+        return Recorder(trace_path(folder, self.key), header)
 
 
 async def evaluate(questions: Sequence[GoldQuestion], ask: Ask, plan: Plan) -> AsyncIterator[Row]:
@@ -129,18 +141,22 @@ class _Seen:
 
 
 async def ask_one(task: Task, ask: Ask) -> Row:
-    """Ask one question and score it."""
-    request, seen = task.request, _Seen()
+    """Ask one question and score it. Raises StoreError if its trace cannot be written."""
+    request, seen, recorder = task.request, _Seen(), task.recorder()
     since = time.monotonic()
     try:
         async with closing(ask(request)) as events:
             async for event in events:
                 seen.see(event)
+                if recorder:
+                    recorder.see(event)
     except RevelatorError as error:
         seen.error = f"urn:revelator:problem:{error.slug}: {error.detail}"
     except Exception as error:
         seen.error = f"{type(error).__name__}: {error}"
     wall_ms = round((time.monotonic() - since) * 1000, 3)
+    if recorder:
+        await recorder.keep()
     routed, body = request.route == "auto", seen.answer
     if body is None:
         route = seen.route.route if seen.route else None

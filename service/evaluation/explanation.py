@@ -1,0 +1,327 @@
+"""Where the time of a question went, and where its error came from, by rule (METHODS.md §9.2).
+
+Nothing here asks a model: the trace holds the queries, the passages, the judgements and the texts,
+and the dataset's gold answers and gold passages say where the right answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from service.answer.events import (
+    BaseEvent,
+    Decomposition,
+    Judgement,
+    PassagesFound,
+    QueryIssued,
+    RetrievedPassage,
+    RouteChosen,
+    StepEnd,
+    StepStart,
+    Trigger,
+    Withdraw,
+)
+from service.core.domain import Answer, Problem, StepKind
+from service.evaluation.datasets import GoldQuestion
+from service.evaluation.metrics import Found, Outcome, contains, gold_passages, is_verdict, score
+from service.evaluation.traces import Trace
+from service.text.words import content_words
+
+Stage = Literal["routing", "query", "retrieval", "judging", "reading", "merging"]
+STAGES: Final[tuple[Stage, ...]] = (
+    "routing", "query", "retrieval", "judging", "reading", "merging",
+)  # fmt: skip
+_BY_KIND: Final[Mapping[StepKind, Stage]] = {
+    "route": "routing", "decompose": "query", "ending": "judging", "retrieve": "reading",
+    "merge": "merging", "answer": "reading",
+}  # fmt: skip
+_SHOWN: Final = 160  # characters of a text in a line of evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Where the answer was lost first, and what shows it. `stage` is None where the answer is
+    right, where nothing is known to compare it with, or where the question failed outside of the
+    method."""
+
+    stage: Stage | None
+    why: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`ms` is the time of each stage in milliseconds; parallel parts add up, so that the sum may
+    exceed `total_ms`. `queue_ms` came before."""
+
+    ms: Mapping[Stage, float]
+    total_ms: float
+    queue_ms: float
+    fault: Fault
+
+
+def explain_trace(trace: Trace) -> Explanation:
+    """Explain one question."""
+    timing = trace.result.timing_ms if isinstance(trace.result, Answer) else None
+    return Explanation(
+        time_by_stage(trace.events),
+        timing.total if timing else trace.events[-1].ms,
+        timing.queue if timing else 0.0,
+        find_fault(trace),
+    )
+
+
+def time_by_stage(events: Sequence[BaseEvent]) -> dict[Stage, float]:
+    """Share out the time of each step: what passed before an event of the step belongs to the stage
+    whose work that event ends."""
+    spent: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+    kinds: dict[str, StepKind] = {}
+    last: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, StepStart) and event.step:
+            kinds[event.step] = event.kind
+        elif event.step in last:
+            spent[_stage_of(event, kinds[event.step])] += event.ms - last[event.step]
+        if event.step in kinds:
+            last[event.step] = event.ms
+            if isinstance(event, StepEnd):
+                del last[event.step]
+    return {stage: round(ms, 3) for stage, ms in spent.items()}
+
+
+def _stage_of(event: BaseEvent, kind: StepKind) -> Stage:
+    match event:
+        case QueryIssued() | Decomposition() | Trigger():
+            return "query"
+        case PassagesFound():
+            return "retrieval"
+        case Judgement():
+            return "judging"
+        case RouteChosen():
+            return "routing"
+        case _:
+            return _BY_KIND[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a trace shows, in the terms of the rules."""
+
+    gold: GoldQuestion
+    result: Answer
+    route: RouteChosen | None
+    queries: tuple[str, ...]
+    passages: tuple[RetrievedPassage, ...]
+    withdrawn: str
+
+    @property
+    def texts(self) -> list[str]:
+        """The gold answers that a text can hold: no verdicts."""
+        return [gold for gold in self.gold.golds if not is_verdict(gold)]
+
+    def holds(self, text: str | None) -> bool:
+        return text is not None and any(contains(text, gold) for gold in self.texts)
+
+    @property
+    def kept(self) -> set[str]:
+        return {p.passage_id for step in self.result.steps for p in step.passages if p.kept}
+
+
+def find_fault(trace: Trace) -> Fault:
+    """Say where the right answer was lost, by the first rule that applies."""
+    if isinstance(trace.result, Problem):
+        return _failure(trace.result, trace.events)
+    gold, seen = trace.gold, _seen(trace, trace.result)
+    outcome = Outcome(seen.result.answer, seen.result.answered)
+    scores = score(outcome, gold)
+    if not gold.answers:
+        if not seen.result.answered:
+            return Fault(None, "it abstained, which is right: no answer is known")
+        return Fault("reading", "it answered where no answer is known", (_answer(seen.result),))
+    if max(scores["em"] or 0, scores["accuracy"] or 0) == 1:
+        return Fault(None, "the answer is right", (_answer(seen.result),))
+    return next(fault for fault in _rules(seen) if fault is not None)
+
+
+def _failure(problem: Problem, events: Sequence[BaseEvent]) -> Fault:
+    """A failure belongs to the step that was open."""
+    opened = {event.step: event.kind for event in events if isinstance(event, StepStart)}
+    for event in events:
+        if isinstance(event, StepEnd):
+            opened.pop(event.step, None)
+    stage = _BY_KIND[next(reversed(opened.values()))] if opened else None
+    slug = problem.type.rpartition(":")[2]
+    if slug == "retrieval-unavailable":
+        stage = "retrieval"
+    return Fault(stage, f"the question failed: {slug}", (problem.detail,))
+
+
+def _seen(trace: Trace, result: Answer) -> _Seen:
+    passages: dict[str, RetrievedPassage] = {}
+    withdrawn, text = "", ""
+    for event in trace.events:
+        if isinstance(event, PassagesFound):
+            passages |= {passage.passage_id: passage for passage in event.passages}
+        elif isinstance(event, StepEnd) and event.answer:
+            text = event.answer
+        elif isinstance(event, Withdraw) and event.reason == "unsupported":
+            withdrawn = text
+    return _Seen(
+        trace.gold,
+        result,
+        next((event for event in trace.events if isinstance(event, RouteChosen)), None),
+        tuple(event.query for event in trace.events if isinstance(event, QueryIssued)),
+        tuple(passages.values()),
+        withdrawn,
+    )
+
+
+def _rules(seen: _Seen) -> Iterator[Fault | None]:
+    """In the order in which a question passes the stages, so that the first loss is named; the last
+    always applies."""
+    yield _routing(seen)
+    yield _missing(seen)
+    yield _judged_away(seen)
+    yield _withheld(seen)
+    yield _merged_away(seen)
+    yield _misread(seen)
+
+
+def _routing(seen: _Seen) -> Fault | None:
+    route, gold = seen.route, seen.gold
+    if route is None or route.by == "request":
+        return None
+    if gold.route is not None and route.route != gold.route:
+        sure = "" if route.confidence is None else f" with confidence {route.confidence:.2f}"
+        said = f"route {route.route}{sure}, by the {route.by}; the dataset says {gold.route}"
+        return Fault("routing", "the route is not the dataset's", (said,))
+    if route.route == "direct" and gold.gold_passages:
+        return Fault("routing", "nothing was searched, and the dataset names passages", ())
+    return None
+
+
+def _missing(seen: _Seen) -> Fault | None:
+    """What is needed was not found."""
+    if not seen.queries:
+        return None
+    if seen.gold.gold_passages:
+        return _not_found(seen)
+    if not seen.texts or any(seen.holds(passage.text) for passage in seen.passages):
+        return None
+    return Fault("retrieval", "no passage that was found holds a gold answer", _asked(seen))
+
+
+def _not_found(seen: _Seen) -> Fault | None:
+    """Where a query names what is missing, the search is at fault; else no query asked for it."""
+    gold, found = seen.gold, [Found(p.passage_id, p.title, p.text) for p in seen.passages]
+    hits: set[str] = set().union(*(gold_passages(passage, gold) for passage in found))
+    lost = sorted((gold.supporting | gold.supporting_titles) - hits)
+    if not lost:
+        return None
+    evidence = (f"not found: {', '.join(lost)}", *_asked(seen))
+    named = [name for name in lost if any(_names(query, name) for query in seen.queries)]
+    if named:
+        why = f"a query names {named[0]!r}, and the search did not find it"
+        return Fault("retrieval", why, evidence)
+    if set(seen.queries) == {gold.question} and gold.gold_passages == 1:
+        return Fault("retrieval", "the question was searched as it is, in vain", evidence)
+    return Fault("query", "no query asks for a passage that is needed", evidence)
+
+
+def _names(query: str, title: str) -> bool:
+    """Whether a query has all content words of a title, or of an id that is made of words."""
+    wanted = content_words(title)
+    return bool(wanted) and wanted <= content_words(query)
+
+
+def _asked(seen: _Seen) -> tuple[str, ...]:
+    return tuple(f"query: {_short(query)}" for query in dict.fromkeys(seen.queries))
+
+
+def _judged_away(seen: _Seen) -> Fault | None:
+    """What was needed was found, and no reader was shown it."""
+    kept = seen.kept
+    lost = [p for p in seen.passages if p.passage_id not in kept and _needed(p, seen)]
+    still = [p for p in seen.passages if p.passage_id in kept and _needed(p, seen)]
+    if not lost or (still and not seen.gold.gold_passages):
+        return None
+    reasons = _reasons(seen.result)
+    return Fault(
+        "judging",
+        "a passage that is needed was found and not shown to the reader",
+        tuple(
+            f"{p.passage_id} (rank {p.rank}): {reasons.get(p.passage_id) or 'not kept'}"
+            for p in lost
+        ),
+    )
+
+
+def _needed(passage: RetrievedPassage, seen: _Seen) -> bool:
+    if seen.gold.gold_passages:
+        found = Found(passage.passage_id, passage.title, passage.text)
+        return bool(gold_passages(found, seen.gold))
+    return seen.holds(passage.text)
+
+
+def _reasons(result: Answer) -> dict[str, str | None]:
+    return {p.passage_id: p.reason for step in result.steps for p in step.passages}
+
+
+def _withheld(seen: _Seen) -> Fault | None:
+    if seen.withdrawn and seen.holds(seen.withdrawn):
+        said = f"withdrawn: {_short(seen.withdrawn)}"
+        return Fault("judging", "a right answer was withheld as unsupported", (said,))
+    return None
+
+
+def _merged_away(seen: _Seen) -> Fault | None:
+    """A step reached a gold answer, and the final one lacks it."""
+    steps = [step for step in seen.result.steps if seen.holds(step.answer)]
+    if not steps:
+        return None
+    said = tuple(f"step {step.id}: {_short(step.answer or '')}" for step in steps)
+    return Fault(
+        "merging", "a step found a gold answer that the end lacks", (*said, _answer(seen.result))
+    )
+
+
+def _misread(seen: _Seen) -> Fault:
+    holding = [
+        p.passage_id for p in seen.passages if p.passage_id in seen.kept and _needed(p, seen)
+    ]
+    flags = sorted({flag for step in seen.result.steps for flag in step.flags})
+    evidence = [_answer(seen.result), f"gold: {', '.join(seen.gold.golds)}"]
+    evidence += [f"shown to the reader: {', '.join(holding)}"] if holding else []
+    evidence += [f"flags: {', '.join(flags)}"] if flags else []
+    if not seen.queries:
+        why = "the model's own knowledge gave another answer"
+    elif seen.result.answered:
+        why = "the reader was shown what is needed, and wrote another answer"
+    else:
+        why = "the reader was shown what is needed, and gave no answer"
+    return Fault("reading", why, tuple(evidence))
+
+
+def _answer(result: Answer) -> str:
+    return f"answer: {_short(result.answer)}" if result.answered else "no answer"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+
+
+def lines_of(trace: Trace, told: Explanation) -> list[str]:
+    """Return the explanation as lines of text."""
+    key, fault = trace.key, told.fault
+    stages = [(stage, ms) for stage, ms in told.ms.items() if ms]
+    parts = [f"{stage} {ms / 1000:.2f} s" for stage, ms in sorted(stages, key=lambda s: -s[1])]
+    waited = f", {told.queue_ms / 1000:.2f} s in the queue" if told.queue_ms else ""
+    return [
+        f"{key.dataset}/{key.method}/{key.id}: {_short(trace.gold.question)}",
+        f"  time: {told.total_ms / 1000:.2f} s{waited}: {', '.join(parts) or 'no step'}",
+        f"  error: {fault.stage}: {fault.why}" if fault.stage else f"  {fault.why}",
+        *(f"    {line}" for line in fault.evidence),
+    ]

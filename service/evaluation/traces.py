@@ -1,0 +1,240 @@
+"""Traces: the events of one question, kept as they were, one JSON object per line.
+
+`DIR/DATASET/METHOD/ID.jsonl`, with the names quoted as in URLs. The first line says what was asked:
+
+| Field | Meaning |
+|---|---|
+| `trace` | version of this layout |
+| `version` | of the service that answered |
+| `dataset`, `method`, `id` | the key of the row |
+| `request` | the fields of the request |
+| `gold` | `answers`, `parts`, `route`, `supporting` and `supporting_titles` of the dataset |
+
+Each later line is an event as `POST /answer/stream` sends it, with its name in `event`; the last
+is `done`. So a trace holds all that the body is made of, and `read_trace` makes it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import anyio.to_thread
+from pydantic import TypeAdapter, ValidationError
+
+from service import __version__
+from service.answer.events import AnswerReady, BaseEvent, Done, Event, Failed
+from service.answer.fold import Fold
+from service.core.domain import Answer, Problem
+from service.core.errors import StoreError
+from service.core.files import write_whole
+from service.evaluation.datasets import GoldQuestion
+from service.evaluation.rows import Key
+
+VERSION: Final = 1
+SUFFIX: Final = ".jsonl"
+_LONGEST_NAME: Final = 120  # characters; folders of most systems allow 255 bytes
+_EVENT: Final[TypeAdapter[BaseEvent]] = TypeAdapter(Event)
+_HEADER: Final = frozenset({"trace", "version", "dataset", "method", "id", "request", "gold"})
+
+
+class TraceError(StoreError):
+    """A trace that cannot be read; the message begins with file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A question with all its events. `result` is the answer's body, or the problem that ended the
+    question."""
+
+    key: Key
+    version: str
+    request: Mapping[str, Any]
+    gold: GoldQuestion
+    events: tuple[BaseEvent, ...]
+    result: Answer | Problem
+
+
+def trace_path(folder: Path, key: Key) -> Path:
+    """Return where the trace of a row is kept."""
+    dataset, method, name = map(_file_name, key)
+    return folder / dataset / method / f"{name}{SUFFIX}"
+
+
+def _file_name(name: str) -> str:
+    """The name with what a file system may refuse as `%XX`; a long one is cut, with a digest."""
+    quoted = quote(name, safe=" ", errors="backslashreplace").replace(" ", "_").lstrip(".")
+    if quoted == name and len(quoted) <= _LONGEST_NAME:
+        return quoted
+    digest = hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:8]
+    return f"{quoted[:_LONGEST_NAME]}-{digest}"
+
+
+def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion) -> dict[str, Any]:
+    """Return the first line of a trace."""
+    return {
+        "trace": VERSION,
+        "version": __version__,
+        **key._asdict(),
+        "request": dict(request),
+        "gold": {
+            "answers": list(gold.answers),
+            "parts": [list(part) for part in gold.parts],
+            "route": gold.route,
+            "supporting": sorted(gold.supporting),
+            "supporting_titles": sorted(gold.supporting_titles),
+        },
+    }
+
+
+def encode(event: BaseEvent) -> str:
+    """Return the line of an event, without its end."""
+    return event.model_dump_json()
+
+
+class Recorder:
+    """Takes the events of one question as they come, and writes them when it has ended."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self._path = path
+        self._lines = [json.dumps(header, ensure_ascii=False, default=str)]
+        self._whole = False
+
+    def see(self, event: BaseEvent) -> None:
+        self._lines.append(encode(event))
+        self._whole = isinstance(event, Done)
+
+    async def keep(self) -> None:
+        """Write the trace, if the question has ended. Raises StoreError."""
+        if self._whole:
+            content = "\n".join(self._lines) + "\n"
+            await anyio.to_thread.run_sync(_write, self._path, content)
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace and make its body again from the events.
+
+    Raises TraceError, with file and line, if it cannot be read, was cut short, is of another
+    version of this layout, or if its events do not make the body that it holds.
+    """
+    lines = _lines(path)
+    header = _header(lines[0], path)
+    events = tuple(_event(line, f"{path}:{n}") for n, line in enumerate(lines[1:], 2))
+    if not events or not isinstance(events[-1], Done):
+        raise TraceError(f"{path}:{len(lines)}: is cut short: its last event is not `done`")
+    try:
+        gold = _gold(header)
+        key = Key(str(header["dataset"]), str(header["method"]), str(header["id"]))
+        request = dict(header["request"])
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise TraceError(f"{path}:1: is not the first line of a trace ({error!r})") from None
+    return Trace(key, str(header["version"]), request, gold, events, _result(events, path))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        content = path.read_bytes().decode()
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: is not a trace: not UTF-8 at byte {error.start}") from None
+    lines = content.split("\n")
+    if not content:
+        raise TraceError(f"{path}: is empty")
+    if lines.pop():
+        raise TraceError(f"{path}:{len(lines) + 1}: is cut short: the line has no end")
+    return lines
+
+
+def _header(line: str, path: Path) -> Mapping[str, Any]:
+    value: Any = None
+    with suppress(ValueError, RecursionError):
+        value = json.loads(line)
+    if not isinstance(value, dict) or "trace" not in value:
+        raise TraceError(f"{path}:1: is not a trace: its first line has no field `trace`")
+    if value["trace"] != VERSION:
+        raise TraceError(
+            f"{path}:1: is of version {value['trace']!r}, written by revelator "
+            f"{value.get('version', 'of an unknown version')}; this version reads {VERSION}. "
+            "Evaluate again, or use that version"
+        )
+    if missing := sorted(_HEADER - value.keys()):
+        raise TraceError(f"{path}:1: lacks {', '.join(missing)}")
+    return value
+
+
+def _event(line: str, place: str) -> BaseEvent:
+    try:
+        event = _EVENT.validate_json(line)
+        if encode(event) == line:
+            return event
+        why = "its fields are others"
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        why = f"{where}: {first['msg']}" if where else first["msg"]
+    raise TraceError(f"{place}: is not an event of this version ({why})")
+
+
+def _gold(header: Mapping[str, Any]) -> GoldQuestion:
+    gold = header["gold"]
+    return GoldQuestion(
+        id=str(header["id"]),
+        question=str(header["request"]["question"]),
+        answers=tuple(gold["answers"]),
+        parts=tuple(tuple(part) for part in gold["parts"]),
+        route=gold["route"],
+        supporting=frozenset(gold["supporting"]),
+        supporting_titles=frozenset(gold["supporting_titles"]),
+    )
+
+
+def _result(events: Sequence[BaseEvent], path: Path) -> Answer | Problem:
+    """The body, folded again from the events before it."""
+    fold = Fold()
+    for line, event in enumerate(events, 2):
+        if isinstance(event, Failed):
+            return event.problem
+        if isinstance(event, AnswerReady):
+            try:
+                body = fold.answer(event.body.timing_ms)
+            except ValueError as error:
+                raise TraceError(f"{path}:{line}: {error}") from None
+            if body.model_dump_json() != event.body.model_dump_json():
+                raise TraceError(f"{path}:{line}: the events before do not make this body")
+            return body
+        fold.add(event)
+    raise TraceError(f"{path}:{len(events) + 1}: has neither an answer nor an error")
+
+
+def shown_again(trace: Trace, *, only_body: bool = False) -> Iterator[str]:
+    """Return the lines of the events as they were, or the body of `POST /answer`."""
+    if only_body:
+        yield trace.result.model_dump_json()
+    else:
+        yield from map(encode, trace.events)
+
+
+def find_traces(given: Sequence[Path]) -> list[Path]:
+    """Return the files, and those below the folders. Raises TraceError if there are none."""
+    found = [file for path in given for file in _below(path)]
+    if not found:
+        raise TraceError(f"{', '.join(map(str, given))}: there is no trace")
+    return found
+
+
+def _below(path: Path) -> Sequence[Path]:
+    return sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]

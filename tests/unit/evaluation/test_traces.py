@@ -1,0 +1,183 @@
+"""Traces: kept as they were, replayed byte for byte, refused where they are not whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.answer.events import AnswerReady, BaseEvent
+from service.answer.request import PreparedRequest
+from service.core.domain import Answer, Problem
+from service.core.errors import EngineFailure, StoreError
+from service.evaluation.datasets import GoldQuestion
+from service.evaluation.rows import Key
+from service.evaluation.runner import Ask, Plan, evaluate
+from service.evaluation.traces import TraceError, find_traces, read_trace, shown_again, trace_path
+from service.strategies.pipeline import answer_stream
+from tests.support.asking import ScriptedRetriever, inquiry, passage, prepared
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+ROME = passage("rome", "Rome is the capital of Italy.\u2028It is old. 𝛑")
+OSLO = passage("oslo", "Oslo is the capital of Norway.")
+GOLD = GoldQuestion("q/1", "Capital of Italy?", ("Rome", "Roma"), supporting=frozenset(["rome"]))
+
+
+def asking(reply: str | Exception, seen: list[BaseEvent]) -> Ask:
+    async def ask(request: PreparedRequest) -> Any:
+        steps = [
+            ScriptStep("true", "Task: relevance", times=None),
+            ScriptStep(reply),
+        ]
+        retriever = ScriptedRetriever({"": [OSLO, ROME]})
+        asked = inquiry(ScriptedGenerator(steps), retriever, request.question, route=request.route)
+        async for event in answer_stream(asked):
+            seen.append(event.model_copy())
+            yield event
+
+    return ask
+
+
+async def kept_trace(folder: Path, reply: str | Exception = "Rome") -> tuple[Path, list[BaseEvent]]:
+    seen: list[BaseEvent] = []
+    plan = Plan(prepared(route="single"), dataset="d", method="single/anrag", traces=folder)
+    assert [row async for row in evaluate([GOLD], asking(reply, seen), plan)]
+    (path,) = find_traces([folder])
+    return path, seen
+
+
+@pytest.mark.anyio
+async def test_the_events_and_the_body_come_again_byte_for_byte(tmp_path: Path) -> None:
+    path, events = await kept_trace(tmp_path)
+    trace = read_trace(path)
+    assert list(shown_again(trace)) == [event.model_dump_json() for event in events]
+    body = next(event.body for event in events if isinstance(event, AnswerReady))
+    assert list(shown_again(trace, only_body=True)) == [body.model_dump_json()]
+    assert isinstance(trace.result, Answer)
+    assert trace.result.answer == "Rome"
+    assert trace.key == Key("d", "single/anrag", "q/1")
+    assert trace.gold == GOLD
+    assert trace.request["route"] == "single"
+
+
+@pytest.mark.anyio
+async def test_a_failed_question_is_kept_too(tmp_path: Path) -> None:
+    path, _ = await kept_trace(tmp_path, EngineFailure("gone"))
+    trace = read_trace(path)
+    assert isinstance(trace.result, Problem)
+    assert trace.result.detail == "gone"
+
+
+@pytest.mark.anyio
+async def test_a_question_that_is_asked_again_replaces_its_trace(tmp_path: Path) -> None:
+    path, _ = await kept_trace(tmp_path, EngineFailure("gone"))
+    again, _ = await kept_trace(tmp_path)
+    assert again == path
+    assert isinstance(read_trace(path).result, Answer)
+
+
+@pytest.mark.anyio
+async def test_a_trace_that_was_cut_short(tmp_path: Path) -> None:
+    """Wherever it was cut, the message names file and line."""
+    path, events = await kept_trace(tmp_path)
+    whole = path.read_bytes()
+    assert len(whole.splitlines()) != len(whole.split(b"\n"))  # a text has U+2028
+    ends = [place for place, byte in enumerate(whole) if byte == 10]
+    assert len(ends) == len(events) + 1
+    for line, end in enumerate(ends[:-1], 1):
+        path.write_bytes(whole[: end + 1])
+        with pytest.raises(TraceError) as error:
+            read_trace(path)
+        assert error.value.detail.startswith(f"{path}:{line}: is cut short")
+    path.write_bytes(whole[:-1])
+    with pytest.raises(TraceError, match=rf":{len(ends)}: is cut short: the line has no end"):
+        read_trace(path)
+    path.write_bytes(b"")
+    with pytest.raises(TraceError, match="is empty"):
+        read_trace(path)
+
+
+def changed(path: Path, line: int, **fields: Any) -> None:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    value = json.loads(lines[line - 1])
+    lines[line - 1] = json.dumps(value | fields, ensure_ascii=False, separators=(",", ":"))
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "said"),
+    [
+        (1, {"trace": 0, "version": "0.1"}, r":1: is of version 0, written by revelator 0\.1; thi"),
+        (1, {"gold": None}, ":1: is not the first line of a trace"),
+        (2, {"event": "begin"}, ":2: is not an event of this version"),
+        (2, {"more": 1}, ":2: is not an event of this version .*more"),
+        (2, {"seq": 0.0}, ":2: is not an event of this version .*its fields are others"),
+        (2, {"question": "Another?"}, r":\d+: the events before do not make this body"),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_trace_of_another_version(
+    tmp_path: Path, line: int, fields: dict[str, Any], said: str
+) -> None:
+    path, _ = await kept_trace(tmp_path)
+    changed(path, line, **fields)
+    with pytest.raises(TraceError, match=said) as error:
+        read_trace(path)
+    assert error.value.detail.startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\n", "not UTF-8 at byte 0"),
+        (b"{}\n", ":1: is not a trace: its first line has no field `trace`"),
+        (b"[" * 99_999 + b"\n", ":1: is not a trace"),
+        (b'{"trace": 1}\n', ":1: lacks dataset, gold, id, method, request, version"),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_file_that_is_no_trace(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=said):
+        read_trace(path)
+
+
+@pytest.mark.anyio
+async def test_traces_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"t\.jsonl: cannot be read: No such file"):
+        read_trace(tmp_path / "t.jsonl")
+    with pytest.raises(TraceError, match="there is no trace"):
+        find_traces([tmp_path])
+
+
+@pytest.mark.anyio
+async def test_a_folder_that_cannot_be_written_ends_the_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        await kept_trace(tmp_path / "file")
+
+
+def test_every_id_has_its_own_file_inside_the_folder(tmp_path: Path) -> None:
+    names = [
+        "a",
+        "A/b",
+        "A_b",
+        "../../x",
+        "..",
+        ".",
+        "",
+        "x" * 500,
+        "x" * 501,
+        "ü",
+        "a b",
+        "\ud800",
+    ]
+    paths = [trace_path(tmp_path, Key("d", "m", name)) for name in names]
+    assert len(set(paths)) == len(names)
+    for path in paths:
+        assert path.resolve().parent == tmp_path.resolve() / "d" / "m"
+        assert len(path.name.encode()) <= 255
+    assert trace_path(tmp_path, Key("d", "m", "q-1.2")) == tmp_path / "d" / "m" / "q-1.2.jsonl"
