@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from service.core.domain import StoppedBy
 from service.core.errors import BudgetExceeded
 
 RESERVE_SHARE = 0.2  # no step starts when less than this share of the time is left,
@@ -64,7 +65,7 @@ class Budget:
         """Seconds a step may still take without eating into the reserve."""
         return max(0.0, self.remaining_s - self.reserve_s)
 
-    def exhausted(self) -> str | None:
+    def exhausted(self) -> StoppedBy | None:
         """Why no further step may start: ``"deadline"``, ``"budget"``, or None if one may."""
         if self.remaining_s < self.reserve_s:
             return "deadline"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from service.answer.events import (
+    AnswerReady,
     BaseEvent,
+    Failed,
     Judgement,
     PassagesFound,
     QueryIssued,
@@ -21,7 +24,9 @@ from service.answer.events import (
     Withdraw,
 )
 from service.answer.evidence import Steps, StepState
-from service.core.domain import Answer, CallUsage, LoopName, RouteName, Timing, Usage
+from service.core.concurrency import closing
+from service.core.domain import Answer, CallUsage, LoopName, Problem, RouteName, Timing, Usage
+from service.core.errors import RevelatorError
 
 FROM_MEMORY: Final[frozenset[LoopName]] = frozenset(["no_retrieval", "entropy_gate"])
 
@@ -149,3 +154,22 @@ def _cycles(step_ids: list[str]) -> int:
     own = [step_id for step_id in step_ids if "." not in step_id]
     parts = Counter(".".join(i.split(".")[:2]) for i in step_ids if "." in i)
     return len(own) + max(parts.values(), default=0)
+
+
+async def collect(
+    events: AsyncIterator[BaseEvent], show: Callable[[BaseEvent], None] | None = None
+) -> Answer | Problem:
+    """Run a question to its end, and `show` its events. Returns the body, or the problem that ended
+    it."""
+    result: Answer | Problem | None = None
+    async with closing(events) as stream:
+        async for event in stream:
+            if isinstance(event, AnswerReady):
+                result = event.body
+            elif isinstance(event, Failed):
+                result = event.problem
+            if show is not None:
+                show(event)
+    if result is None:
+        raise RevelatorError("The stream ended without an answer or an error.")
+    return result

@@ -127,25 +127,9 @@ class OpenStep:
     left_unread: bool = False
     cut: bool = False
     pieces: list[str] = field(default_factory=list)
-    llm_calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    generations: int | None = None
-    sentences: int | None = None
-    hallucinated: int | None = None
+    usage: CallUsage = field(default_factory=CallUsage)
     weighed: bool = False
     probability: float | None = None
-
-    @property
-    def usage(self) -> CallUsage:
-        return CallUsage(
-            llm_calls=self.llm_calls,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            generations=self.generations,
-            sentences=self.sentences,
-            hallucinated=self.hallucinated,
-        )
 
     @property
     def written(self) -> str:
@@ -153,15 +137,11 @@ class OpenStep:
 
     def generated(self, sentences: int) -> None:
         """Count a draft, or a rewritten sentence, with this number of sentences."""
-        self.generations = (self.generations or 0) + 1
-        self.sentences = (self.sentences or 0) + sentences
-        self.hallucinated = self.hallucinated or 0
+        self.charge(CallUsage(generations=1, sentences=sentences, hallucinated=0))
 
     def charge(self, usage: CallUsage) -> None:
-        """Add the cost of calls outside this step."""
-        self.llm_calls += usage.llm_calls
-        self.prompt_tokens += usage.prompt_tokens
-        self.completion_tokens += usage.completion_tokens
+        """Add the cost of calls, which may have been made outside this step."""
+        self.usage = self.usage.plus(usage)
 
     async def emit(self, event: BaseEvent) -> None:
         """Emit an event of this step. Waits while the reader of the events is slow."""
@@ -310,9 +290,13 @@ class OpenStep:
         if call.logprob is not None:
             self.probability = math.exp(call.logprob / max(1, spent.completion_tokens))
         self.cut = call.finish != "stop"
-        self.llm_calls += 1
-        self.prompt_tokens += spent.prompt_tokens
-        self.completion_tokens += spent.completion_tokens
+        self.charge(
+            CallUsage(
+                llm_calls=1,
+                prompt_tokens=spent.prompt_tokens,
+                completion_tokens=spent.completion_tokens,
+            )
+        )
         tokens = spent.prompt_tokens + spent.completion_tokens
         reader = role.name == "reader"
         self.inquiry.budget.end_call(call.estimated, tokens, seconds, reader=reader)

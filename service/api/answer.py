@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from service.answer.events import BaseEvent, Judgement
+from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
 from service.api.asking import Answering, disconnected, open_answering, record
 from service.api.bodies import JSON, read_json
@@ -33,7 +34,6 @@ from service.api.security import access_of, check_collection, require, tenant_of
 from service.core.domain import Answer, Problem
 from service.core.errors import InvalidRequest
 from service.runtime import Runtime
-from service.strategies.pipeline import collect
 
 LAST_EVENT: Final = "last-event-id"
 TAG: Final = frozenset({"event"})

@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from service.answer.events import AnswerReady, BaseEvent, Event, Failed
+from service.answer.events import BaseEvent, Event
+from service.answer.fold import collect
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
 from service.core.connections import open_session
-from service.core.domain import Answer, Problem
+from service.core.domain import Answer
 from service.core.errors import EngineFailure, InvalidRequest
 from service.core.locks import find_owner
 from service.core.settings import Settings
@@ -29,18 +30,8 @@ async def ask_in_terminal(
     owner = find_owner(settings.data_dir) if url is None else None
     base = url or (owner.url if owner else None)
     events = through_server(base, fields, settings) if base else in_process(settings, fields)
-    console = Console()
-    printer = EventPrinter(console)
-    result: Answer | Problem | None = None
-    async with closing(events) as stream:
-        async for event in stream:
-            if isinstance(event, AnswerReady):
-                result = event.body
-            elif isinstance(event, Failed):
-                result = event.problem
-            if not as_json:
-                printer.show(event)
-    if as_json and result is not None:
+    result = await collect(events, None if as_json else EventPrinter(Console()).show)
+    if as_json:
         print(result.model_dump_json(indent=2))
     return 0 if isinstance(result, Answer) else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import uuid
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from service.core.errors import StoreError
 
 _DISCARDED = ".deleted-"
 
@@ -44,6 +47,38 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+@contextmanager
+def line_file(path: Path) -> Iterator[int]:
+    """Open a file to which only this process appends lines, and yield its descriptor.
+
+    Raises StoreError if it cannot be opened, or if another process has opened it.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be opened: {error.strerror}") from None
+    try:
+        _lock(handle, path)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise StoreError(f"{path}: another process is writing it; wait until it ends") from None
+
+
+def whole_lines(handle: int) -> bytes:
+    """Return the contents of a file but for a last line without its end, which a kill leaves."""
+    with os.fdopen(os.dup(handle), "rb") as file:
+        file.seek(0)
+        content = file.read()
+    return content[: content.rfind(b"\n") + 1]
 
 
 def discard(folder: Path) -> None:

@@ -57,6 +57,11 @@ def encode_body(
     body |= {k: v for k, v in extra.items() if request.messages or k != TEMPLATE_FIELD}
     if priority:
         body["priority"] = -request.turn
+    return encoded(body)
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """Encode a body as JSON. Half surrogates, which no UTF-8 can hold, become `?`."""
     try:
         return orjson.dumps(body)
     except TypeError:

@@ -5,8 +5,7 @@ The plugin's side is in `service/vllm_plugin/routes.py`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -14,7 +13,7 @@ from typing import Any, TypeVar, cast
 import orjson
 
 from service.engines.base import FinishReason, TokenUsage
-from service.engines.openai_wire import BadReply, error_text
+from service.engines.openai_wire import BadReply, encoded, error_text
 from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
@@ -54,11 +53,11 @@ def draft_body(request: SignalRequest, model: str | None) -> bytes:
         "attention": request.attention,
         "model": model,
     }
-    return _encoded(body)
+    return encoded(body)
 
 
 def rows_body(tokens: Sequence[int]) -> bytes:
-    return _encoded({"tokens": list(tokens)})
+    return encoded({"tokens": list(tokens)})
 
 
 def score_body(request: ScoreRequest, model: str | None) -> bytes:
@@ -71,18 +70,11 @@ def score_body(request: ScoreRequest, model: str | None) -> bytes:
         item["token_ids"] = request.token_ids
     else:
         item["text"] = request.text
-    return _encoded({"items": [item], "model": model})
+    return encoded({"items": [item], "model": model})
 
 
 def spans_body(text: str) -> bytes:
-    return _encoded({"text": text})
-
-
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError:  # half surrogates, which no UTF-8 can hold; the tokenizer reads `?` too
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    return encoded({"text": text})
 
 
 def _of_json(read: Callable[[Any], T]) -> Callable[[bytes], T]:

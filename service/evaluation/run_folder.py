@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.core.errors import ConfigurationError, StoreError
-from service.core.files import write_whole
+from service.core.files import line_file, whole_lines, write_whole
 from service.evaluation.rows import ROWS, Row, latest, parse_rows
 
 RUN: Final = "run.json"
@@ -119,35 +118,14 @@ def open_run(folder: Path, run: Run) -> Iterator[RunFolder]:
     path = folder / ROWS
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        _lock(handle, path)
-        rows = _repaired(handle, path)
+        raise StoreError(f"{folder}: cannot be written: {error.strerror}") from None
+    with line_file(path) as handle:
+        lines = whole_lines(handle)
+        rows = parse_rows(lines, path)
+        os.ftruncate(handle, len(lines))
         _join(folder, run, any_rows=bool(rows))
         yield RunFolder(handle, path, latest(rows))
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise StoreError(f"{path}: another process is writing it; wait until it ends") from None
-
-
-def _repaired(handle: int, path: Path) -> list[Row]:
-    """The rows; a last line without its end is cut off."""
-    with os.fdopen(os.dup(handle), "rb") as file:
-        file.seek(0)
-        content = file.read()
-    whole = content.rfind(b"\n") + 1
-    rows = parse_rows(content[:whole], path)
-    if whole < len(content):
-        os.ftruncate(handle, whole)
-    return rows
 
 
 def _join(folder: Path, run: Run, *, any_rows: bool) -> None:

@@ -36,12 +36,12 @@ class _Progress:
         self.flag: Flag | None = None
         self.stopped_by: StoppedBy = "answer"
 
-    def may_go_on(self, exhausted: str | None) -> bool:
+    def may_go_on(self, exhausted: StoppedBy | None) -> bool:
         """Whether another step may start. If not, `stopped_by` is set."""
         if self.done or self.flag:
             return False
         if exhausted:
-            self.stopped_by = "deadline" if exhausted == "deadline" else "budget"
+            self.stopped_by = exhausted
         elif self.cycles >= self.max_steps:
             self.stopped_by = "max_steps"
         return self.stopped_by == "answer"

@@ -94,7 +94,7 @@ class _Chain:
     def exhausted(self) -> bool:
         """Whether a limit of the question leaves no room for another step."""
         if why := self.inquiry.budget.exhausted():
-            self.stopped_by = "deadline" if why == "deadline" else "budget"
+            self.stopped_by = why
         return why is not None
 
 

@@ -89,7 +89,7 @@ class _Run:
         if next_query(self.question, self.text) == self.query:
             return False  # the same search, and after it the same generation
         if why := self.inquiry.budget.exhausted():
-            self.stopped_by = "deadline" if why == "deadline" else "budget"
+            self.stopped_by = why
         return why is None
 
 

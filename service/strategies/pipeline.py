@@ -24,9 +24,7 @@ from service.answer.evidence import StepState
 from service.answer.fold import Fold
 from service.answer.inquiry import Emit, Inquiry, Scope
 from service.core.channel import emitted
-from service.core.concurrency import closing
 from service.core.domain import (
-    Answer,
     LoopName,
     Problem,
     RequestLoop,
@@ -244,17 +242,3 @@ def _timing(inquiry: Inquiry, queued_s: float) -> Timing:
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
-
-
-async def collect(events: AsyncIterator[BaseEvent]) -> Answer | Problem:
-    """Run a question to its end and return the body, or the problem that ended it."""
-    result: Answer | Problem | None = None
-    async with closing(events) as stream:
-        async for event in stream:
-            if isinstance(event, AnswerReady):
-                result = event.body
-            elif isinstance(event, Failed):
-                result = event.problem
-    if result is None:
-        raise RevelatorError("The stream ended without an answer or an error.")
-    return result

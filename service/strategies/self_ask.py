@@ -128,7 +128,7 @@ class _Asking:
     def may_go_on(self) -> bool:
         """Whether the model may ask again. If not, `stopped_by` says why."""
         if why := self.inquiry.budget.exhausted():
-            self.stopped_by = "deadline" if why == "deadline" else "budget"
+            self.stopped_by = why
         elif len(self.pairs) >= self.most:
             self.stopped_by = "max_steps"
         return self.stopped_by == "answer"

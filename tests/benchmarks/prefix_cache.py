@@ -24,13 +24,13 @@ from typing import Any
 
 import orjson
 
+from service.answer.fold import collect
 from service.answer.request import parse_request
 from service.core.concurrency import gather
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.engines.batch.prefixes import BLOCK, PrefixCache
 from service.runtime import Runtime, open_runtime
-from service.strategies.pipeline import collect
 from service.telemetry.logs import configure_logging
 from tests.support.tiny import as_trained
 from tests.support.vllm import Vllm, metric, vllm_server

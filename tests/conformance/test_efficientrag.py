@@ -11,12 +11,13 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.answer.fold import collect
 from service.core.domain import Answer, Passage
 from service.core.settings import Settings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.efficientrag.decisions import OFFICIAL, PROFILES
-from service.strategies.pipeline import answer_stream, collect
+from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 

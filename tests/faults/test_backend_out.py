@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from service.answer.fold import collect
 from service.answer.request import AnswerRequest
 from service.core.domain import Answer
 from service.core.errors import RetrievalFailure
@@ -22,7 +23,6 @@ from service.retrieval.base import SearchRequest
 from service.retrieval.search import guard
 from service.retrieval.search.guard import GuardLimits
 from service.runtime import Runtime, open_runtime
-from service.strategies.pipeline import collect
 from tests.elasticsearch_node import running_elasticsearch
 from tests.faults.proxy import Proxy, proxied
 from tests.support.documents import ingest_documents

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from service.answer.events import Token
+from service.answer.fold import collect
 from service.answer.request import AnswerRequest
 from service.core.concurrency import closing, gather
 from service.core.domain import Answer, Passage
@@ -20,7 +21,6 @@ from service.engines.factory import open_generator
 from service.engines.pool import limits
 from service.engines.pool.limits import PoolLimits
 from service.runtime import Runtime, open_runtime
-from service.strategies.pipeline import collect
 from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
 from tests.support.tiny import as_trained
 from tests.support.vllm import OF_A_POOL, Vllm, metric, vllm_server

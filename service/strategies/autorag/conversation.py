@@ -133,7 +133,7 @@ class _Conversation:
         if self.ended or isinstance(self.action, GiveUp):
             return False
         if why := self.inquiry.budget.exhausted():
-            self.stopped_by = "deadline" if why == "deadline" else "budget"
+            self.stopped_by = why
         return why is None
 
     @property

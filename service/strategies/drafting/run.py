@@ -95,7 +95,7 @@ class Run:
         try:
             while not self.ended:
                 if why := self.inquiry.budget.exhausted():
-                    self.stopped_by = "deadline" if why == "deadline" else "budget"
+                    self.stopped_by = why
                     break
                 before = len(self.layout.written)
                 await round()

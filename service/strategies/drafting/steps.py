@@ -35,7 +35,7 @@ async def search_and_rewrite(run: Run, query: str, drafted: str) -> None:
     """Search in the open step, and let the model write the sentence that was `drafted` from the
     passages. An empty query is not sent."""
     run.retrievals += 1
-    run.step.hallucinated = 1
+    run.step.usage = run.step.usage.model_copy(update={"hallucinated": 1})
     layout = replace(run.layout, passages=())
     if query:
         top_k = run.inquiry.request.top_k or TOP_K

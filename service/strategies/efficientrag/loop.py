@@ -68,7 +68,7 @@ class EfficientRag:
         )
         while isinstance(run.following, str):
             if why := run.inquiry.budget.exhausted():
-                run.following = Read("deadline" if why == "deadline" else "budget")
+                run.following = Read(why)
                 break
             await _hop(run, run.following)
         return await _conclude(run, run.following.stopped_by)

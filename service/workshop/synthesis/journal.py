@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.core.errors import ConfigurationError, StoreError
+from service.core.files import line_file, whole_lines
 from service.workshop.synthesis.contract import OutputRow, RowOrigin
 from service.workshop.synthesis.teacher import Spent
 
@@ -89,40 +89,21 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
     Raises ConfigurationError where it is of another run (all of `header` but `date` counts),
     StoreError where it cannot be used or another process does.
     """
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be opened: {error.strerror}") from None
-    try:
-        _lock(handle, path)
+    with line_file(path) as handle:
         first, records = _read(handle, path)
         if first is None:
             first = {"format": FORMAT, **header}
             _write(handle, json.dumps(first, ensure_ascii=False).encode())
         _same_run(path, first, {"format": FORMAT, **header})
         yield Journal(handle, first, records)
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise StoreError(f"{path}: another process is writing it; wait until it ends") from None
 
 
 def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[JournalEntry]]:
     """The header and the records; a last line without its end is cut off."""
-    with os.fdopen(os.dup(handle), "rb") as file:
-        file.seek(0)
-        content = file.read()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.ftruncate(handle, whole)
-    lines = content[:whole].splitlines()
+    content = whole_lines(handle)
+    os.ftruncate(handle, len(content))
     try:
-        values = [json.loads(line) for line in lines]
+        values = [json.loads(line) for line in content.splitlines()]
         return (values[0] if values else None), [
             JournalEntry.from_line(value) for value in values[1:]
         ]

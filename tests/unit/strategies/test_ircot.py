@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.answer.budget import Limits
+from service.answer.fold import collect
 from service.core.domain import Answer, RetrieverName
 from service.core.settings import Settings
 from service.engines.base import Capabilities
@@ -18,7 +19,7 @@ from service.strategies.ircot import (
     next_sentence,
     without_question_words,
 )
-from service.strategies.pipeline import answer_stream, collect
+from service.strategies.pipeline import answer_stream
 from service.strategies.registry import LOOPS
 from tests.support.asking import ScriptedRetriever, body_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from service.answer.events import AnswerReady
+from service.answer.fold import collect
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.prompts.templates import NO_ANSWER
-from service.strategies.pipeline import answer_stream, collect
+from service.strategies.pipeline import answer_stream
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 

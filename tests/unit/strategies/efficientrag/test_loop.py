@@ -11,6 +11,7 @@ import pytest
 
 from service.answer.budget import Limits
 from service.answer.events import AnswerReady, Failed, Token, Withdraw
+from service.answer.fold import collect
 from service.answer.inquiry import Inquiry
 from service.core.domain import Answer
 from service.core.settings import Settings
@@ -19,7 +20,7 @@ from service.engines.base import Capabilities
 from service.retrieval.base import SearchRequest, SearchResult
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.efficientrag.decisions import PROFILES, SERVICE
-from service.strategies.pipeline import answer_stream, collect
+from service.strategies.pipeline import answer_stream
 from tests.stubs.word_labelling import WordFilter, WordLabeler
 from tests.support.asking import ScriptedRetriever, body_of, events_of, inquiry, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep
