@@ -47,8 +47,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="Methods, separated by commas: a route (auto, direct, single, compound or "
-            "complex), a loop, which then answers every question, ROUTE/LOOP, or all. Default: "
-            "auto."
+            "complex), a loop, which then answers every question, ROUTE/LOOP, or all. Each may "
+            "change top_k, max_steps or retriever: one_retrieval@top_k=10. Default: auto."
         ),
     ] = None,
     engine: Annotated[

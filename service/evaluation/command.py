@@ -130,7 +130,7 @@ async def plans_of(
     for dataset in datasets:
         for method in methods:
             fields = {
-                **options.fields, "question": dataset.questions[0].question,
+                **options.fields, **method.fields, "question": dataset.questions[0].question,
                 "collection": dataset.collection, "route": method.route, "loop": method.loop,
             }  # fmt: skip
             try:

@@ -1,10 +1,11 @@
-"""The names of what can be evaluated: a route, a loop, or a loop under a route."""
+"""The names of what can be evaluated: a route, a loop, or a loop under a route, each also with
+other fields of the request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, get_args
 
 from service.core.domain import RequestLoop, RequestRoute
 from service.core.errors import InvalidRequest
@@ -16,15 +17,21 @@ _LOOPS: Final[dict[str, RequestLoop]] = {
     name: name for name in get_args(RequestLoop) if name in LOOPS
 }
 PREFIX: Final = "route:"
+VARIANT: Final = "@"
+_FIELDS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "top_k": int, "max_steps": int, "retriever": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How each question is asked. `name` is the one given, and stands in the rows."""
+    """How each question is asked. `name` is the one given, and stands in the rows. `fields` are
+    fields of the request, in place of those that all methods share."""
 
     name: str
     route: RequestRoute
     loop: RequestLoop = "default"
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def routes(self) -> bool:
@@ -41,8 +48,13 @@ def method_of(name: str) -> Method:
     """Return the method with this name. Raises InvalidRequest, which lists the known names.
 
     `auto` or another route (`route:NAME` is the same): this route with the default loop. A loop:
-    every question goes to this loop, without routing. `ROUTE/LOOP`: both, as in a request.
+    every question goes to this loop, without routing. `ROUTE/LOOP`: both, as in a request. Each
+    may end with `@FIELD=VALUE`, once or more: `one_retrieval@top_k=10`.
     """
+    plain, *given = name.split(VARIANT)
+    if given:
+        fields = dict(_field_of(name, one) for one in given)
+        return replace(method_of(plain), name=name, fields=fields)
     route, slash, loop = name.removeprefix(PREFIX).partition("/")
     if slash:
         if route in _ROUTES and route != "direct" and loop in _LOOPS:
@@ -53,7 +65,20 @@ def method_of(name: str) -> Method:
         return Method(name, "complex", _LOOPS[name])
     raise InvalidRequest(
         f"method {name!r} is unknown; known: {', '.join(known_methods())}, ROUTE/LOOP for a loop "
-        f"under a route, and {ALL}"
+        f"under a route, {ALL}, and each with @FIELD=VALUE"
+    )
+
+
+def _field_of(name: str, given: str) -> tuple[str, Any]:
+    field, equals, value = given.partition("=")
+    try:
+        if equals and field in _FIELDS:
+            return field, _FIELDS[field](value)
+    except ValueError:
+        pass
+    raise InvalidRequest(
+        f"method {name!r}: {given!r} is not FIELD=VALUE; the fields are {', '.join(_FIELDS)}, of "
+        "which top_k and max_steps are whole numbers"
     )
 
 
