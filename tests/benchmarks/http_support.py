@@ -14,7 +14,7 @@ class ServerProcess:
     """A program that prints its URL first; `cpu_s` is what all its threads have used."""
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.url = url
+        self.url, self.pid = url, process.pid
         self.port = int(url.split(":")[2].split("/", 1)[0])
         self._tasks = Path(f"/proc/{process.pid}/task")
 

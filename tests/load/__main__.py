@@ -1,0 +1,171 @@
+"""The service under load, as one table.
+
+    python -m tests.load [overload] [fairness] [streams] [--short]
+
+*overload*: five times what the engine can do is offered for 60 s. Targets: answered at least 0.9 of
+capacity; the 99th percentile of admitted questions at most twice their own time; the rest refused
+within 50 ms, with `Retry-After`. *fairness*: two keys at 9:1 offer the same; the small one gets at
+least 0.9 of what it asked for. *streams*: 1,000 streams at once; each ends with `answer`, and
+`/healthz` answers within 100 ms (99th percentile) meanwhile; memory per stream is told.
+
+The engine takes 0.5 s a question, 16 at a time. `--short` is a tenth of it. Client and service
+share the machine: a busy one shows in the times, never in what is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+
+from service.api.tenants import digest
+from tests.benchmarks.http_support import ServerProcess, quantile, server
+from tests.load.clients import BODY, TIMEOUT, ask, offer, took
+
+RUNNING, SECONDS = 16, 0.5
+CAPACITY = RUNNING / SECONDS
+TIMES = 5
+FOR_S = 60.0
+STREAMS = 1_000
+STREAM_S = 5.0
+
+
+def session(url: str) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(url, connector=connector, timeout=TIMEOUT)
+
+
+def told(part: str, figure: str, value: float, target: str, met: bool) -> bool:
+    print(f"{part:10}{figure:46}{value:10.3f}  {target:12}{'' if met else 'MISSED'}", flush=True)
+    return met
+
+
+async def flood(for_s: float) -> tuple[float, list[Sent]]:
+    """A question's own time, and what became of five times too many."""
+    options = ("--running", str(RUNNING), "--seconds", str(SECONDS))
+    with server("tests.load.server", *options) as target:
+        async with session(target.url) as http:
+            own = took([await ask(http) for _ in range(10)], 0.5, 200)
+            return own, await offer(http, {"": TIMES * CAPACITY}, for_s)
+
+
+async def overload(for_s: float) -> bool:
+    own, sent = await flood(for_s)
+    good = [each for each in sent if each.status == 200]
+    refused = [each for each in sent if each.status == 503 and each.retry_after]
+    lost = len(sent) - len(good) - len(refused)
+    goodput = len(good) / (for_s + 2 * SECONDS) / CAPACITY
+    slowest = took(good, 0.99, 200) / own
+    late = took(refused, 0.99, 503)
+    return all(
+        [
+            told("overload", "answered / capacity", goodput, ">= 0.9", goodput >= 0.9),
+            told("overload", "p99 of admitted / own time", slowest, "<= 2", slowest <= 2),
+            told("overload", "p99 until refused, s", late, "<= 0.05", late <= 0.05),
+            told("overload", "neither answered nor refused", lost, "0", lost == 0),
+        ]
+    )
+
+
+async def fairness(for_s: float) -> bool:
+    entries = "".join(
+        f'[[tenants]]\nname = "{name}"\nkey_sha256 = ["{digest(name.encode())}"]\n'
+        for name in ("flood", "small")
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tenants.toml"
+        file.write_text(entries)
+        options = ("--running", str(RUNNING), "--seconds", str(SECONDS), "--tenants", str(file))
+        with server("tests.load.server", *options) as target:
+            async with session(target.url) as http:
+                rates = {"flood": 0.9 * TIMES * CAPACITY, "small": 0.1 * TIMES * CAPACITY}
+                sent = await offer(http, rates, for_s)
+
+    def answered(tenant: str) -> float:
+        of = [each for each in sent if each.tenant == tenant]
+        return sum(each.status == 200 for each in of) / len(of)
+
+    small, flood = answered("small"), answered("flood")
+    told("fairness", "answered of what the flood asked for", flood, "", True)
+    name = "answered of what the small one asked for"
+    return told("fairness", name, small, ">= 0.9", small >= 0.9)
+
+
+async def crowd(many: int) -> tuple[int, list[float], float]:
+    """So many streams at once: how many were answered, the waits for `/healthz` meanwhile, and the
+    memory of each in bytes."""
+    options = ("--running", str(many), "--seconds", str(STREAM_S), "--tokens", "50")
+    with server("tests.load.server", *options) as target:
+        async with session(target.url) as http:
+            await ask_stream(http)
+            before = memory(target)
+            asked = [asyncio.create_task(ask_stream(http)) for _ in range(many)]
+            waits: list[float] = []
+            most = before
+            while not all(task.done() for task in asked):
+                waits.append(await healthy(http))
+                most = max(most, memory(target))
+                await asyncio.sleep(0.05)
+            answered = sum(task.result() for task in asked)
+    return answered, waits, (most - before) / many
+
+
+async def streams(many: int) -> bool:
+    answered, waits, each = await crowd(many)
+    late = quantile(waits, 0.99)
+    told("streams", "memory of a stream, kB", each / 1000, "", True)
+    return all(
+        [
+            told("streams", f"ended with `answer`, of {many}", answered, "all", answered == many),
+            told("streams", "/healthz p99, s", late, "<= 0.1", late <= 0.1),
+        ]
+    )
+
+
+async def ask_stream(http: aiohttp.ClientSession) -> bool:
+    try:
+        async with http.post("/answer/stream", json=BODY) as response:
+            text = await response.text()
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+    return response.status == 200 and "event: answer\n" in text and "event: done\n" in text
+
+
+async def healthy(http: aiohttp.ClientSession) -> float:
+    since = time.perf_counter()
+    async with http.get("/healthz") as response:
+        assert response.status == 200
+        await response.read()
+    return time.perf_counter() - since
+
+
+def memory(target: ServerProcess) -> int:
+    """Resident bytes of the server."""
+    pages = int(Path(f"/proc/{target.pid}/statm").read_text().split()[1])
+    return pages * 4096
+
+
+async def main() -> bool:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", help="overload, fairness, streams; all by default")
+    parser.add_argument("--short", action="store_true", help="a tenth of it")
+    given = parser.parse_args()
+    scale = 0.1 if given.short else 1.0
+    met = True
+    for name, part in {
+        "overload": lambda: overload(FOR_S * scale),
+        "fairness": lambda: fairness(FOR_S * scale),
+        "streams": lambda: streams(round(STREAMS * scale)),
+    }.items():
+        if not given.parts or name in given.parts:
+            met = await part() and met
+    return met
+
+
+if __name__ == "__main__":
+    sys.exit(not asyncio.run(main()))

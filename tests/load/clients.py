@@ -1,0 +1,60 @@
+"""Clients of the load programs: questions sent at a stated rate, whatever becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from tests.benchmarks.http_support import quantile
+
+BODY = {"question": "Who composed Norma?", "route": "direct"}
+TIMEOUT = aiohttp.ClientTimeout(total=120)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One question: when it was due, how long its response took, and its status (0: none)."""
+
+    tenant: str
+    seconds: float
+    status: int
+    retry_after: bool = False
+
+
+async def ask(http: aiohttp.ClientSession, tenant: str = "") -> Sent:
+    headers = {"Authorization": f"Bearer {tenant}"} if tenant else {}
+    since = time.perf_counter()
+    try:
+        async with http.post("/answer", json=BODY, headers=headers) as response:
+            await response.read()
+            told = "Retry-After" in response.headers
+            return Sent(tenant, time.perf_counter() - since, response.status, told)
+    except (aiohttp.ClientError, TimeoutError):
+        return Sent(tenant, time.perf_counter() - since, 0)
+
+
+async def offer(
+    http: aiohttp.ClientSession, rates: Mapping[str, float], for_s: float
+) -> list[Sent]:
+    """Questions of each tenant at its rate (a second), evenly, for so long; all that was sent."""
+
+    async def of(tenant: str, rate: float) -> list[asyncio.Task[Sent]]:
+        tasks: list[asyncio.Task[Sent]] = []
+        begin = time.perf_counter()
+        for number in range(round(rate * for_s)):
+            await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+            tasks.append(asyncio.create_task(ask(http, tenant)))
+        return tasks
+
+    lanes = await asyncio.gather(*(of(tenant, rate) for tenant, rate in rates.items()))
+    return [await task for lane in lanes for task in lane]
+
+
+def took(sent: Sequence[Sent], share: float, *statuses: int) -> float:
+    """The quantile of the seconds of those with such a status."""
+    values = [each.seconds for each in sent if each.status in statuses]
+    return quantile(values, share) if len(values) > 1 else sum(values)
