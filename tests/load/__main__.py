@@ -25,7 +25,7 @@ import aiohttp
 
 from service.api.tenants import digest
 from tests.benchmarks.http_support import ServerProcess, quantile, server
-from tests.load.clients import BODY, TIMEOUT, ask, offer, took
+from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, took
 
 RUNNING, SECONDS = 16, 0.5
 CAPACITY = RUNNING / SECONDS

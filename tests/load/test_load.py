@@ -1,4 +1,4 @@
-"""A few seconds of what `python -m tests.load` measures: nothing is lost, whatever the times are."""
+"""Seconds of what `python -m tests.load` measures: nothing is lost, whatever the times are."""
 
 from __future__ import annotations
 
