@@ -125,7 +125,7 @@ async def test_an_answer_from_memory_is_flagged() -> None:
 
 
 async def test_an_example_is_neither_asked_nor_an_answer() -> None:
-    copied = "Follow up: Who was the architect of the Corvale Opera House?"
+    copied = "Follow up: Who founded Brannick?"
     script = [turn("", copied), turn("", f"Follow up: {ONE}"), reads(ONE, "Vincenzo Bellini")]
     script += [
         turn(FIRST, "So the final answer is: Estonia"),
@@ -133,7 +133,7 @@ async def test_an_example_is_neither_asked_nor_an_answer() -> None:
     ]
     body = await body_of(script, HITS, QUESTION, **FULL)
     assert body.answer == "Vincenzo Bellini"
-    assert all("Corvale" not in (step.query or "") for step in body.steps)
+    assert all("Brannick" not in (step.query or "") for step in body.steps)
 
 
 async def test_what_nothing_tells_is_not_made_up() -> None:
