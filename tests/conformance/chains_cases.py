@@ -17,13 +17,13 @@ from typing import Any, Final
 from service.answer.events import AnswerReady, RetrievedPassage
 from service.core.domain import Answer, Passage
 from service.engines.base import GenerationRequest
-from service.engines.scripted import ScriptedGenerator, ScriptStep, render
 from service.prompts.quoting import quote
 from service.strategies.collected import passage_lines
 from service.strategies.pipeline import answer_stream
 from service.text.tagging import open_splitter
 from tests.conformance.dragin_parity import WordRetriever, load_passages, load_questions
 from tests.support.asking import ScriptedRetriever, inquiry
+from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 RECORD: Final = Path(__file__).with_name("chains_official.json")
 CASES: Final = 60
