@@ -144,12 +144,14 @@ class ThoughtWritten(BaseEvent):
 
 
 class Trigger(BaseEvent):
-    """A word of a draft triggered a retrieval (loop `dragin`)."""
+    """A draft triggered a retrieval. Loop `dragin`: a word whose `score`, its `entropy` times its
+    `attention`, exceeds the threshold. Loop `flare`: a token whose `score`, its probability, does
+    not; the token is the least probable one of its sentence."""
 
     event: Literal["trigger"] = "trigger"
     token: str
-    entropy: float
-    attention: float
+    entropy: float | None = None
+    attention: float | None = None
     score: float
     threshold: float
     query: str

@@ -13,11 +13,13 @@ RouteName = Literal["direct", "single", "compound", "complex"]
 RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
 LoopName = Literal[
     "none", "anrag", "autorag", "dragin", "efficientrag",
-    "no_retrieval", "one_retrieval", "entropy_gate", "ircot", "iter_retgen", "self_ask",
+    "no_retrieval", "one_retrieval", "entropy_gate", "fixed_length", "fixed_sentence", "flare",
+    "ircot", "iter_retgen", "self_ask",
 ]  # fmt: skip
 RequestLoop = Literal[
     "default", "anrag", "autorag", "dragin", "efficientrag",
-    "no_retrieval", "one_retrieval", "entropy_gate", "ircot", "iter_retgen", "self_ask",
+    "no_retrieval", "one_retrieval", "entropy_gate", "fixed_length", "fixed_sentence", "flare",
+    "ircot", "iter_retgen", "self_ask",
 ]  # fmt: skip
 RetrieverName = Literal["hybrid", "bm25", "dense"]
 StepKind = Literal["route", "decompose", "ending", "retrieve", "merge", "answer"]
@@ -68,12 +70,12 @@ class StepPassage(Model):
 
 
 class TriggerDetail(Model):
-    """Why a word of a draft triggered a retrieval (loop `dragin`): its score exceeds the
-    threshold."""
+    """Why a draft triggered a retrieval: for `dragin` a word whose score, its entropy times its
+    attention, exceeds the threshold; for `flare` a token whose score, its probability, does not."""
 
     token: str
-    entropy: float
-    attention: float
+    entropy: float | None = None
+    attention: float | None = None
     score: float
     threshold: float
     query: str

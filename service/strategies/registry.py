@@ -16,6 +16,9 @@ from service.strategies.direct import handle_direct
 from service.strategies.dragin import Dragin
 from service.strategies.efficientrag import EfficientRag
 from service.strategies.entropy_gate import EntropyGate
+from service.strategies.fixed_length import FixedLength
+from service.strategies.fixed_sentence import FixedSentence
+from service.strategies.flare import Flare
 from service.strategies.ircot import Ircot
 from service.strategies.iter_retgen import IterRetgen
 from service.strategies.no_retrieval import NoRetrieval
@@ -31,6 +34,9 @@ _ALL: tuple[Loop, ...] = (
     NoRetrieval(),
     OneRetrieval(),
     EntropyGate(),
+    FixedLength(),
+    FixedSentence(),
+    Flare(),
     Ircot(),
     IterRetgen(),
     SelfAsk(),

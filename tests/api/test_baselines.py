@@ -6,38 +6,48 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from service.answer.events import AnswerReady
 from service.answer.fold import Fold
+from service.api.app import create_app
 from service.core.domain import Answer, Timing
 from service.core.settings import Settings
 from service.engines.base import Capabilities
-from tests.support.live import Live, answering, config, live, typed
+from tests.conftest import need
+from tests.support.live import Live, answering, config, live, serving, typed
 from tests.support.scripted import ScriptedGenerator
-from tests.support.tiny import open_tiny
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 QUESTION = "Who directed Laserblast?"
-SECTIONS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "one_retrieval": {}, "entropy_gate": {}}
+DRAFTS: dict[str, Any] = {"dragin": {"max_tokens": 32}}
+SECTIONS: dict[str, dict[str, Any]] = {
+    "no_retrieval": {},
+    "one_retrieval": {},
+    "entropy_gate": {},
+    "fixed_length": DRAFTS | {"baselines": {"window": 8}},
+    "fixed_sentence": DRAFTS,
+    "flare": DRAFTS | {"baselines": {"flare_theta": 0.99}},
+}
 
 
 @pytest.fixture(params=sorted(SECTIONS))
 async def served(
     request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
 ) -> AsyncIterator[tuple[str, Live]]:
-    engine = open_tiny(timeout_s=120)
+    need("onnxruntime")
     settings: Settings = config(data_dir=tmp_path, **SECTIONS[request.param])
-    async with live(engine, settings=settings, own_stores=True) as service:
-        yield request.param, service
-    await engine.aclose()
+    app = create_app(settings)
+    async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
+        yield request.param, Live(url, app, server, http)
 
 
 async def test_a_question_is_answered_alike_over_http_and_streamed(
     served: tuple[str, Live],
 ) -> None:
     loop, service = served
-    asked: dict[str, Any] = {"loop": loop, "route": "single", "timeout_s": 300}
+    asked: dict[str, Any] = {"loop": loop, "route": "single", "timeout_s": 300, "max_steps": 2}
     status, body = await service.ask(QUESTION, **asked)
     assert status == 200, body
     answer = Answer.model_validate(body)
@@ -53,9 +63,10 @@ async def test_a_question_is_answered_alike_over_http_and_streamed(
 
 
 def claims_no_retrieval(answer: Answer) -> None:
-    assert answer.answered
+    """The shipped model was not taught facts, and says that it does not know."""
+    assert not answer.answered
     assert (answer.usage.retrievals, answer.usage.llm_calls) == (0, 1)
-    assert [step.flags for step in answer.steps] == [["closed_book"]]
+    assert [step.flags for step in answer.steps] == [["closed_book", "declined"]]
 
 
 def claims_one_retrieval(answer: Answer) -> None:
@@ -65,14 +76,44 @@ def claims_one_retrieval(answer: Answer) -> None:
 
 
 def claims_entropy_gate(answer: Answer) -> None:
-    """The shipped model knows no facts, and is unsure of what it says without passages."""
+    """What it does not know is searched for."""
     assert answer.answered
     assert (answer.usage.retrievals, answer.usage.llm_calls) == (1, 2)
     assert [step.kind for step in answer.steps] == ["answer", "retrieve"]
     assert answer.citations[0].title == "Laserblast"
 
 
+def claims_drafted(answer: Answer) -> None:
+    """Every window is a retrieval with a window written from it; the answer comes last."""
+    assert answer.answered
+    assert answer.steps[0].query == QUESTION
+    assert answer.steps[-1].kind == "answer"
+    written = [step for step in answer.steps if step.kind == "retrieve"]
+    assert all(step.answer and step.passages for step in written)
+    assert answer.usage.retrievals == len(written) == answer.usage.generations
+    assert [step.query for step in written[1:]] == [step.answer for step in written[:-1]]
+    assert answer.citations[0].title == "Laserblast"
+
+
+def claims_flare(answer: Answer) -> None:
+    """With θ near 1 the shipped model doubts what it drafts, and writes it anew."""
+    assert answer.answered
+    first, *others = answer.steps
+    assert (first.kind, first.query, first.trigger) == ("retrieve", QUESTION, None)
+    again = [step for step in others if step.kind == "retrieve"]
+    assert again
+    for step in again:
+        assert step.trigger is not None
+        assert step.trigger.score <= step.trigger.threshold == 0.99
+        assert step.trigger.query == step.query
+    assert answer.usage.hallucinated == len(again) == answer.usage.retrievals - 1 == 1
+    assert answer.citations
+
+
 CLAIMS = {
+    "fixed_length": claims_drafted,
+    "fixed_sentence": claims_drafted,
+    "flare": claims_flare,
     "no_retrieval": claims_no_retrieval,
     "one_retrieval": claims_one_retrieval,
     "entropy_gate": claims_entropy_gate,
@@ -80,10 +121,13 @@ CLAIMS = {
 
 
 @pytest.mark.parametrize("path", ["/answer", "/answer/stream"])
-async def test_a_gate_without_probabilities_is_refused_before_the_first_byte(path: str) -> None:
+@pytest.mark.parametrize("loop", ["entropy_gate", "flare"])
+async def test_a_loop_without_probabilities_is_refused_before_the_first_byte(
+    path: str, loop: str
+) -> None:
     engine = ScriptedGenerator(answering(), capabilities=Capabilities())
     async with live(engine) as service:
-        body = {"question": "Who?", "loop": "entropy_gate", "route": "single"}
+        body = {"question": "Who?", "loop": loop, "route": "single"}
         async with service.http.post(path, json=body) as response:
             problem = await response.json(content_type=None)
             assert response.status == 422

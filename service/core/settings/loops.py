@@ -119,7 +119,11 @@ class DraginSettings(Section):
     )
     threshold: float = Field(1.0, gt=0, description="θ, the threshold of the trigger.")
     max_tokens: int = Field(
-        128, ge=8, le=4096, description="L, the maximum number of tokens of the answer."
+        128,
+        ge=8,
+        le=4096,
+        description="L, the maximum number of tokens of the "
+        "answer; also of the baselines that draft (METHODS.md §7).",
     )
     query_words: int = Field(
         25, ge=1, le=512, description="n, the maximum number of words in a query."
@@ -143,4 +147,31 @@ class BaselinesSettings(Section):
         description="Threshold of the loop `entropy_gate`: it searches if the geometric mean of "
         "the token probabilities of the closed-book answer is lower. 0 never searches after an "
         "answer.",
+    )
+    window: int = Field(
+        16,
+        ge=1,
+        le=512,
+        description="n of the loop `fixed_length`: the number of tokens after which it searches "
+        "again.",
+    )
+    flare_theta: float = Field(
+        0.8,
+        ge=0,
+        le=1,
+        description="θ of the loop `flare`: a sentence with a token of this probability or less "
+        "is searched for and written again. 0 never searches again, 1 always.",
+    )
+    flare_beta: float = Field(
+        0.4,
+        ge=0,
+        le=1,
+        description="β of the loop `flare`: tokens of this probability or less are left out of "
+        "the query, or asked for.",
+    )
+    flare_query: Literal["masked", "questions"] = Field(
+        "masked",
+        description="Query of the loop `flare`: the sentence without its improbable tokens "
+        "(`masked`), or questions, written by the reader's model, that those tokens answer "
+        "(`questions`).",
     )

@@ -1,6 +1,7 @@
-"""What the methods share that draft a chain of thought and search where the draft is in doubt.
+"""What the methods share that draft a chain of thought and search where the draft is in doubt, or
+at every window of it.
 
-DRAGIN uses it; a method such as FLARE is a loop of its own over the same parts: the prompt
-(`layout`), the text that is written (`chain`), the engine calls (`calls`), the state of a question
-(`run`), and the steps (`steps`).
+DRAGIN, FLARE and the baselines of fixed lengths are loops over the same parts: the prompt
+(`layout`), the text that is written (`chain`, `pieces`), the engine calls (`calls`), the state of a
+question (`run`), and the steps (`steps`, `windows`).
 """

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from service.answer.calls import EngineCall, Role
 from service.answer.inquiry import OpenStep
 from service.core.concurrency import closing
-from service.engines.base import GenerationRequest, Generator, TokenUsage
+from service.engines.base import Delta, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import (
     ContextRows,
     ScoreRequest,
@@ -23,6 +23,8 @@ from service.engines.signals import (
     SignalRequest,
     Span,
 )
+
+LETTERS_PER_TOKEN: Final = 4  # where the engine does not tell its tokens
 
 
 class DraftCall:
@@ -78,6 +80,14 @@ async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
         step.count(counted)
 
 
+async def count_tokens(step: OpenStep, text: str) -> int:
+    """Return the number of the model's tokens in a text. An engine that does not tell them is
+    assumed to have one for four letters."""
+    if not gives_signals(step.inquiry.roles.reader.generator):
+        return -(-len(text) // LETTERS_PER_TOKEN)
+    return len(await token_spans(step, text))
+
+
 async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
     """Return the spans of the model's tokens in a text."""
     role = step.inquiry.roles.reader
@@ -85,9 +95,9 @@ async def token_spans(step: OpenStep, text: str) -> tuple[Span, ...]:
 
 
 async def write_until(
-    step: OpenStep, request: GenerationRequest, take: Callable[[str], Awaitable[bool]]
+    step: OpenStep, request: GenerationRequest, take: Callable[[Delta], Awaitable[bool]]
 ) -> None:
-    """Generate plain text by the reader. `take` receives its pieces, and returns True to end the
+    """Generate plain text by the reader. `take` receives its deltas, and returns True to end the
     call."""
     role = step.inquiry.roles.reader
     counted = step.begin(role, request)
@@ -95,7 +105,7 @@ async def write_until(
         async with closing(role.generator.stream(step.addressed(role, request))) as deltas:
             while delta := await step.timed(anext(deltas, None)):
                 counted.see(delta)
-                if await take(delta.text):
+                if await take(delta):
                     break
         if counted.usage is None:
             prompt, most = request.prompt or "", request.max_tokens
@@ -118,7 +128,7 @@ def signals_of(role: Role) -> SignalGenerator:
 
 async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int) -> None:
     """Count a call that was ended on purpose, so that its engine never told its usage."""
-    tokens = len(await token_spans(step, prompt)) + 1
+    tokens = await count_tokens(step, prompt) + 1
     counted.see_tokens(0, TokenUsage(tokens, written))
     if step.inquiry.observer:
         step.inquiry.observer.saved(max(0, most - written))

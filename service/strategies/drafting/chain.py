@@ -63,20 +63,47 @@ def _bare(text: str) -> str:
     return text
 
 
+class WholeText:
+    """A text that is wanted to its end: `text`, without the white space before it."""
+
+    done = False
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    @property
+    def kept(self) -> str:
+        return self.text.rstrip()
+
+    def feed(self, piece: str) -> str:
+        """Take a piece. Return what is to be shown of it."""
+        new = piece if self.text else piece.lstrip()
+        self.text += new
+        return new
+
+    def finish(self) -> str:
+        return ""
+
+
 class FirstSentence:
     """Finds the end of the first sentence of a text that is being written.
 
     Feed it pieces until it is `done`: a whole word of the next sentence has come, so the first
     sentence can no longer change. A splitter that is not incremental needs the whole text. `text`
-    is everything that was fed.
+    is everything that was fed. A sentence of fewer than `least` letters is continued by the next.
     """
 
-    def __init__(self, splitter: Splitter) -> None:
+    def __init__(self, splitter: Splitter, least: int = 0) -> None:
         self.sentence = ""
         self.done = False
         self._splitter = splitter
+        self._least = least
         self.text = ""
         self._shown = 0
+
+    @property
+    def kept(self) -> str:
+        return self.sentence
 
     def feed(self, piece: str) -> str:
         """Take a piece. Return what has become certain of the sentence."""
@@ -84,16 +111,26 @@ class FirstSentence:
         words, space, _ = self.text.rpartition(" ")
         if not space or not self._splitter.incremental:
             return ""
-        found = self._splitter.sentences(words)
-        self.done = len(found) > 1
-        return self._show(found)
+        count, sentence = self._first(words)
+        self.done = count > 1
+        return self._show(sentence)
 
     def finish(self) -> str:
         """The text has ended. Return the rest of the sentence."""
         self.done = True
-        return self._show(self._splitter.sentences(self.text))
+        return self._show(self._first(self.text)[1])
 
-    def _show(self, found: list[str]) -> str:
-        self.sentence = found[0] if found else ""
-        begin, self._shown = self._shown, max(self._shown, len(self.sentence))
-        return self.sentence[begin:]
+    def _first(self, text: str) -> tuple[int, str]:
+        """The number of sentences from the first long enough one on, and the text up to its end."""
+        found = self._splitter.sentences(text)
+        end = 0
+        for number, sentence in enumerate(found):
+            end = text.index(sentence, end) + len(sentence)
+            if end >= self._least:
+                return len(found) - number, text[:end]
+        return 0, text.rstrip()
+
+    def _show(self, sentence: str) -> str:
+        self.sentence = sentence
+        begin, self._shown = self._shown, max(self._shown, len(sentence))
+        return sentence[begin:]

@@ -24,6 +24,12 @@ _DEMONSTRATION = re.compile(r"\n(?=Question:)")
 _NUMBERED = re.compile(r"\[(\s*\d+\s*)\]")
 
 
+def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None:
+    """Return what a folder of templates has no file for, or None."""
+    absent = [role for role in roles if not templates.has(role)]
+    return f"the templates in {templates.folder} have no {absent[0]}.txt" if absent else None
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt. `question` and `written` (the text so far) are their spans in `text`."""

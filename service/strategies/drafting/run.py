@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final, Self
+
+import anyio.to_thread
 
 from service.answer.events import TokenRole
 from service.answer.inquiry import Inquiry, OpenStep, Scope
 from service.core.domain import StepKind, StoppedBy
 from service.core.errors import LimitReached
 from service.prompts.examples import is_example
-from service.strategies.drafting.calls import token_spans
+from service.strategies.drafting.calls import count_tokens
 from service.strategies.drafting.chain import declines, is_answered, join
-from service.strategies.drafting.layout import Layout
-from service.text.tagging import Splitter, SplitterName
+from service.strategies.drafting.layout import Layout, opening_layout
+from service.text.tagging import Splitter, SplitterName, open_splitter
 
 START: Final = 1  # token that an engine puts before a prompt
+MAX_RETRIEVALS: Final = 8
 SLACK: Final = 2  # tokens that a prompt's ends may cost beyond its own text's
 
 
@@ -27,7 +30,8 @@ class DraftOptions:
 
     `limit` is L: the tokens of a draft, and of the whole text. `cut_drafts`: a draft ends at its
     first line break. `may_decline`: a demonstration shows how to say that no answer was found.
-    `keep_examples`: an answer that is an example of the prompt stands.
+    `keep_examples`: an answer that is an example of the prompt stands. `keep_passages`: passages
+    stay in the prompt until others are found.
     """
 
     limit: int = 128
@@ -35,7 +39,21 @@ class DraftOptions:
     cut_drafts: bool = False
     may_decline: bool = False
     keep_examples: bool = True
+    keep_passages: bool = False
     splitter: SplitterName = "own"
+
+
+def served(inquiry: Inquiry) -> DraftOptions:
+    """Return the options of the baselines: those of DRAGIN's profile `service`, but passages stay.
+    The request's `max_steps`, if given, is the maximum number of retrievals."""
+    return DraftOptions(
+        limit=inquiry.settings.dragin.max_tokens,
+        max_retrievals=inquiry.request.max_steps or MAX_RETRIEVALS,
+        cut_drafts=True,
+        may_decline=True,
+        keep_examples=False,
+        keep_passages=True,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +76,23 @@ class Run:
     ended: bool = False
     stopped_by: StoppedBy = "answer"
     _counted: dict[str, int] = field(default_factory=dict)  # demonstrations, in tokens
+
+    @classmethod
+    async def begin(
+        cls, scope: Scope, question: str, as_role: TokenRole, options: DraftOptions, **own: Any
+    ) -> Self:
+        """Return the state before the first step; `own` are the further fields of a subclass."""
+        templates = scope.inquiry.roles.reader.templates
+        return cls(
+            scope=scope,
+            question=question,
+            as_role=as_role,
+            options=options,
+            splitter=await anyio.to_thread.run_sync(open_splitter, options.splitter),
+            layout=opening_layout(templates, question.strip(), may_decline=options.may_decline),
+            step=OpenStep(scope.inquiry, "", "answer"),
+            **own,
+        )
 
     @property
     def inquiry(self) -> Inquiry:
@@ -86,6 +121,11 @@ class Run:
         return is_example(text, self.layout.shots(), shown)
 
     @property
+    def answered(self) -> bool:
+        """Whether the text states its answer."""
+        return is_answered(self.layout.written)
+
+    @property
     def unfounded(self) -> bool:
         """Whether all retrievals found nothing and the settings require abstaining then."""
         return self.inquiry.abstains and self.retrievals > 0 and not self.seen
@@ -105,14 +145,18 @@ class Run:
 
     async def _check_end(self, before: int) -> None:
         """Line 12; `before` is the length of the text when the round began."""
-        text, limit = self.layout.written, self.options.limit
-        if self.ended or is_answered(text):
+        if self.ended or self.answered:
             self.ended = True
-        elif len(text.encode()) + SLACK > limit and await self.count(text) > limit:
+        elif await self.fills_limit():
             self.stopped_by, self.ended = "budget", True
-        elif len(text) <= before:
+        elif len(self.layout.written) <= before:
             self.step.flag("no_progress")
             self.ended = True
+
+    async def fills_limit(self) -> bool:
+        """Whether the text, with the token before it, has more than L tokens."""
+        text, limit = self.layout.written, self.options.limit
+        return len(text.encode()) + SLACK > limit and await self.count(text) > limit
 
     async def open(self, kind: StepKind) -> None:
         """End the open step and start the next; a step without an id was never shown."""
@@ -128,9 +172,13 @@ class Run:
     def count_sentences(self, generated: str) -> None:
         self.step.generated(len(self.splitter.sentences(generated)))
 
+    def count_withdrawn(self) -> None:
+        """Count to the open step the draft that it replaces."""
+        self.step.usage = self.step.usage.model_copy(update={"hallucinated": 1})
+
     async def count(self, text: str) -> int:
         """Return the number of tokens of a text, with the one before it."""
-        return len(await token_spans(self.step, text)) + START if text else 0
+        return await count_tokens(self.step, text) + START if text else 0
 
     async def fit(self, layout: Layout) -> Layout:
         """Return the layout, shortened until prompt and output fit the model's context."""

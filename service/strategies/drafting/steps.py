@@ -6,13 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from service.answer.calls import restarted
-from service.answer.events import Token, Withdraw
+from service.answer.events import Token
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest
 from service.retrieval.base import SearchResult
 from service.strategies.base import Outcome
-from service.strategies.drafting.calls import write_until
 from service.strategies.drafting.chain import (
     ANSWER_TOKENS,
     CONCLUSION,
@@ -24,6 +22,7 @@ from service.strategies.drafting.chain import (
     unconcluded,
 )
 from service.strategies.drafting.layout import Layout, shown
+from service.strategies.drafting.pieces import write
 from service.strategies.drafting.run import Run
 from service.strategies.revelator import parsing
 from service.strategies.revelator.roles import RETRY_TEMPERATURE
@@ -34,18 +33,30 @@ TOP_K: Final = 3
 async def search_and_rewrite(run: Run, query: str, drafted: str) -> None:
     """Search in the open step, and let the model write the sentence that was `drafted` from the
     passages. An empty query is not sent."""
-    run.retrievals += 1
-    run.step.usage = run.step.usage.model_copy(update={"hallucinated": 1})
-    layout = replace(run.layout, passages=())
-    if query:
-        top_k = run.inquiry.request.top_k or TOP_K
-        result = await run.step.search(query, top_k, shape="best_fields")
-        texts = shown([scored.passage.text for scored in result.passages])
-        run.seen = run.seen or bool(texts)
-        layout = await run.fit(replace(layout, passages=texts))
-        await _show_passages(run, result, layout)
-    run.layout = layout
+    run.count_withdrawn()
+    await search(run, query)
     await _rewrite(run, drafted)
+
+
+async def search(run: Run, query: str) -> None:
+    """Search in the open step, and lay the passages before the model in the place of others. An
+    empty query is not sent, and finds nothing."""
+    run.retrievals += 1
+    run.layout = replace(run.layout, passages=())
+    if query:
+        await lay(run, await run.step.search(query, top_k(run), shape="best_fields"))
+
+
+def top_k(run: Run) -> int:
+    return run.inquiry.request.top_k or TOP_K
+
+
+async def lay(run: Run, found: SearchResult) -> None:
+    """Lay passages before the model in the place of others, and show them."""
+    texts = shown([scored.passage.text for scored in found.passages])
+    run.seen = run.seen or bool(texts)
+    run.layout = await run.fit(replace(run.layout, passages=texts))
+    await _show_passages(run, found, run.layout)
 
 
 async def _show_passages(run: Run, result: SearchResult, layout: Layout) -> None:
@@ -64,7 +75,8 @@ async def _rewrite(run: Run, drafted: str) -> None:
     the sentence stands as `drafted`, because the same prompt would write it again. A sentence out
     of the demonstrations is flagged; drafting goes on from it."""
     if run.layout.passages:
-        sentence = await _first_sentence(run)
+        written = await write(run, lambda: FirstSentence(run.splitter))
+        sentence = written.kept
     else:
         run.step.flag("no_evidence")
         sentence = drafted
@@ -72,32 +84,6 @@ async def _rewrite(run: Run, drafted: str) -> None:
         run.step.flag("prompt_example")
     run.write(sentence)
     run.step.answer = sentence or None
-
-
-async def _first_sentence(run: Run) -> str:
-    step, first = run.step, FirstSentence(run.splitter)
-    prompt = run.layout.prompt().text
-    request = GenerationRequest(prompt=prompt, max_tokens=run.options.limit, stop=run.stops)
-
-    async def take(piece: str) -> bool:
-        if text := first.feed(piece):
-            await step.emit(Token(role="draft", text=text))
-        return first.done
-
-    async def write() -> None:
-        await write_until(step, request, take)
-        if not first.done and (text := first.finish()):
-            await step.emit(Token(role="draft", text=text))
-
-    async def void() -> None:
-        nonlocal first
-        shown, first = bool(first.sentence), FirstSentence(run.splitter)
-        if shown:
-            await step.emit(Withdraw(role="draft", reason="restart"))
-
-    await restarted(write, void)
-    run.count_sentences(first.text)
-    return first.sentence
 
 
 async def conclude(run: Run) -> Outcome:
@@ -144,7 +130,9 @@ async def _concluded(run: Run, written: str, temperature: float = 0.0) -> str:
     text = cut_overrun(written)
     if is_answered(text):
         return text
-    layout = await run.fit(replace(run.layout, passages=(), written=join(text, CONCLUSION)))
+    passages = run.layout.passages if run.options.keep_passages else ()
+    layout = replace(run.layout, passages=passages, written=join(text, CONCLUSION))
+    layout = await run.fit(layout)
     request = GenerationRequest(
         prompt=layout.prompt().text, max_tokens=ANSWER_TOKENS, temperature=temperature
     )

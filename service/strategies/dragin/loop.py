@@ -17,18 +17,18 @@ import structlog
 
 from service.answer.calls import Roles
 from service.answer.events import ThoughtWritten, TokenRole, Trigger, Withdraw
-from service.answer.inquiry import OpenStep, Scope
+from service.answer.inquiry import Scope
 from service.core.domain import LoopName
 from service.core.settings import Settings
 from service.strategies.base import Outcome
 from service.strategies.drafting.calls import gives_signals
-from service.strategies.drafting.layout import ROLES, opening_layout
+from service.strategies.drafting.layout import ROLES, lacking_template
 from service.strategies.drafting.steps import conclude, search_and_rewrite
 from service.strategies.dragin.draft import Draft, DraginRun, open_draft, read_draft
 from service.strategies.dragin.options import resolve
 from service.strategies.dragin.query import make_query
 from service.strategies.dragin.rind import Hit
-from service.text.tagging import missing, open_splitter, open_tagger
+from service.text.tagging import missing, open_tagger
 
 log = structlog.get_logger(__name__)
 
@@ -47,9 +47,7 @@ class Dragin:
                 "signals; use an engine of kind local, or of kind vllm with workers started by "
                 "`revelator worker`"
             )
-        if lacking := [role for role in ROLES if not reader.templates.has(role)]:
-            return f"the templates in {reader.templates.folder} have no {lacking[0]}.txt"
-        return missing(settings.dragin.tagger)
+        return lacking_template(reader.templates, ROLES) or missing(settings.dragin.tagger)
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """The request's `max_steps`, if given, is the maximum number of retrievals."""
@@ -58,18 +56,8 @@ class Dragin:
         if inquiry.request.max_steps:
             options = replace(options, max_retrievals=inquiry.request.max_steps)
         log.debug("dragin", id=inquiry.id, **asdict(options))
-        run = DraginRun(
-            scope=scope,
-            question=question,
-            as_role=as_role,
-            options=options,
-            tagger=await anyio.to_thread.run_sync(open_tagger, options.tagger),
-            splitter=await anyio.to_thread.run_sync(open_splitter, options.splitter),
-            layout=opening_layout(
-                inquiry.roles.reader.templates, question.strip(), may_decline=options.may_decline
-            ),
-            step=OpenStep(inquiry, "", "answer"),
-        )
+        tagger = await anyio.to_thread.run_sync(open_tagger, options.tagger)
+        run = await DraginRun.begin(scope, question, as_role, options, tagger=tagger)
         await run.rounds(partial(_round, run))
         return await conclude(run)
 

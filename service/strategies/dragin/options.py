@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from service.core.settings import DraginSettings
-from service.strategies.drafting.run import DraftOptions
+from service.strategies.drafting.run import MAX_RETRIEVALS, DraftOptions
 from service.strategies.dragin.rind import Rule
 from service.text.tagging import TaggerName
 
@@ -34,7 +34,7 @@ SERVICE: Final = replace(
     cut_drafts=True,
     may_decline=True,
     keep_examples=False,
-    max_retrievals=8,
+    max_retrievals=MAX_RETRIEVALS,
 )
 PROFILES: Final = {"official": OFFICIAL, "in_context": IN_CONTEXT, "service": SERVICE}
 

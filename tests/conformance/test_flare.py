@@ -1,0 +1,52 @@
+"""The loop `flare` against the official implementation, by a record of its runs.
+
+`flare_official.py` makes the record and says how. Identical: the same queries are searched, they
+find the same passages, and the same sentences are written, in the same order. Rows whose `listed`
+names what ours does otherwise are in the record, and are not compared.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conformance import flare_parity as parity
+from tests.conformance.dragin_parity import WordRetriever, load_passages
+
+pytestmark = pytest.mark.anyio
+RECORD: dict[str, Any] = json.loads(parity.RECORD.read_text(encoding="utf-8"))
+RETRIEVER = WordRetriever(load_passages())
+
+
+def compared(run: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in run["rows"] if not row["listed"]]
+
+
+def test_the_record_is_evidence() -> None:
+    """Enough of it has sentences that stand, sentences that are searched for, and both kinds of
+    queries; several queries at once; texts that end by themselves and by L."""
+    assert len(RECORD["runs"]) == 4
+    rows = [(run["parameters"], row) for run in RECORD["runs"] for row in compared(run)]
+    assert len(rows) >= 60
+    later = [turn for _, row in rows for turn in row["turns"][1:]]
+    assert sum(not turn["queries"] for turn in later) >= 50
+    assert sum(bool(turn["queries"]) for turn in later) >= 50
+    assert sum(len(turn["queries"]) > 1 for turn in later) >= 15
+    texts = [
+        (most["max_generation_len"], "".join(turn["sentence"] for turn in row["turns"]))
+        for most, row in rows
+    ]
+    assert sum("the answer is" in text for _, text in texts) >= 15
+    assert sum(len(text.split()) >= most for most, text in texts) >= 5
+
+
+@pytest.mark.parametrize("number", range(4))
+async def test_trajectories_are_those_of_the_official_code(number: int) -> None:
+    run = RECORD["runs"][number]
+    parameters = parity.Parameters(**run["parameters"])
+    assert compared(run)
+    for row in compared(run):
+        ours = await parity.run_ours(row, RETRIEVER, parameters)
+        assert ours == parity.Trajectory.of(row), row["question"]

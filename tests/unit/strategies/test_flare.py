@@ -1,0 +1,309 @@
+"""FLARE: its decisions by hand, and its calls and events step by step (METHODS.md §7.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from service.answer.events import (
+    BaseEvent,
+    PassagesFound,
+    QueryIssued,
+    StepEnd,
+    StepStart,
+    Stop,
+    ThoughtWritten,
+    Token,
+    Trigger,
+    Withdraw,
+)
+from service.core.domain import Passage, ScoredPassage
+from service.core.errors import EngineFailure, EngineInterrupted
+from service.core.settings import Settings
+from service.engines.base import GenerationRequest
+from service.retrieval.base import SearchResult
+from service.strategies.drafting.pieces import Piece
+from service.strategies.flare import (
+    Flare,
+    find_doubtful_spans,
+    interleave,
+    is_doubtful,
+    mask,
+)
+from tests.stubs.token_engine import Output, TokenEngine, of_words
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+
+pytestmark = pytest.mark.anyio
+QUESTION = "In which city was the composer of the opera Norma born?"
+HITS: dict[str, Sequence[Passage] | Exception] = {
+    "composer of": [passage("norma", "Norma is an opera by Vincenzo Bellini.")],
+    "Bellini": [passage("bellini", "Vincenzo Bellini was born in Catania.")],
+}
+FIRST = "Norma was composed by Vincenzo Bellini."
+DOUBTFUL = "Vincenzo Bellini was born in Palermo."
+SURE = "Vincenzo Bellini was born in Catania."
+LAST = "So the answer is Catania."
+
+
+def pieces(*tokens: tuple[str, float]) -> list[Piece]:
+    return [Piece(text, probability) for text, probability in tokens]
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "doubtful"),
+    [((0.9, 0.81), False), ((0.9, 0.8), True), ((0.1, 0.99), True), ((), False)],
+)
+def test_a_sentence_is_doubtful_by_one_token(
+    probabilities: Sequence[float], doubtful: bool
+) -> None:
+    assert is_doubtful([Piece("x", p) for p in probabilities], 0.8) is doubtful
+
+
+def test_the_masked_query_lacks_the_improbable_tokens() -> None:
+    tokens = pieces((" He", 0.9), (" was", 0.5), (" born", 0.9), (" in", 0.9), (" Pal", 0.4))
+    assert mask(tokens, 0.4) == "He was born in"
+    assert mask(tokens, 0.5) == "He born in"
+    assert mask([*tokens, Piece("ermo.", 0.9)], 0.4) == "He was born in ermo."
+    assert mask(tokens, 1.0) == ""
+
+
+def test_doubtful_tokens_that_are_near_are_one_span() -> None:
+    words = list("aBcdeFghijKlM")
+    tokens = [Piece(f" {word}", 0.1 if word.isupper() else 0.9) for word in words]
+    assert find_doubtful_spans(tokens, 0.4) == ["B c d e F", "K l M"]
+    tokens = [Piece(f" {word}", 0.1 if word in "BK" else 0.9) for word in words]
+    assert find_doubtful_spans(tokens, 0.4) == ["B", "K"]
+
+
+def test_a_span_is_whole_words_and_never_a_mark_alone() -> None:
+    tokens = pieces((" Vincenzo", 0.9), (" Bell", 0.9), ("ini", 0.1), (" sang", 0.9), (" –", 0.1))
+    assert find_doubtful_spans(tokens, 0.4) == ["Bellini sang –"]
+    assert find_doubtful_spans(tokens[:4], 0.4) == ["Bellini"]
+    assert find_doubtful_spans(tokens[3:], 0.4) == []
+
+
+def test_results_of_several_queries_take_turns() -> None:
+    def found(*names: str, missing: tuple[str, ...] = ()) -> SearchResult:
+        hits = [ScoredPassage(passage(name, name), n, 1 / n) for n, name in enumerate(names, 1)]
+        return SearchResult(tuple(hits), missing)
+
+    merged = interleave([found("a", "b", "c"), found("b", "d", missing=("dense",))], 3)
+    assert [(hit.passage.passage_id, hit.rank) for hit in merged.passages] == [
+        ("a", 1), ("b", 2), ("d", 3),
+    ]  # fmt: skip
+    assert merged.missing == ("dense",)
+    assert interleave([], 3) == SearchResult(())
+
+
+def model(outputs: Mapping[str, Output]) -> Any:
+    """Writes by what the text so far ends with; behind a `*` with Catania's passage in view."""
+
+    def write(request: GenerationRequest) -> Output:
+        prompt = request.prompt or ""
+        written = prompt.rpartition("\nAnswer:")[2].strip()
+        seen = "*" if "[1] Vincenzo Bellini was born in Catania." in prompt else ""
+        return outputs.get(seen + written) or outputs[written]
+
+    return write
+
+
+WORKED = {
+    "": of_words(f"{FIRST} He sang."),
+    FIRST: of_words(f"{DOUBTFUL} {LAST}", {"Palermo.": 0.3, "born": 0.7}),
+    f"*{FIRST}": of_words(f"{SURE} {LAST}"),
+    f"{FIRST} {SURE}": of_words(LAST),
+}
+
+
+async def run(
+    outputs: Mapping[str, Output] = WORKED,
+    hits: Mapping[str, Sequence[Passage] | Exception] = HITS,
+    chat: Any = None,
+    write: Any = None,
+    **options: Any,
+) -> tuple[TokenEngine, list[BaseEvent]]:
+    engine = TokenEngine(write or model(outputs), chat)
+    options.setdefault("prompts", "full")
+    asked = inquiry(engine, ScriptedRetriever(hits), QUESTION, loop="flare", **options)
+    return engine, [event async for event in loop_events(Flare(), asked, QUESTION)]
+
+
+def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def baselines(**values: Any) -> Settings:
+    return Settings.model_validate({"baselines": values})
+
+
+async def test_the_worked_example() -> None:
+    engine, events = await run()
+    assert [(e.step, e.kind) for e in of(events, StepStart)] == [
+        ("1", "retrieve"), ("2", "answer"), ("3", "answer"), ("4", "retrieve"), ("5", "answer"),
+    ]  # fmt: skip
+    assert [e.query for e in of(events, QueryIssued)] == [
+        QUESTION, "Vincenzo Bellini was born in",
+    ]  # fmt: skip
+    (trigger,) = of(events, Trigger)
+    assert (trigger.token, trigger.threshold, trigger.entropy) == ("Palermo.", 0.8, None)
+    assert trigger.score == pytest.approx(0.3)
+    assert [(e.step, e.reason) for e in of(events, Withdraw)] == [("3", "trigger")]
+    assert [e.text for e in of(events, ThoughtWritten)] == [FIRST, LAST]
+    assert [e.answer for e in of(events, StepEnd)] == [None, None, None, SURE, "Catania"]
+    found = of(events, PassagesFound)
+    assert [[p.passage_id for p in e.passages if p.kept] for e in found] == [["norma"], ["bellini"]]
+    assert [e.text for e in of(events, Token) if e.role == "answer"] == ["Catania"]
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+    assert engine.aborted == 3  # each call but the last ends with its sentence
+
+
+async def test_passages_stay_in_view_until_others_are_found() -> None:
+    engine, _ = await run()
+    seen = [prompt.count("[1] Norma is an opera") for prompt in engine.prompts]
+    later = [prompt.count("[1] Vincenzo Bellini was born") for prompt in engine.prompts]
+    assert (seen, later) == ([1, 1, 0, 0], [0, 0, 1, 1])
+    assert all(request.logprobs and request.max_tokens == 64 for request in engine.requests)
+
+
+async def test_drafts_and_what_was_withdrawn_are_counted() -> None:
+    _, events = await run()
+    usage = [event.usage for event in of(events, StepEnd)]
+    assert sum(each.generations or 0 for each in usage) == 4
+    assert sum(each.hallucinated or 0 for each in usage) == 1
+    assert sum(each.llm_calls for each in usage) == 4
+
+
+@pytest.mark.parametrize(("theta", "queries"), [(0.29, 1), (0.3, 2)])
+async def test_theta_moves_the_trigger(theta: float, queries: int) -> None:
+    outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
+    _, events = await run(outputs, settings=baselines(flare_theta=theta))
+    assert len(of(events, QueryIssued)) == queries
+
+
+async def test_beta_masks_more() -> None:
+    _, events = await run(settings=baselines(flare_beta=0.75))
+    assert of(events, QueryIssued)[-1].query == "Vincenzo Bellini was in"
+
+
+async def test_a_sentence_of_which_nothing_is_left_is_not_searched_for() -> None:
+    outputs = {
+        "": of_words("Palermo sings.", {"Palermo": 0.3, "sings.": 0.3}),
+        "Palermo sings. So the answer is": of_words("Palermo."),
+    }
+    _, events = await run(outputs)
+    assert [e.query for e in of(events, QueryIssued)] == [QUESTION]
+    assert of(events, ThoughtWritten)[0].text == "Palermo sings."
+
+
+async def test_questions_are_asked_for_what_is_doubtful() -> None:
+    asked: list[str] = []
+
+    def chat(prompt: str) -> str:
+        asked.append(prompt)
+        return "Where was Bellini born?\n"
+
+    _, events = await run(chat=chat, settings=baselines(flare_query="questions"))
+    assert [e.query for e in of(events, QueryIssued)] == [QUESTION, "Where was Bellini born?"]
+    (prompt,) = asked
+    assert f"Passage: {FIRST} {DOUBTFUL}\nWords: Palermo.\n" in prompt
+    assert of(events, Trigger)[0].query == "Where was Bellini born?"
+    assert of(events, StepEnd)[2].usage.llm_calls == 2
+
+
+async def test_a_reply_that_is_no_question_is_not_searched_for() -> None:
+    outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
+    settings = baselines(flare_query="questions")
+    _, events = await run(outputs, chat=lambda _: "Palermo.", settings=settings)
+    assert len(of(events, QueryIssued)) == 1
+    assert [e.text for e in of(events, ThoughtWritten)] == [FIRST, DOUBTFUL, LAST]
+
+
+async def test_without_a_retrieval_left_doubtful_sentences_stand() -> None:
+    outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
+    _, events = await run(outputs, max_steps=1)
+    assert len(of(events, QueryIssued)) == 1
+    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
+
+
+async def test_where_nothing_is_found_the_draft_stands() -> None:
+    outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
+    _, events = await run(outputs, {"composer of": HITS["composer of"]})
+    ends = of(events, StepEnd)
+    assert (ends[3].answer, ends[3].flags) == (DOUBTFUL, ["no_evidence"])
+
+
+async def test_where_nothing_was_ever_found_there_is_no_answer() -> None:
+    outputs = {**WORKED, f"{FIRST} {DOUBTFUL}": of_words(LAST)}
+    _, events = await run(outputs, {})
+    assert events[-1] == Stop(stopped_by="answer", answered=False)
+
+
+async def test_a_text_of_l_tokens_ends() -> None:
+    text = "One two three four five. Six seven eight"
+    outputs = {
+        "": of_words("One two three four five. Six."),
+        "One two three four five.": of_words("Six seven eight nine ten. Eleven."),
+        f"{text} So the answer is": of_words("eight."),
+    }
+    settings = Settings.model_validate({"dragin": {"max_tokens": 8}})
+    _, events = await run(outputs, settings=settings)
+    assert [e.text for e in of(events, ThoughtWritten)][-1] == "Six seven eight"
+    assert events[-1] == Stop(stopped_by="budget", answered=True)
+
+
+async def test_a_text_without_a_conclusion_is_asked_for_one_with_its_passages() -> None:
+    outputs = {
+        "": of_words(FIRST),
+        f"{FIRST} So the answer is": of_words("Catania."),
+    }
+    engine, events = await run(outputs)
+    assert "[1] Norma is an opera" in engine.prompts[-1]
+    assert of(events, StepEnd)[-1].answer == "Catania"
+
+
+async def test_a_lost_worker_s_sentence_is_withdrawn_and_begun_again() -> None:
+    lost: list[str] = []
+
+    def write(request: GenerationRequest) -> Output:
+        output: Output = model(WORKED)(request)
+        if not lost:
+            lost.append("once")
+            return Output(Breaking(output.tokens, 5))
+        return output
+
+    _, events = await run(write=write)
+    assert [e.reason for e in of(events, Withdraw)] == ["restart", "trigger"]
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+
+
+class Breaking(list[tuple[str, float]]):
+    """Tokens that end with the loss of the worker."""
+
+    def __init__(self, tokens: Sequence[tuple[str, float]], after: int) -> None:
+        super().__init__(tokens)
+        self._after = after
+
+    def __iter__(self) -> Any:
+        yield from self[: self._after]
+        raise EngineInterrupted("lost")
+
+
+async def test_an_engine_that_leaves_a_probability_out_fails() -> None:
+    engine = TokenEngine(model(WORKED), logprobs=False)
+    asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, prompts="full")
+    with pytest.raises(EngineFailure, match="no probability"):
+        [event async for event in loop_events(Flare(), asked, QUESTION)]
+
+
+def test_what_is_missing_is_named() -> None:
+    def lacks(engine: TokenEngine, prompts: str, **values: Any) -> str:
+        asked = inquiry(engine, ScriptedRetriever({}), QUESTION, prompts=prompts)
+        return str(Flare().missing(asked.roles, baselines(**values)))
+
+    able, silent = TokenEngine(model({})), TokenEngine(model({}), logprobs=False)
+    assert "probabilities of its tokens" in lacks(silent, "full")
+    assert lacks(able, "tiny") == "None"
+    assert lacks(able, "full", flare_query="questions") == "None"
+    assert "no flare_question.txt" in lacks(able, "tiny", flare_query="questions")

@@ -1,0 +1,209 @@
+"""Retrieval at every window, of n tokens or of a sentence (METHODS.md §7.4, §7.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from service.answer.events import (
+    BaseEvent,
+    QueryIssued,
+    StepEnd,
+    StepStart,
+    Stop,
+    ThoughtWritten,
+    Token,
+)
+from service.core.domain import Passage
+from service.core.settings import Settings
+from service.engines.base import FinishReason, GenerationRequest
+from service.strategies.base import Loop
+from service.strategies.drafting.windows import glue, states_answer
+from service.strategies.fixed_length import FixedLength
+from service.strategies.fixed_sentence import FixedSentence
+from service.text.tagging import open_splitter
+from tests.stubs.token_engine import Output, TokenEngine, of_words
+from tests.support.asking import ScriptedRetriever, inquiry, loop_events, passage
+
+pytestmark = pytest.mark.anyio
+QUESTION = "Where was the composer of Norma born?"
+TEXT = "Norma is by Vincenzo Bellini. He was born in Catania. So the answer is Catania."
+HITS: dict[str, Sequence[Passage] | Exception] = {
+    "composer": [passage("norma", "Norma is an opera by Vincenzo Bellini.")],
+    "": [passage("bellini", "Vincenzo Bellini was born in Catania.")],
+}
+
+
+def writes(text: str) -> Any:
+    """Goes on with `text` from wherever the prompt stands in it, a token a word."""
+
+    def write(request: GenerationRequest) -> Output:
+        written = (request.prompt or "").rpartition("\nAnswer:")[2].split()
+        words = text.split()
+        if words[: len(written)] != written:  # the conclusion
+            return of_words("Catania.")
+        return of_words(" ".join(words[len(written) :]))
+
+    return write
+
+
+async def run(
+    loop: Loop,
+    text: str = TEXT,
+    hits: Mapping[str, Sequence[Passage] | Exception] = HITS,
+    write: Any = None,
+    window: int = 6,
+    tokens: int = 128,
+    **request: Any,
+) -> tuple[TokenEngine, list[BaseEvent]]:
+    engine = TokenEngine(write or writes(text))
+    settings = {"baselines": {"window": window}, "dragin": {"max_tokens": tokens}}
+    asked = inquiry(
+        engine,
+        ScriptedRetriever(hits),
+        QUESTION,
+        settings=Settings.model_validate(settings),
+        prompts="full",
+        loop=loop.name,
+        **request,
+    )
+    return engine, [event async for event in loop_events(loop, asked, QUESTION)]
+
+
+def of(events: list[BaseEvent], kind: type[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def windows(events: list[BaseEvent]) -> list[tuple[str, str | None]]:
+    """Each query, with the window that was written from what it found."""
+    answers = {event.step: event.answer for event in of(events, StepEnd)}
+    return [(event.query, answers[event.step]) for event in of(events, QueryIssued)]
+
+
+async def test_the_worked_example_of_fixed_length() -> None:
+    engine, events = await run(FixedLength())
+    assert windows(events) == [
+        (QUESTION, "Norma is by Vincenzo Bellini. He"),
+        ("Norma is by Vincenzo Bellini. He", "was born in Catania. So the"),
+        ("was born in Catania. So the", "answer is Catania."),
+    ]  # fmt: skip
+    assert [event.kind for event in of(events, StepStart)] == ["retrieve"] * 3 + ["answer"]
+    assert [request.max_tokens for request in engine.requests] == [6, 6, 6]
+    assert engine.prompts[1].endswith("\nAnswer: Norma is by Vincenzo Bellini. He")
+    assert "[1] Vincenzo Bellini was born in Catania." in engine.prompts[1]
+    assert "[1] Norma" not in engine.prompts[1]
+    assert [e.text for e in of(events, Token) if e.role == "answer"] == ["Catania"]
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+
+
+async def test_the_worked_example_of_fixed_sentence() -> None:
+    engine, events = await run(FixedSentence())
+    assert windows(events) == [
+        (QUESTION, "Norma is by Vincenzo Bellini."),
+        ("Norma is by Vincenzo Bellini.", "He was born in Catania."),
+        ("He was born in Catania.", "So the answer is Catania."),
+    ]  # fmt: skip
+    assert engine.aborted == 2
+    assert [request.max_tokens for request in engine.requests] == [128, 128, 128]
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+
+
+async def test_a_window_of_one_token_retrieves_for_each() -> None:
+    _, events = await run(FixedLength(), "So the answer is Rome.", window=1)
+    assert [query for query, _ in windows(events)] == [QUESTION, "So", "the", "answer", "is"]
+
+
+async def test_a_window_that_ends_in_the_answer_is_followed_by_another() -> None:
+    """The official code ends here, with half an answer."""
+    _, events = await run(FixedLength(), "So the answer is Reggio di Calabria.", window=5)
+    assert [window for _, window in windows(events)] == ["So the answer is Reggio", "di Calabria."]
+    assert of(events, StepEnd)[-1].answer == "Reggio di Calabria"
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "states"),
+    [
+        ("So the answer is Ada", "length", False),
+        ("So the answer is Ada", "stop", True),
+        ("So the answer is Ada", None, True),
+        ("So the answer is Ada.", "length", True),
+        ("So the answer is Ada. She was", "length", True),
+        ("She was born.", "stop", False),
+    ],
+)
+def test_when_a_text_states_its_answer(
+    text: str, finish: FinishReason | None, states: bool
+) -> None:
+    assert states_answer(text, finish, open_splitter("own")) is states
+
+
+@pytest.mark.parametrize(
+    ("text", "window", "glued"),
+    [
+        ("born in Cat", "ania.", "born in Catania."),
+        ("born in", " Catania. ", "born in Catania."),
+        ("", " He", "He"),
+        ("one.\n", "\nTwo", "one. Two"),
+    ],
+)
+def test_windows_follow_one_another_as_they_were_written(
+    text: str, window: str, glued: str
+) -> None:
+    assert glue(text, window) == glued
+
+
+async def test_a_word_that_a_window_cut_is_whole_in_the_text() -> None:
+    def write(request: GenerationRequest) -> Output:
+        written = (request.prompt or "").rpartition("\nAnswer:")[2]
+        tokens = [" So", " the", " answer", " is", " Cat", "ania", "."]
+        done = 0
+        while len("".join(tokens[:done])) < len(written):
+            done += 1
+        return Output([(token, 1.0) for token in tokens[done:]])
+
+    _, events = await run(FixedLength(), write=write, window=5)
+    assert of(events, StepEnd)[-1].answer == "Catania"
+
+
+@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
+async def test_without_a_retrieval_left_the_rest_is_written(loop: Loop) -> None:
+    engine, events = await run(loop, max_steps=1)
+    assert len(of(events, QueryIssued)) == 1
+    assert [event.kind for event in of(events, StepStart)] == ["retrieve", "answer"]
+    (rest,) = of(events, ThoughtWritten)
+    assert rest.text.endswith("So the answer is Catania.")
+    assert "[1] Norma is an opera" in engine.prompts[-1]
+    assert of(events, StepEnd)[-1].answer == "Catania"
+    assert events[-1] == Stop(stopped_by="max_steps", answered=True)
+
+
+@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
+async def test_l_ends_a_text(loop: Loop) -> None:
+    text = "One two. Three four. Five six. Seven eight. Nine ten."
+    _, events = await run(loop, text, window=2, tokens=8)
+    assert events[-1] == Stop(stopped_by="budget", answered=True)
+    assert len(of(events, QueryIssued)) == 4
+
+
+@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
+async def test_where_nothing_was_ever_found_there_is_no_answer(loop: Loop) -> None:
+    _, events = await run(loop, hits={})
+    assert events[-1] == Stop(stopped_by="answer", answered=False)
+    assert all("no_evidence" in e.flags for e in of(events, StepEnd) if e.answer)
+
+
+@pytest.mark.parametrize("loop", [FixedLength(), FixedSentence()])
+async def test_a_model_that_writes_nothing_ends_it(loop: Loop) -> None:
+    _, events = await run(loop, write=lambda _: Output([]))
+    assert len(of(events, QueryIssued)) == 1
+    assert events[-1] == Stop(stopped_by="answer", answered=False)
+
+
+async def test_no_probabilities_and_no_signals_are_needed() -> None:
+    engine = TokenEngine(writes(TEXT), logprobs=False)
+    asked = inquiry(engine, ScriptedRetriever(HITS), QUESTION, prompts="full")
+    events = [event async for event in loop_events(FixedSentence(), asked, QUESTION)]
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+    assert FixedSentence().missing(asked.roles, Settings()) is None
