@@ -143,8 +143,8 @@ def ingest(
     format: Annotated[
         str | None,
         typer.Option(
-            help="Format of the files: jsonl, parquet, dpr, beir, hipporag or text. Default: "
-            "detected per file."
+            help="Format of the files: jsonl, parquet, dpr, beir, hipporag or text; hotpotqa, "
+            "2wiki or musique for the passages in these question files. Default: detected per file."
         ),
     ] = None,
     ray: Annotated[

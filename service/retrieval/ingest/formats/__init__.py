@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from service.retrieval.ingest.formats.base import BOM, Reader, plain_suffix
+from service.retrieval.ingest.formats.distractors import read_2wiki, read_hotpotqa, read_musique
 from service.retrieval.ingest.formats.dpr import looks_like_dpr, read_dpr
 from service.retrieval.ingest.formats.hipporag import read_hipporag
 from service.retrieval.ingest.formats.jsonl import looks_like_beir, read_beir, read_jsonl
@@ -21,6 +22,10 @@ FORMATS: Final[Mapping[str, Reader]] = {
     "beir": read_beir,
     "hipporag": read_hipporag,
     "text": read_text,
+    # Never detected: their files are questions, and are only ingested if one says so.
+    "hotpotqa": read_hotpotqa,
+    "2wiki": read_2wiki,
+    "musique": read_musique,
 }
 KNOWN: Final = ".jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or .zst of them"
 _LINES = frozenset({".jsonl", ".ndjson"})
