@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
 from rich.console import Console
 
-from service.answer.events import BaseEvent, Event
+from service.answer.events import BaseEvent
 from service.answer.fold import collect
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
-from service.core.connections import open_session
 from service.core.domain import Answer
-from service.core.errors import EngineFailure, InvalidRequest
 from service.core.locks import find_owner
 from service.core.settings import Settings
-from service.core.settings.urls import address_of, authorization
-
-_EVENT: TypeAdapter[BaseEvent] = TypeAdapter(Event)
-STREAM_LIMIT = 8 * 1024 * 1024  # bytes of one event: an answer's body holds every step
 
 
 async def ask_in_terminal(
@@ -52,43 +45,9 @@ async def in_process(settings: Settings, fields: Mapping[str, Any]) -> AsyncIter
 async def through_server(
     base: str, fields: Mapping[str, Any], settings: Settings
 ) -> AsyncIterator[BaseEvent]:
-    """Parse the server's event stream into events."""
-    import aiohttp  # noqa: PLC0415
+    """Ask the server."""
+    from service.api.client import open_client  # noqa: PLC0415
 
-    keys = settings.server.keys
-    headers = {"Accept": "text/event-stream", **authorization(base, keys[0] if keys else None)}
-    base = address_of(base).url
-    try:
-        async with (
-            open_session(silence_s=60, read_bufsize=STREAM_LIMIT) as session,
-            session.post(f"{base}/answer/stream", json=dict(fields), headers=headers) as response,
-        ):
-            if response.status != 200:
-                raise InvalidRequest(f"{base}: {await _problem_text(response)}")
-            async for event in _parse(response.content):
-                yield event
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise EngineFailure(
-            f"the server at {base} cannot be reached, or closed the connection: {error}"
-        ) from None
-
-
-async def _parse(lines: Any) -> AsyncIterator[BaseEvent]:
-    import orjson  # noqa: PLC0415
-
-    name = ""
-    async for line in lines:
-        text = line.decode().rstrip("\r\n")
-        if text.startswith("event:"):
-            name = text.removeprefix("event:").strip()
-        elif text.startswith("data:"):
-            data = orjson.loads(text.removeprefix("data:"))
-            yield _EVENT.validate_python(data | {"event": name})
-
-
-async def _problem_text(response: Any) -> str:
-    try:
-        body = await response.json(content_type=None)
-        return str(body["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status}"
+    async with open_client(base, settings) as client, closing(client.events(fields)) as events:
+        async for event in events:
+            yield event

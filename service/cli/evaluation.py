@@ -16,6 +16,7 @@ from service.cli.options import (
     RetrieverOption,
     Timeout,
     TopK,
+    Url,
     given,
     run,
     settings_from,
@@ -120,6 +121,7 @@ def evaluate(
     ] = False,
     config: Config = None,
     data: Data = None,
+    url: Url = None,
 ) -> None:
     """Answer the questions of datasets by several methods, score the answers and compare them."""
     from service.evaluation.command import Options, evaluate_datasets  # noqa: PLC0415
@@ -142,6 +144,7 @@ def evaluate(
         retry_failed,
         out,
         trace,
+        url,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 

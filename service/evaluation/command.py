@@ -12,13 +12,13 @@ import anyio
 import anyio.to_thread
 from rich.console import Console
 
-from service import __version__
 from service.answer.request import parse_request
 from service.core.concurrency import closing
 from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
-from service.evaluation.identity import described, with_engine
+from service.evaluation.entries import Entry, open_entry
+from service.evaluation.identity import with_engine
 from service.evaluation.methods import ALL, Method, methods_of
 from service.evaluation.metrics import VERSIONS, Scoring
 from service.evaluation.progress import shown_progress
@@ -27,8 +27,6 @@ from service.evaluation.rows import Row
 from service.evaluation.run_folder import Run, RunFolder, open_run
 from service.evaluation.runner import Ask, Plan, Task, work_off
 from service.evaluation.sources import Dataset, read_datasets
-from service.retrieval.collections.catalog import describe
-from service.runtime import Runtime, open_runtime
 
 DONE: Final = 0
 SOME_FAILED: Final = 1
@@ -46,7 +44,7 @@ class Options:
     """What the command line says. `fields` are those of every request. `limit` is the number of
     questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
     each dataset's own script. `out` is the folder for the rows and `trace` that for the events,
-    None to keep none."""
+    None to keep none. `url` is a server that is asked instead of this process."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -61,29 +59,32 @@ class Options:
     retry_failed: bool = False
     out: Path | None = None
     trace: Path | None = None
+    url: str | None = None
 
 
 async def evaluate_datasets(
     settings: Settings, options: Options, console: Console | None = None
 ) -> int:
-    """Evaluate in this process, and return the exit code.
+    """Evaluate in this process or at the server of `url`, and return the exit code.
 
     0: every question was answered or declined. 1: some questions failed; they are in the rows and
     in the means. 2: a dataset cannot be read; nothing was asked. Raises RevelatorError if the
     methods, the settings or the folder do not allow the evaluation.
     """
     screen = console or Console()
+    if options.url and options.engine:
+        raise InvalidRequest("--engine is for this process; the server of --url has its own")
     methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
     datasets = await read_or_tell(options, screen)
     if datasets is None:
         return BAD_INPUT
-    async with open_runtime(settings) as runtime:
-        plans, skipped = await plans_of(runtime, datasets, methods, options)
+    async with open_entry(settings, options.url) as entry:
+        plans, skipped = await plans_of(entry, datasets, methods, options)
         for line in skipped:
             screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
-        run = await run_of(runtime, settings, datasets, plans, options)
+        run = await run_of(entry, datasets, plans, options)
         tasks = tasks_of(datasets, plans)
-        rows = await ask_all(tasks, runtime.ask, options, run, screen)
+        rows = await ask_all(tasks, entry.ask, options, run, screen)
     show(rows, screen)
     return SOME_FAILED if any(row.error for row in rows) else DONE
 
@@ -119,10 +120,10 @@ async def read_questions(
 
 
 async def plans_of(
-    runtime: Runtime, datasets: Sequence[Dataset], methods: Sequence[Method], options: Options
+    entry: Entry, datasets: Sequence[Dataset], methods: Sequence[Method], options: Options
 ) -> tuple[list[Plan], list[str]]:
     """How each method asks each dataset, checked before anything is asked; and a line for each
-    method that `all` includes, but that this deployment cannot run. Raises as `Runtime.prepare`."""
+    method that `all` includes, but that this deployment cannot run. Raises as `Entry.prepare`."""
     if options.gold_routes and not any(q.route for data in datasets for q in data.questions):
         raise InvalidRequest("--gold-routes: no question of the datasets has a gold `route`")
     plans: list[Plan] = []
@@ -134,7 +135,7 @@ async def plans_of(
                 "collection": dataset.collection, "route": method.route, "loop": method.loop,
             }  # fmt: skip
             try:
-                request = await runtime.prepare(parse_request(fields))
+                request = await entry.prepare(parse_request(fields))
             except LoopUnavailable as error:
                 if ALL not in options.methods:
                     raise
@@ -167,21 +168,14 @@ def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:
 
 
 async def run_of(
-    runtime: Runtime,
-    settings: Settings,
-    datasets: Sequence[Dataset],
-    plans: Sequence[Plan],
-    options: Options,
+    entry: Entry, datasets: Sequence[Dataset], plans: Sequence[Plan], options: Options
 ) -> Run:
     """What `run.json` says of this evaluation."""
     searched = {plan.dataset: plan.request.collection for plan in plans}
-    collections: dict[str, Any] = {}
-    for name in dict.fromkeys(searched.values()):
-        known = runtime.stores and describe(await runtime.stores.collections.manifest(name))
-        collections[name] = known or {"name": name}
+    names = dict.fromkeys(searched.values())
+    collections = {name: await entry.collection(name) for name in names}
     common = {
-        "version": __version__,
-        "settings": described(settings),
+        **entry.identity,
         "request": dict(options.fields),
         "gold_routes": options.gold_routes,
         "evaluators": VERSIONS,

@@ -22,7 +22,7 @@ from service.core.errors import (
 )
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import GenerationRequest
-from service.evaluation import command
+from service.evaluation import entries
 from service.evaluation.command import MOST_OUT, Options, evaluate_datasets
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
@@ -76,7 +76,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], ScriptedRetrie
     def use(engine: Engine) -> ScriptedRetriever:
         retriever = ScriptedRetriever({"": [ROME]})
         opening = partial(open_runtime, engines={"default": engine.generator}, retriever=retriever)
-        monkeypatch.setattr(command, "open_runtime", opening)
+        monkeypatch.setattr(entries, "open_runtime", opening)
         return retriever
 
     return use

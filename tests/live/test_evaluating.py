@@ -1,0 +1,159 @@
+"""`revelator evaluate --url`: the same rows from a running server, by its event stream."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import anyio.to_thread
+import pytest
+from rich.console import Console
+
+from service.api.app import create_app
+from service.core.errors import (
+    ConfigurationError,
+    EngineFailure,
+    InvalidRequest,
+    LoopUnavailable,
+    NotFound,
+    StoreError,
+)
+from service.core.settings import Settings
+from service.evaluation.command import Options, evaluate_datasets
+from service.evaluation.rows import Row, read_rows
+from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.live import Live, answering, config, serving
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def live(
+    script: Sequence[ScriptStep] | None = None,
+    settings: Settings | None = None,
+    *,
+    own_stores: bool = False,
+) -> AsyncIterator[Live]:
+    """A running server. The command, which may block its own event loop, shares its process."""
+    settings = settings or config()
+    engines = {"default": ScriptedGenerator(script or answering())}
+    app = create_app(settings, engines=engines, retriever=None if own_stores else FakeRetriever())
+    async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
+        yield Live(url, app, server, http)
+
+
+def dataset(path: Path, count: int = 4) -> Path:
+    rows = [
+        {"question": f"Who wrote opera {n}?", "answer": "Vincenzo Bellini"} for n in range(count)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+async def evaluated(file: Path, url: str, settings: Settings | None = None, **options: Any) -> int:
+    """The command in a thread and an event loop of its own, as in a process of its own."""
+    given = Options([str(file)], url=url, **{"methods": ["single", "auto"], **options})
+    screen = Console(file=io.StringIO())
+
+    async def work() -> int:
+        return await evaluate_datasets(settings or Settings(), given, screen)
+
+    return await anyio.to_thread.run_sync(partial(anyio.run, work))
+
+
+def told(rows: list[Row]) -> list[tuple[Any, ...]]:
+    return sorted(
+        (row.method, row.id, row.route, row.scores["em"], row.llm_calls, row.retrieved, row.error)
+        for row in rows
+    )
+
+
+async def test_the_rows_of_a_server(tmp_path: Path) -> None:
+    file, out = dataset(tmp_path / "d.jsonl"), tmp_path / "out"
+    async with live() as server:
+        assert await evaluated(file, server.url, out=out, concurrency=3) == 0
+        rows = read_rows(out)
+        assert len(rows) == 8
+        assert {row.scores["em"] for row in rows} == {1}
+        assert {row.retrieved for row in rows} == {rows[0].retrieved}
+        assert rows[0].retrieved > 0
+        assert all(row.ms is not None and row.queue_ms is not None for row in rows)
+        assert all(row.wall_ms is not None and row.ms is not None and row.wall_ms > row.ms / 2
+                   for row in rows)  # fmt: skip
+        assert await server.metric("revelator_questions_in_progress") == 0
+        again = told(rows)
+        assert await evaluated(file, server.url, out=out) == 0
+        assert told(read_rows(out)) == again
+    run = json.loads((out / "run.json").read_bytes())
+    assert run["common"]["server"] == server.url
+    assert "settings" not in run["common"]
+
+
+async def test_what_the_server_refuses_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    file = dataset(tmp_path / "d.jsonl")
+    async with live() as server:
+        with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
+            await evaluated(file, server.url, methods=["dragin"])
+        with pytest.raises(InvalidRequest, match="--engine is for this process"):
+            await evaluated(file, server.url, engine="default")
+    with pytest.raises(StoreError, match="did not respond"):
+        await evaluated(file, server.url)
+
+
+async def test_a_server_with_keys(tmp_path: Path) -> None:
+    file, keys = dataset(tmp_path / "d.jsonl"), ["secret"]
+    own = Settings.model_validate({"server": {"keys": keys}})
+    async with live(settings=config(server={"keys": keys})) as server:
+        with pytest.raises(ConfigurationError, match=r"set server\.keys"):
+            await evaluated(file, server.url)
+        assert await evaluated(file, server.url, own) == 0
+
+
+async def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
+    """One question may run and four may wait, and ten come at the same time."""
+    file, out = dataset(tmp_path / "d.jsonl", 10), tmp_path / "out"
+    settings = config(server={"max_running": 1})
+    async with live(answering(delay=0.05), settings=settings) as server:
+        assert await evaluated(file, server.url, out=out, concurrency=10, methods=["single"]) == 0
+        assert await server.metric('revelator_rejected_total{reason="busy"}') > 0
+    rows = read_rows(out)
+    assert [row.error for row in rows] == [None] * 10
+    assert max(row.queue_ms or 0 for row in rows) > 0
+
+
+async def test_a_failure_at_the_server_is_a_row(tmp_path: Path) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", 2), tmp_path / "out"
+
+    def breaks(request: object) -> str:
+        raise EngineFailure("gone")
+
+    script = [
+        ScriptStep(match="Task: relevance", reply="true", times=None),
+        ScriptStep(match="opera 1", reply=breaks, times=None),
+        ScriptStep(reply="Vincenzo Bellini", times=None),
+    ]
+    async with live(script) as server:
+        assert await evaluated(file, server.url, out=out, methods=["single"]) == 1
+    assert [(row.error or "").split(":")[3:4] for row in read_rows(out)] in (
+        [[], ["engine-unavailable"]], [["engine-unavailable"], []],
+    )  # fmt: skip
+
+
+async def test_collections_of_the_server(tmp_path: Path) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", 1), tmp_path / "out"
+    own = {"data_dir": tmp_path / "data", "retrieval": {"embedding_model": "hashing"}}
+    async with live(settings=config(**own), own_stores=True) as server:
+        with pytest.raises(NotFound, match="absent"):
+            await evaluated(file, server.url, collections=["absent"])
+        assert await evaluated(file, server.url, out=out, methods=["single"]) == 0
+    run = json.loads((out / "run.json").read_bytes())
+    assert run["datasets"]["d"]["collection"]["name"] == "sample"
+    assert run["datasets"]["d"]["collection"]["passages"] > 0
