@@ -106,12 +106,17 @@ def overlap(prediction: str, gold: str, *, yes_no: bool = False) -> Overlap:
         return _SAME
     if yes_no and (predicted in _VERDICTS or wanted in _VERDICTS):
         return _DIFFERENT
-    ours, theirs = predicted.split(), wanted.split()
-    same = (Counter(ours) & Counter(theirs)).total()
+    ours, theirs = _words(predicted), _words(wanted)
+    same = (theirs & ours).total()
     if not same:
         return _DIFFERENT
-    precision, recall = same / len(ours), same / len(theirs)
+    precision, recall = same / ours.total(), same / theirs.total()
     return Overlap(2 * precision * recall / (precision + recall), precision, recall)
+
+
+@lru_cache(_REMEMBERED)
+def _words(normal: str) -> Counter[str]:
+    return Counter(normal.split())
 
 
 def f1(prediction: str, gold: str, *, yes_no: bool = False) -> float:
@@ -128,8 +133,9 @@ def lenient_match(prediction: str, gold: str) -> float:
         return 1.0
     if wanted in _AS_VERDICT:
         return float(_AS_VERDICT[wanted] == given)
-    words, own = wanted.split(" "), given.split(" ")
-    return float(len(words) == len(own) and set(words) <= set(own))
+    if wanted.count(" ") != given.count(" "):
+        return 0.0
+    return float(set(wanted.split(" ")) <= set(given.split(" ")))
 
 
 @lru_cache(_REMEMBERED)

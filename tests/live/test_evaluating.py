@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import aiohttp
@@ -26,11 +30,12 @@ from service.core.errors import (
     StoreError,
 )
 from service.core.settings import Settings
+from service.engines.base import GenerationRequest
 from service.evaluation.command import Options, evaluate_datasets
 from service.evaluation.rows import Row, read_rows
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, answering, config, serving
-from tests.support.scripted import ScriptedGenerator, ScriptStep
+from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 pytestmark = pytest.mark.anyio
 
@@ -157,3 +162,46 @@ async def test_collections_of_the_server(tmp_path: Path) -> None:
     run = json.loads((out / "run.json").read_bytes())
     assert run["datasets"]["d"]["collection"]["name"] == "sample"
     assert run["datasets"]["d"]["collection"]["passages"] > 0
+
+
+async def test_a_killed_command_goes_on_and_loses_only_what_was_in_flight(tmp_path: Path) -> None:
+    count, at_once = 24, 3
+    file, out = dataset(tmp_path / "d.jsonl", count), tmp_path / "out"
+    asked: list[str] = []
+
+    def reply(request: GenerationRequest) -> str:
+        asked.extend(re.findall(r"opera (\d+)", render(request))[-1:])
+        return "Vincenzo Bellini"
+
+    script = [
+        ScriptStep(match="Task: relevance", reply="true", times=None),
+        ScriptStep(reply=reply, delay=0.03, times=None),
+    ]
+    async with live(script) as server:
+        words = [
+            "evaluate", str(file), "--methods", "single", "--url", server.url, "--out", str(out),
+            "--concurrency", str(at_once), "--data", str(tmp_path / "data"),
+        ]  # fmt: skip
+        command = [sys.executable, "-m", "service", *words]
+        with anyio.fail_after(120):
+            async with await anyio.open_process(command, stdout=DEVNULL) as process:
+                while not (rows := out / "rows.jsonl").exists() or len(read(rows)) < 5:
+                    assert process.returncode is None
+                    await anyio.sleep(0.01)
+                process.send_signal(signal.SIGKILL)
+            kept = {json.loads(line)["id"] for line in read(rows)}
+            assert 5 <= len(kept) < count
+            done = await anyio.run_process(command)
+    assert b"questions have a row" in done.stdout
+    found = read_rows(out)
+    assert len(found) == count
+    assert {row.error for row in found} == {None}
+    twice = {number for number in asked if asked.count(number) > 1} - {"0"}
+    assert len(twice) <= at_once, "question 0 also probes what the server refuses"
+    assert not {str(int(number) + 1) for number in twice} & kept
+
+
+def read(rows: Path) -> list[bytes]:
+    """The whole lines."""
+    content = rows.read_bytes()
+    return content[: content.rfind(b"\n") + 1].splitlines()

@@ -291,6 +291,33 @@ async def test_a_method_that_cannot_run_here(tmp_path: Path, opened: Opened) -> 
     with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
         await evaluated(file, methods=["single", "dragin"])
     assert engine.asked == []
+    out = tmp_path / "out"
+    _, shown = await evaluated(file, methods=["all"], out=out)
+    assert "skipped: method dragin: the loop 'dragin' cannot run in this deployment" in shown
+    methods = {row.method for row in read_rows(out)}
+    assert {"auto", "direct", "single", "compound", "complex", "anrag", "autorag"} <= methods
+    assert "dragin" not in methods
+
+
+@pytest.mark.parametrize("length", [0, 100_000])
+async def test_answers_without_text_and_of_100_kb(
+    tmp_path: Path, opened: Opened, length: int
+) -> None:
+    """The service cuts so long an answer itself."""
+    aliases = [f"Rome {n}" for n in range(300)]
+    file = tmp_path / "d.jsonl"
+    file.write_text(json.dumps({"question": "Question 1 of d?", "answers": ["Rome", *aliases]}))
+    engine, out = Engine(), tmp_path / "out"
+    engine.generator = ScriptedGenerator([ScriptStep(["Rome " * (length // 5)], times=None)])
+    opened(engine)
+    assert (await evaluated(file, methods=["direct"], out=out))[0] in {0, 1}
+    (row,) = read_rows(out)
+    assert row.scores["em"] == 0
+    if length:
+        assert len(row.prediction or "") > 10_000
+        assert row.scores["accuracy"] == 1
+    else:
+        assert not row.answered
 
 
 async def test_gold_routes_replace_the_choice_of_the_service(

@@ -10,6 +10,7 @@ from service.core.domain import Citation
 from service.evaluation.datasets import GoldQuestion, read_question
 from service.evaluation.metrics import (
     EVALUATORS,
+    Found,
     Outcome,
     Scoring,
     contains,
@@ -188,3 +189,58 @@ def test_normalising_twice_changes_nothing_for_plain_text(text: str) -> None:
 def test_evaluators_carry_a_version() -> None:
     assert all(evaluator.version >= 1 for evaluator in EVALUATORS)
     assert len({evaluator.name for evaluator in EVALUATORS}) == len(EVALUATORS)
+
+
+def test_an_answer_of_100_kb_is_normalised_once() -> None:
+    """However many gold answers it is compared with: TriviaQA has hundreds of aliases."""
+    golds = tuple(f"Alias {n}" for n in range(300))
+    said_much = said(" ".join(f"word{n}" for n in range(14_000)))
+    normalise.cache_clear()
+    scores = score(said_much, GoldQuestion("1", "Q?", golds), Scoring(cut=False))
+    assert scores["em"] == scores["f1"] == scores["lenient_em"] == 0
+    compared = 5 * len(golds)  # by EM, F1, precision, recall and accuracy
+    assert normalise.cache_info().hits >= compared - 1
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "value"),
+    [
+        ("Jean-Luc Berg", "berg jean luc", 1),
+        ("New York", "NewYork", 1),
+        ("yes", "True", 1),
+        ("true", "yes", 0),
+        ("no", "False", 1),
+        ("Berg Berg", "Berg Oslo", 0),
+        ("Oslo Berg", "Berg Berg", 1),
+        ("Anna Berg", "Berg", 0),
+        ("x_y", "x y", 1),
+    ],
+)
+def test_the_lenient_match(prediction: str, gold: str, value: float) -> None:
+    assert score(said(prediction), GoldQuestion("1", "Q?", (gold,)))["lenient_em"] == value
+
+
+def test_where_there_is_no_answer_abstaining_is_right() -> None:
+    question = GoldQuestion("1", "Q?", (), supporting=frozenset({"d"}))
+    right, wrong = score(Outcome(found=(Found("d"),)), question), score(said("Oslo"), question)
+    for name in ("em", "f1", "precision", "recall", "accuracy", "lenient_em"):
+        assert (right[name], wrong[name]) == (1, 0)
+    assert right["supporting_hit"] is None
+    assert right["supporting_recall"] == 1
+    assert score(Outcome(failed=True), question)["em"] == 0, "a failure is no abstention"
+
+
+def test_supporting_passages_by_id_piece_and_title() -> None:
+    by_id = GoldQuestion("1", "Q?", ("x",), supporting=frozenset({"a", "b"}))
+    found = (Found("a#1", kept=True), Found("a#2"), Found("c", kept=True), Found("d"))
+    scores = score(Outcome("x", True, found=found), by_id)
+    assert (scores["supporting_recall"], scores["supporting_precision"]) == (0.5, 0.5)
+    assert scores["pool_recall"] == 0.5
+    by_title = GoldQuestion("1", "Q?", ("x",), supporting_titles=frozenset({"anna berg", "oslo"}))
+    titled = (Found("1", "Anna Berg", kept=True), Found("2", "OSLO"))
+    scores = score(Outcome("x", True, found=titled), by_title)
+    assert (scores["supporting_recall"], scores["supporting_precision"]) == (1, 1)
+    assert scores["pool_recall"] == 0.5
+    nothing = score(Outcome("x", True), by_id)
+    assert nothing["supporting_recall"] == nothing["supporting_precision"] == 0
+    assert score(said("x"), GoldQuestion("1", "Q?", ("x",)))["pool_recall"] is None
