@@ -12,7 +12,7 @@ from service.workshop.compilation.folder import compile_folder
 from service.workshop.compilation.llama import FLOAT_PRODUCTS
 from tests.stubs.tiny_compiled import save_dequantised
 from tests.support.smollm2 import smollm2_folder
-from tests.unit.engines.test_embedded_signals import Reference, check_draft
+from tests.unit.engines.embedded.test_signals import Reference, check_draft
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 PROMPT = (

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engines.pool.choice import BOUND, SLACK, Candidate, choose
+from service.engines.pool.choice import BOUND, SLACK, Candidate, Losses, choose
 
 IDLE = [Candidate(f"w{n}", 0) for n in range(5)]
 
@@ -63,3 +63,27 @@ def test_bounded_load(loads: list[tuple[int, float]], key: str, tokens: int) -> 
 
     chosen = next(c for c in candidates if c.name == choose(candidates, key, tokens))
     assert within(chosen) or not any(map(within, candidates))
+
+
+def test_workers_are_remembered_by_question() -> None:
+    losses = Losses()
+    losses.add("q1", "a")
+    losses.add("q1", "b")
+    losses.add("q2", "a")
+    assert losses.of("q1") == {"a", "b"}
+    assert losses.of("q2") == {"a"}
+    assert losses.of("q3") == frozenset()
+
+
+def test_a_call_without_a_question_is_not() -> None:
+    losses = Losses()
+    losses.add("", "a")
+    assert losses.of("") == frozenset()
+
+
+def test_the_question_that_lost_nothing_for_longest_is_forgotten() -> None:
+    losses = Losses(most=2)
+    for question, worker in (("q1", "a"), ("q2", "a"), ("q1", "b"), ("q3", "a")):
+        losses.add(question, worker)
+    assert losses.of("q2") == frozenset()
+    assert losses.of("q1") == {"a", "b"}

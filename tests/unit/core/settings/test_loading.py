@@ -10,7 +10,7 @@ from service.core.errors import ConfigurationError
 from service.core.settings import AutoragSettings, Settings, load_settings
 from service.core.settings.names import REMOVED
 
-CHANGELOG = Path(__file__).parents[3] / "CHANGELOG.md"
+CHANGELOG = Path(__file__).parents[4] / "CHANGELOG.md"
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from service.engines.batch.prefixes import BLOCK
 from service.engines.transformers import LocalGenerator
 from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenLocal
-from tests.unit.engines.test_local import network_of, settled
+from tests.unit.engines.transformers.test_engine import network_of, settled
 
 pytestmark = pytest.mark.anyio
 RULES = "Judge whether the document answers the question. Reply true or false. " * 12

@@ -19,7 +19,7 @@ from service.engines.transformers import LocalGenerator
 from tests.stubs.tiny_model import save_tiny_model
 from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenLocal
-from tests.unit.engines.test_local import settled
+from tests.unit.engines.transformers.test_engine import settled
 
 pytestmark = pytest.mark.anyio
 PROMPTS = [
