@@ -54,7 +54,10 @@ async def discard(event: BaseEvent) -> None:
 
 @dataclass(slots=True)
 class Inquiry:
-    """A question in progress. `emit` receives its events in order; it may wait for the reader."""
+    """A question in progress. `emit` receives its events in order; it may wait for the reader.
+
+    `unsupported`: the ids of the steps whose answers nothing supports.
+    """
 
     id: str
     request: PreparedRequest
@@ -67,6 +70,7 @@ class Inquiry:
     retrieval_time: Stopwatch = field(default_factory=Stopwatch)
     generation_time: Stopwatch = field(default_factory=Stopwatch)
     routing_time: Stopwatch = field(default_factory=Stopwatch)
+    unsupported: set[str] = field(default_factory=set)
 
     @property
     def question(self) -> str:
@@ -99,6 +103,12 @@ class Scope:
     def only_step(self, kind: StepKind, question: str | None = None) -> OpenStep:
         """Open the scope's only step: the part itself ("3.1"); at the root, the same as `step`."""
         return OpenStep(self.inquiry, self._fixed or self._next(), kind, question)
+
+    @property
+    def supported(self) -> bool:
+        """Whether no answer in this part of the question lacks support."""
+        own = f"{self._fixed}."
+        return not any(f"{step}.".startswith(own) for step in self.inquiry.unsupported)
 
     def parts(self, count: int) -> list[Scope]:
         """Return scopes for parallel parts: "3.1" … "3.n"."""

@@ -15,9 +15,12 @@ from service.strategies.base import Loop, Outcome
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import Decomposition as Parts
 from service.strategies.revelator.roles import decompose
+from service.text.grounding import bears, is_yes_no
 
 MAX_PARTS: Final = 8
 BENCHMARK_JOINT: Final = " && "
+PROSE_JOINT: Final = "; "
+WORDS: Final = 6  # of an answer that a merge must contain as it stands
 
 
 async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
@@ -30,9 +33,11 @@ async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
     await step.end()
     if len(parts.questions) == 1:
         return await loop.run(scope, question, "answer")
-    scopes = zip(scope.parts(len(parts.questions)), parts.questions, strict=True)
-    outcomes = await gather([partial(_part, loop, own, part) for own, part in scopes])
-    return await _merge(scope, question, parts.questions, outcomes)
+    scopes = scope.parts(len(parts.questions))
+    each = zip(scopes, parts.questions, strict=True)
+    outcomes = await gather([partial(_part, loop, own, part) for own, part in each])
+    found = [own.supported for own in scopes]
+    return await _merge(scope, question, parts.questions, outcomes, found)
 
 
 async def _decompose(step: OpenStep, question: str) -> Parts:
@@ -54,8 +59,13 @@ async def _part(loop: Loop, scope: Scope, question: str) -> Outcome:
 
 
 async def _merge(
-    scope: Scope, question: str, questions: Sequence[str], outcomes: Sequence[Outcome]
+    scope: Scope,
+    question: str,
+    questions: Sequence[str],
+    outcomes: Sequence[Outcome],
+    supported: Sequence[bool],
 ) -> Outcome:
+    """Merge the outcomes of the parts, of which some are `supported`."""
     pairs = [Pair(part, ended.answer) for part, ended in zip(questions, outcomes, strict=True)]
     limits = [ended.stopped_by for ended in outcomes if ended.stopped_by != "answer"]
     stopped_by = limits[-1] if limits else "answer"
@@ -63,33 +73,53 @@ async def _merge(
         return Outcome(None, stopped_by)
     step = scope.step("merge", question)
     await step.start()
-    await _write_merge(step, question, pairs)
+    sound = [pair for pair, borne in zip(pairs, supported, strict=True) if borne]
+    await _write_merge(step, question, pairs, sound)
     await step.end()
     return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
 
 
-async def _write_merge(step: OpenStep, question: str, pairs: Sequence[Pair]) -> None:
+async def _write_merge(
+    step: OpenStep, question: str, pairs: Sequence[Pair], sound: Sequence[Pair]
+) -> None:
     """GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score them
-    (METHODS.md §6 #7)."""
+    (METHODS.md §6 #7). A merge that loses the answer of a
+    `sound` part is replaced by the answers themselves."""
     templates = step.inquiry.roles.reader.templates
     benchmark = step.inquiry.settings.answers.merge_style == "benchmark"
     if benchmark and not templates.has("merge_benchmark"):
-        step.answer = join_parts(pairs)
+        step.answer = join_parts(pairs, BENCHMARK_JOINT)
         await step.emit(Token(role="answer", text=step.answer))
         return
     ask = templates.merge_benchmark if benchmark else templates.merge
     await write_answer(step, ask(question, pairs), "answer", PROSE_TOKENS)
-    if benchmark and not has_all_parts(step.answer, pairs):
+    whole = has_all_parts(step.answer, pairs) if benchmark else not loses_part(step.answer, sound)
+    if not whole:
         if step.answer:
             await step.emit(Withdraw(role="answer", reason="repair"))
         step.flag("repaired")
-        step.answer = join_parts(pairs)
+        step.answer = join_parts(pairs, BENCHMARK_JOINT if benchmark else PROSE_JOINT)
         await step.emit(Token(role="answer", text=step.answer))
 
 
-def join_parts(pairs: Sequence[Pair]) -> str:
+def join_parts(pairs: Sequence[Pair], joint: str) -> str:
     """Join the parts' answers in order. A part without an answer says so."""
-    return BENCHMARK_JOINT.join(pair.answer or NO_ANSWER for pair in pairs)
+    return joint.join(pair.answer or NO_ANSWER for pair in pairs)
+
+
+def loses_part(merged: str | None, pairs: Sequence[Pair]) -> bool:
+    """Whether a merged answer in prose contains the answer of one part and not that of another.
+
+    Long answers and yes or no may be told in other words. A merged answer with no part's answer is
+    taken for a conclusion from them.
+    """
+    telling = [
+        pair.answer
+        for pair in pairs
+        if pair.answer and len(pair.answer.split()) <= WORDS and not is_yes_no(pair.answer)
+    ]
+    told = [bears(merged or "", answer) for answer in telling]
+    return any(told) and not all(told)
 
 
 def has_all_parts(merged: str | None, pairs: Sequence[Pair]) -> bool:

@@ -103,11 +103,12 @@ class _Numbered:
         await self._emit(event)
 
     def _ground(self, end: StepEnd) -> None:
-        """Flag the end of a step whose answer nothing bears."""
+        """Flag the end of a step whose answer nothing supports."""
         flag = self.fold.steps.missing_support(end) if self.fold.route != "direct" else None
         if flag is not None:
             memory = self._inquiry.settings.answers.invites_memory
             end.flags = [*end.flags, "closed_book" if memory else flag]
+            self._inquiry.unsupported.add(end.step or "")
 
 
 async def _answer(inquiry: Inquiry, fold: Fold) -> None:

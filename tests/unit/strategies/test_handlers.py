@@ -25,7 +25,7 @@ from service.core.domain import Answer
 from service.core.errors import EngineFailure, RetrievalFailure
 from service.core.settings import Settings
 from service.prompts.templates import Pair
-from service.strategies.compound import has_all_parts, join_parts
+from service.strategies.compound import has_all_parts, join_parts, loses_part
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -286,7 +286,46 @@ def test_what_has_all_parts(merged: str | None, complete: bool) -> None:
 
 
 def test_parts_joined_say_where_one_was_not_found() -> None:
-    assert join_parts([Pair("a?", "x"), Pair("b?", None)]) == "x && no answer found"
+    assert join_parts([Pair("a?", "x"), Pair("b?", None)], "; ") == "x; no answer found"
+
+
+@pytest.mark.parametrize(
+    ("merged", "answers", "lost"),
+    [
+        ("Ada Holm; she came from Bergen", ("Ada Holm", "Bergen"), False),
+        ("Bergen", ("Ada Holm", "Bergen"), True),
+        ("Ada Holm", ("Ada Holm", "Bergen"), True),
+        ("Ada Holm", ("Ada Holm", None), False),
+        ("On 4 March 1851, in Venice", ("March 4, 1851", "Venice"), False),
+        ("The first is older", ("1901", "1923"), False),  # a conclusion
+        ("Venice, and it was", ("Venice", "yes"), False),
+        ("Venice", ("Venice", "a town by the sea with very many bridges"), False),
+        (None, ("Ada Holm", "Bergen"), False),  # declined
+    ],
+)
+def test_a_merge_in_prose_loses_a_part(
+    merged: str | None, answers: tuple[str | None, str | None], lost: bool
+) -> None:
+    assert loses_part(merged, [Pair("a?", answers[0]), Pair("b?", answers[1])]) is lost
+
+
+@pytest.mark.parametrize(
+    ("merged", "answer", "repaired"),
+    [
+        ("It was the opera Norma, in 1831.", "It was the opera Norma, in 1831.", False),
+        ("The opera Norma", "the opera Norma; in 1831", True),
+    ],
+)
+async def test_a_part_that_a_merge_in_prose_loses_is_told(
+    merged: str, answer: str, repaired: bool
+) -> None:
+    script = [*parts_script("in 1831"), say("Sub-answer 2: in 1831", merged)]
+    hits = [passage("norma", "The opera Norma was first given in 1831.")]
+    body = await body_of(script, {"": hits}, "q", route="compound", prompts="full")
+    assert body.answer == answer
+    assert ("repaired" in flags(body)) is repaired
+    assert "unsupported" not in flags(body)
+    assert [each.passage_id for each in body.citations] == ["norma"]
 
 
 def bellini_script() -> list[ScriptStep]:
