@@ -1,8 +1,9 @@
 """`train router`: a head of two layers on the frozen first layers of MiniLM, and its temperature.
 
 `--data` names folders of people's questions and passages (`service/workshop/facts/routes.py` says
-what is made of them) or files of rows, of which the task `route` is learnt. A tenth of what could
-train sets the temperature instead.
+what is made of them), files of rows, of which the task `route` is learnt, or folders of
+evaluations, whose questions get the route of the cheapest method that was right. A tenth of what
+could train sets the temperature instead.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from service.core.errors import ConfigurationError, InvalidRequest
 from service.encoders.base import ROUTES
 from service.encoders.router import SIZE, Head, RouterCard, encoder_of, normal_form, save_head
 from service.strategies.revelator.parsing import parse_route
+from service.workshop.facts.cheapest import is_evaluation, labelled_questions
 from service.workshop.facts.routes import RoutedQuestion, routed_questions, weights
 from service.workshop.facts.rows import read_rows
 from service.workshop.facts.splits import Split
@@ -118,7 +120,9 @@ class _Rows(Dataset[dict[str, Any]]):
 
 def read(settings: RouterTraining) -> TrainingData[RoutedQuestion]:
     if not settings.data:
-        raise ConfigurationError("data: name a folder of questions and passages, or files of rows")
+        raise ConfigurationError(
+            "data: name a folder of questions and passages or of an evaluation, or files of rows"
+        )
     train = [row for path in settings.data for row in _questions(path, "train", settings)]
     held_out = [row for path in settings.held_out for row in _questions(path, "test", settings)]
     digest = hashlib.sha256(json.dumps([train, held_out]).encode()).hexdigest()
@@ -126,6 +130,9 @@ def read(settings: RouterTraining) -> TrainingData[RoutedQuestion]:
 
 
 def _questions(path: Path, side: Split, settings: RouterTraining) -> list[RoutedQuestion]:
+    if is_evaluation(path):
+        rows = labelled_questions(path, side)
+        return [row._replace(question=normal_form(row.question)) for row in rows]
     if path.is_dir():
         held_out = side == "test"
         scale = settings.synthesised * (HELD_OUT_SCALE if held_out else 1.0)

@@ -97,3 +97,14 @@ def test_what_is_no_route_is_refused(settings: Any, tmp_path: Path) -> None:
         read(changed)
     with pytest.raises(ConfigurationError, match="name a folder"):
         read(settings.model_copy(update={"data": ()}))
+
+
+def test_an_evaluation_s_folder_gives_the_cheapest_route(tmp_path: Path) -> None:
+    from tests.unit.workshop.facts.test_cheapest import METHODS, row, write
+
+    folder = write(
+        tmp_path, [row(m, float(m == METHODS[n % 3]), n) for n in range(60) for m in METHODS]
+    )
+    found = read(RouterTraining(data=(folder,), held_out=(folder,)))
+    assert len(found.train) + len(found.held_out) == 60
+    assert {each.route for each in found.train} == {"direct", "single", "complex"}

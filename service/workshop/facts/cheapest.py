@@ -1,0 +1,72 @@
+"""Adaptive-RAG's labels (METHODS.md §8.4): the route of a question is that of the cheapest strategy
+that answers it right.
+
+What answered is read from the folder of an evaluation that asked every question of several methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from service.core.domain import RouteName
+from service.core.errors import InvalidRequest
+from service.evaluation.rows import ROWS, Row, read_rows
+from service.workshop.facts.routes import RoutedQuestion
+from service.workshop.facts.splits import Split, is_held_out
+
+RIGHT: Final = "em"
+# The methods of an evaluation that stand for a route, from the cheapest on.
+STRATEGIES: Final[dict[RouteName, tuple[str, ...]]] = {
+    "direct": ("no_retrieval", "direct"),
+    "single": ("one_retrieval", "single"),
+    "complex": ("ircot", "complex"),
+}
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Whether a folder is one of `revelator evaluate`."""
+    return (folder / ROWS).is_file()
+
+
+def cheapest_route(rows: Iterable[Row]) -> RouteName | None:
+    """Return the label of one question from its rows: the first route with a strategy whose answer
+    is a gold answer (exact match), else the route that the dataset gives, if that has a search.
+    None where there is neither."""
+    rows = list(rows)
+    right = {row.method for row in rows if row.scores.get(RIGHT) == 1}
+    for route, methods in STRATEGIES.items():
+        if not right.isdisjoint(methods):
+            return route
+    given = rows[0].gold_route if rows else None
+    return given if given in ("single", "complex") else None
+
+
+def labelled_questions(folder: Path, side: Split) -> list[RoutedQuestion]:
+    """Return the questions of one side with their labels, in the order of the evaluation.
+
+    A question counts if one method of each route has answered it. Raises InvalidRequest if there
+    is none, StoreError if the rows cannot be read.
+    """
+    asked: dict[tuple[str, str], list[Row]] = {}
+    for row in read_rows(folder):
+        if is_held_out(row.question) == (side == "test"):
+            asked.setdefault((row.dataset, row.id), []).append(row)
+    found = []
+    for (dataset, _), rows in asked.items():
+        route = cheapest_route(rows) if _complete(rows) else None
+        if route is not None:
+            found.append(RoutedQuestion(rows[0].question, route, dataset))
+    if not found:
+        needed = ", ".join(" or ".join(methods) for methods in STRATEGIES.values())
+        raise InvalidRequest(
+            f"{folder / ROWS}: no question of the {side} side has been answered by all of these "
+            f"methods: {needed}"
+        )
+    return found
+
+
+def _complete(rows: Sequence[Row]) -> bool:
+    answered = {row.method for row in rows if row.error is None}
+    return all(not answered.isdisjoint(methods) for methods in STRATEGIES.values())
