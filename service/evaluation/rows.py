@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -99,10 +99,12 @@ class Row:
 
     def as_line(self) -> bytes:
         """Return the row as one line. Half a surrogate pair is written as JSON's escape."""
-        line = json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        own = {name: getattr(self, name) for name in _FIELDS}
+        line = json.dumps(own, ensure_ascii=False, separators=(",", ":"))
         return line.encode(errors="backslashreplace") + b"\n"
 
 
+_FIELDS: Final = tuple(field.name for field in fields(Row))
 _OUT: Final = tuple(
     f"urn:revelator:problem:{slug}"
     for slug in (
@@ -140,9 +142,9 @@ def parse_rows(content: bytes, path: Path) -> list[Row]:
         try:
             rows.append(row_of(json.loads(line)))
         except (ValueError, TypeError) as error:
-            names = ", ".join(field.name for field in fields(Row))
             raise StoreError(
-                f"{path}:{number}: is not a row of this version ({error}); its fields are {names}. "
+                f"{path}:{number}: is not a row of this version ({error}); its fields are "
+                f"{', '.join(_FIELDS)}. "
                 "Move the folder away, or name another one"
             ) from None
     return rows
