@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from service.core.files import discard, sweep, whole_file, write_whole
+from service.core.errors import StoreError
+from service.core.files import (
+    discard,
+    line_file,
+    sweep,
+    whole_file,
+    whole_lines,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -53,3 +62,17 @@ def test_folders_are_discarded_and_remains_are_swept(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "c").iterdir()] == [".deleted-2-x"]
     sweep(tmp_path)
     assert [each.name for each in tmp_path.rglob("*")] == ["c"]
+
+
+def test_a_file_of_lines_has_one_writer_and_leaves_out_what_a_kill_cut(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    with line_file(path) as handle:
+        os.write(handle, b"one\ntwo\nthr")
+        assert whole_lines(handle) == b"one\ntwo\n"
+        with pytest.raises(StoreError, match="another process is writing it"), line_file(path):
+            pass
+    with line_file(path) as handle:
+        os.write(handle, b"ee\n")
+        assert whole_lines(handle) == b"one\ntwo\nthree\n"
+    with pytest.raises(StoreError, match="cannot be opened"), line_file(tmp_path):
+        pass
