@@ -17,6 +17,7 @@ from service.core.concurrency import closing
 from service.core.errors import InvalidRequest, LoopUnavailable
 from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
+from service.evaluation.document.writing import write_report
 from service.evaluation.entries import Entry, open_entry
 from service.evaluation.identity import with_engine
 from service.evaluation.methods import ALL, Method, methods_of
@@ -86,7 +87,15 @@ async def evaluate_datasets(
         tasks = tasks_of(datasets, plans)
         rows = await ask_all(tasks, entry.ask, options, run, screen)
     show(rows, screen)
+    if options.out:
+        await report_on(options.out, options.trace, screen)
     return SOME_FAILED if any(row.error for row in rows) else DONE
+
+
+async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
+    """Write the report of all rows in the folder, those of earlier commands too."""
+    for path in await anyio.to_thread.run_sync(write_report, folder, traces):
+        screen.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 async def read_or_tell(options: Options, screen: Console) -> list[Dataset] | None:

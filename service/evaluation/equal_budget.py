@@ -95,15 +95,22 @@ def judge(loop: Run, baseline: str, runs: Sequence[Run], budget: Budget) -> Verd
     dearer = len(affordable) < len(variants)
     # A loop that is cheaper than every variant meets the cheapest one.
     met = affordable or [min(variants, key=lambda run: run.cost(budget))]
-    against, found = max(
-        ((run, _difference(loop, run)) for run in met), key=lambda pair: -pair[1].mean
-    )
+    against = min(met, key=lambda run: _mean(_deltas(loop, run)))
+    found = _difference(loop, against)
     most = max(run.cost(budget) for run in met)
     result, why = _result(found, bool(affordable), dearer or most >= ENOUGH * loop.cost(budget))
     return Verdict(
         loop.method, baseline, budget, result, why, against.method, found,
         loop.cost(budget), against.cost(budget),
     )  # fmt: skip
+
+
+def _deltas(loop: Run, baseline: Run) -> list[float]:
+    return [
+        score - baseline.scores[name]
+        for name, score in loop.scores.items()
+        if name in baseline.scores
+    ]
 
 
 def _difference(loop: Run, baseline: Run) -> Difference:

@@ -7,8 +7,9 @@ that the same rows give the same report.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import compress
 from operator import itemgetter
 from random import Random
@@ -18,8 +19,11 @@ SEED: Final = 13370
 RESAMPLES: Final = 2_000
 FLIPS: Final = 10_000
 LEVEL: Final = 0.95
+_KEPT: Final = 1_000  # values, up to which the draws are kept
 _ALIKE: Final = 1e-9  # two sums of scores that differ by less are equal
 _TO_FLAGS: Final = bytes.maketrans(b"01", b"\x00\x01")
+
+Draw = Callable[[Sequence[float]], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +90,21 @@ def _quantile_of_the_normal(share: float) -> float:
 
 def _resampled(values: Sequence[float], resamples: int, seed: int) -> list[float]:
     """The sorted means of samples with replacement, each as large as `values` (two at least)."""
-    random, count = Random(seed), len(values)
-    everyone = range(count)
-    means = [
-        math.fsum(itemgetter(*random.choices(everyone, k=count))(values)) / count
-        for _ in range(resamples)
-    ]
-    return sorted(means)
+    count = len(values)
+    drawn = _kept_draws if count <= _KEPT else _draws
+    return sorted(math.fsum(draw(values)) / count for draw in drawn(count, resamples, seed))
+
+
+def _draws(count: int, resamples: int, seed: int) -> Iterator[Draw]:
+    random, everyone = Random(seed), range(count)
+    for _ in range(resamples):
+        yield itemgetter(*random.choices(everyone, k=count))
+
+
+@lru_cache(4)
+def _kept_draws(count: int, resamples: int, seed: int) -> list[Draw]:
+    """All methods of a dataset have the same draws, and making them takes longest."""
+    return list(_draws(count, resamples, seed))
 
 
 def _bounds(ordered: Sequence[float], level: float) -> tuple[float, float]:

@@ -1,0 +1,147 @@
+"""What a report consists of, and how it is written as HTML and as Markdown.
+
+Whatever comes from questions, answers or settings is escaped in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+Cells = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """`level` 2 is a chapter, 3 a part of it."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The first column names the row; the others are aligned to the right if `numbers`."""
+
+    head: Cells
+    rows: Sequence[Cells]
+    numbers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """An SVG that refers to nothing outside of it. Markdown has only the caption."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Lines that are shown when the title is opened."""
+
+    title: str
+    lines: Sequence[str]
+
+
+Block = Heading | Text | Table | Plot | Folded
+
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2em auto;
+  max-width: 75em; padding: 0 1em; }
+h1, h2, h3 { line-height: 1.2; margin: 1.6em 0 .5em; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9em; }
+th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; vertical-align: top;
+  text-align: left; }
+.numbers td + td, .numbers th + th { text-align: right; white-space: nowrap; }
+figure { margin: 1em 0; max-width: 50em; }
+figure svg { width: 100%; height: auto; }
+figcaption { font-size: .9em; color: #555; }
+details { margin: .5em 0; }
+pre { white-space: pre-wrap; background: #f6f6f6; padding: .7em; font-size: .85em; }
+"""
+
+
+def as_html(title: str, blocks: Sequence[Block]) -> str:
+    """Return one file, which asks for nothing from outside."""
+    body = "\n".join(map(_html, blocks))
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _html(block: Block) -> str:
+    match block:
+        case Heading():
+            return f"<h{block.level}>{escape(block.text)}</h{block.level}>"
+        case Text():
+            return f"<p>{escape(block.text)}</p>"
+        case Table():
+            head = _row(block.head, "th", escape)
+            rows = "\n".join(_row(cells, "td", escape) for cells in block.rows)
+            kind = ' class="numbers"' if block.numbers else ""
+            return (
+                f'<div class="wide"><table{kind}>\n<thead>{head}</thead>\n'
+                f"<tbody>\n{rows}\n</tbody>\n</table></div>"
+            )
+        case Plot():
+            caption = f"<figcaption>{escape(block.caption)}</figcaption>"
+            return f"<figure>{block.svg}{caption}</figure>"
+        case Folded():
+            lines = escape("\n".join(block.lines))
+            return f"<details><summary>{escape(block.title)}</summary><pre>{lines}</pre></details>"
+
+
+def _row(cells: Cells, tag: str, quoted: Callable[[str], str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{quoted(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def as_markdown(title: str, blocks: Sequence[Block]) -> str:
+    """Return the same in Markdown; for plots, see the HTML."""
+    return "\n\n".join([f"# {_plain(title)}", *map(_markdown, blocks)]) + "\n"
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading():
+            return f"{'#' * block.level} {_plain(block.text)}"
+        case Text():
+            return _plain(block.text)
+        case Table():
+            rule = ["---", *["---:" if block.numbers else "---"] * (len(block.head) - 1)]
+            return "\n".join(_line(cells) for cells in (block.head, rule, *block.rows))
+        case Plot():
+            return f"{_plain(block.caption)} (The plot is in report.html.)"
+        case Folded():
+            return "\n".join([f"**{_plain(block.title)}**", "", *map(_quoted, block.lines)])
+
+
+def _line(cells: Cells) -> str:
+    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
+
+
+def _quoted(line: str) -> str:
+    return f"    {' '.join(line.split(chr(10)))}"
+
+
+def _plain(text: str) -> str:
+    """On one line, without anything that Markdown or HTML would take as its own."""
+    line = " ".join(text.split())
+    for sign in "\\`*_|[]":
+        line = line.replace(sign, f"\\{sign}")
+    return line.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,0 +1,93 @@
+"""Plots as SVG, by pygal (extra `evaluate`). They hold neither scripts nor references."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Final
+from xml.etree import ElementTree
+
+WITHOUT: Final = "Plots need the extra `evaluate`: pip install 'revelator[evaluate]'."
+_SVG: Final = "http://www.w3.org/2000/svg"
+_COLOURS: Final = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f3c8d", "#666666",
+    "#000000", "#a5aa99", "#3969ac", "#b8860b", "#e73f74", "#4b4b8f", "#80ba5a", "#994e00",
+)  # fmt: skip
+Point = tuple[float, float]
+
+
+def available() -> bool:
+    """Whether plots can be made."""
+    return find_spec("pygal") is not None
+
+
+def pareto_front(points: Mapping[str, Point]) -> list[str]:
+    """Return the names of the points that no other one beats: none costs at most as much and scores
+    at least as much, and differs. A point is (cost, score). The front is in order of cost."""
+    ordered = sorted(points.items(), key=lambda item: (item[1][0], -item[1][1], item[0]))
+    front: list[str] = []
+    best: Point | None = None
+    for name, point in ordered:
+        if best is None or point[1] > best[1] or point == best:
+            front.append(name)
+            best = point
+    return front
+
+
+def cost_plot(points: Mapping[str, Point], cost: str, score: str) -> str:
+    """Plot each method's score over its cost, and the Pareto front as a line."""
+    import pygal  # noqa: PLC0415
+
+    front = pareto_front(points)
+    chart = pygal.XY(**_options(), stroke=False, x_title=cost, y_title=score, show_dots=True)
+    chart.range = (0, max(0.1, *(value for _, value in points.values())))
+    chart.xrange = (0, 1.05 * max(value for value, _ in points.values()) or 1)
+    for name, point in points.items():
+        chart.add(name + (" *" if name in front else ""), [point])
+    line = [points[name] for name in front]
+    chart.add("Pareto front", line, stroke=True, show_dots=False)
+    return _svg(chart)
+
+
+def calibration_plot(bins: Sequence[Point]) -> str:
+    """Plot how often the router was right over how sure it was. On the diagonal it is
+    calibrated."""
+    import pygal  # noqa: PLC0415
+
+    chart = pygal.XY(
+        **_options(), range=(0, 1), xrange=(0, 1), x_title="confidence", y_title="accuracy"
+    )
+    chart.add("calibrated", [(0, 0), (1, 1)], show_dots=False)
+    chart.add("router", list(bins))
+    return _svg(chart)
+
+
+def _options() -> dict[str, Any]:
+    from pygal.style import Style  # noqa: PLC0415
+
+    style = Style(
+        background="#ffffff", plot_background="#ffffff", colors=_COLOURS, opacity="1",
+        font_family="system-ui, sans-serif", label_font_size=12, major_label_font_size=12,
+        title_font_size=13, legend_font_size=12, transition="0s", guide_stroke_color="#dddddd",
+        major_guide_stroke_color="#cccccc", guide_stroke_dasharray="1",
+        major_guide_stroke_dasharray="1",
+    )  # fmt: skip
+    return {
+        "js": (), "style": style, "width": 800, "height": 460, "dots_size": 5,
+        "truncate_legend": -1, "disable_xml_declaration": True,
+    }  # fmt: skip
+
+
+def _svg(chart: Any) -> str:
+    """The chart without its scripts, which only serve tooltips. Its styles are for its own id,
+    which pygal draws at random; the same rows shall give the same report."""
+    content = chart.render(is_unicode=True).replace(chart.uuid, "")
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    chart.uuid = f"plot-{digest}"
+    root = ElementTree.fromstring(chart.render())
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag == f"{{{_SVG}}}script"]:
+            parent.remove(child)
+    ElementTree.register_namespace("", _SVG)
+    return ElementTree.tostring(root, encoding="unicode")

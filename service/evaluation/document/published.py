@@ -1,0 +1,132 @@
+"""The papers' figures beside ours, and what keeps them from being compared."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from service.evaluation.document.blocks import Block, Heading, Table, Text
+from service.evaluation.document.results import SCORES, ByMethod, shown, values
+from service.evaluation.equal_budget import family
+from service.evaluation.methods import VARIANT
+from service.evaluation.statistics import interval
+
+FIGURES: Final = Path(__file__).with_name("published.toml")
+NOT_COMPARABLE: Final = "not comparable"
+_ALSO_CALLED: Final = {"nqopen": "nq", "naturalquestions": "nq", "webq": "webquestions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a paper's table says of a method on a dataset: `scores` from 0 to 1, by measure. `model`
+    wrote the answers, `sample` is the number of questions, 0 if the paper
+    does not say it."""
+
+    method: str
+    called: str
+    dataset: str
+    scores: Mapping[str, float]
+    paper: str
+    table: str
+    model: str
+    corpus: str
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What ours were made with: the models of the settings, the description of the collection, and
+    the number of questions."""
+
+    models: Sequence[str]
+    corpus: str
+    sample: int
+
+
+@lru_cache(1)
+def figures() -> tuple[Figure, ...]:
+    """Return all figures of the file."""
+    content = tomllib.loads(FIGURES.read_text(encoding="utf-8"))
+    return tuple(figure for table in content["tables"] for figure in _figures_of(table))
+
+
+def _figures_of(table: Mapping[str, Any]) -> Iterator[Figure]:
+    for method, row in table["figures"].items():
+        for dataset, numbers in row.items():
+            if dataset == "called":
+                continue
+            known = table["datasets"][dataset]
+            pairs = zip(known["measures"], numbers, strict=True)
+            yield Figure(
+                method, row["called"], dataset, {name: n / 100 for name, n in pairs},
+                table["paper"], table["table"], table["model"], known["corpus"], known["sample"],
+            )  # fmt: skip
+
+
+def plain(name: str) -> str:
+    """Return a dataset's name without signs and case."""
+    return "".join(sign for sign in name.casefold() if sign.isalnum())
+
+
+def is_of(figure: Figure, dataset: str) -> bool:
+    """Whether a dataset that is called so here is the figure's."""
+    name = plain(dataset)
+    for other, known in _ALSO_CALLED.items():
+        if name.startswith(other):
+            return figure.dataset == known
+    return name == "nq" if figure.dataset == "nq" else figure.dataset in name
+
+
+def differences(figure: Figure, ours: Setting) -> list[str]:
+    """Return what differs between the paper's setting and ours; nothing only if all is known to be
+    the same."""
+    found = []
+    if not ours.models or any(plain(figure.model) not in plain(model) for model in ours.models):
+        found.append(f"model ({figure.model})")
+    if plain(figure.corpus) != plain(ours.corpus):
+        found.append(f"corpus ({figure.corpus})")
+    if figure.sample != ours.sample:
+        stated = f"{figure.sample:,} questions" if figure.sample else "not stated"
+        found.append(f"sample ({stated})")
+    return found
+
+
+def published_blocks(
+    datasets: Mapping[str, ByMethod], settings: Mapping[str, Setting]
+) -> Iterator[Block]:
+    """The chapter, if a method here, and no variant of it, is one of a paper's on the same dataset.
+    `settings` are by dataset, with the sample of each method's rows put in here."""
+    rows = [
+        _row(figure, method, own, settings[name])
+        for name, methods in datasets.items()
+        for method, own in methods.items()
+        for figure in figures()
+        if VARIANT not in method and figure.method == family(method) and is_of(figure, name)
+    ]
+    if not rows:
+        return
+    yield Heading("The papers' figures")
+    yield Text(
+        f"Ours beside what the papers printed. “{NOT_COMPARABLE}” names what differs: a larger "
+        "model, another corpus or other questions change a score by more than most methods do."
+    )
+    head = ["dataset", "method", "measure: paper; ours", "source", "comparable"]
+    yield Table(head, rows, numbers=False)
+
+
+def _row(figure: Figure, method: str, own: Sequence[Any], setting: Setting) -> list[str]:
+    told = []
+    for measure, score in figure.scores.items():
+        scores = values(own, measure)
+        mine = shown(interval(scores)) if scores else "–"
+        told.append(f"{SCORES[measure]}: {score:.3f}; {mine}")
+    off = differences(figure, Setting(setting.models, setting.corpus, len(own)))
+    return [
+        own[0].dataset, method, " · ".join(told),
+        f"{figure.called} in {figure.paper}, {figure.table}",
+        f"{NOT_COMPARABLE}: {', '.join(off)}" if off else "yes",
+    ]  # fmt: skip

@@ -1,0 +1,81 @@
+"""The chapter on the questions that went worst, with what their traces explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from service.core.errors import StoreError
+from service.evaluation.document.blocks import Block, Folded, Heading, Text
+from service.evaluation.document.results import MEASURE
+from service.evaluation.explanation import explain_trace, lines_of
+from service.evaluation.rows import Row
+from service.evaluation.traces import read_trace, shown_again, trace_path
+
+WORST: Final = 20
+_LONGEST: Final = 300  # characters of an event in the report
+_MOST_EVENTS: Final = 60  # of each method's trace in the report
+
+
+def worst(rows: Sequence[Row], most: int = WORST) -> list[list[Row]]:
+    """Return the rows of the questions with the lowest mean score over the methods, the costliest
+    first among equals. Questions that some method answered perfectly come last, if at all."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.scores.get(MEASURE) is not None:
+            groups.setdefault((row.dataset, row.id), []).append(row)
+    missed = [own for own in groups.values() if min(_score(row) for row in own) < 1]
+    return sorted(missed, key=_rank)[:most]
+
+
+def _score(row: Row) -> float:
+    return row.scores.get(MEASURE) or 0.0
+
+
+def _rank(rows: Sequence[Row]) -> tuple[float, float, str]:
+    tokens = sum(row.prompt_tokens + row.completion_tokens for row in rows)
+    return sum(map(_score, rows)) / len(rows), -tokens / len(rows), rows[0].id
+
+
+def question_blocks(rows: Sequence[Row], traces: Path | None) -> Iterator[Block]:
+    """Each question with what every method answered; where traces were kept, with what they
+    explain."""
+    found = worst(rows)
+    if not found:
+        return
+    yield Heading(f"The {len(found)} worst questions")
+    yield Text(
+        f"By the mean {MEASURE} of all methods; among equals, those that took the most tokens. "
+        + ("" if traces else "Evaluate with --trace DIR to see where each went wrong.")
+    )
+    for own in found:
+        yield Folded(f"{own[0].dataset} {own[0].id}: {own[0].question}", list(_lines(own, traces)))
+
+
+def _lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:
+    gold = rows[0].gold
+    yield f"gold: {' | '.join(gold) if gold else 'none; abstaining is right'}"
+    for row in rows:
+        said = row.error or (row.prediction if row.answered else "(no answer)")
+        route = "/".join(filter(None, (row.route, row.loop)))
+        yield f"{row.method} ({route}, {MEASURE} {_score(row):.2f}, {row.llm_calls} calls): {said}"
+        if traces:
+            yield from _explained(trace_path(traces, row.key))
+
+
+def _explained(path: Path) -> Iterator[str]:
+    """Nothing where no trace was kept: the row may be older than the wish for one."""
+    if not path.exists():
+        return
+    try:
+        trace = read_trace(path)
+    except StoreError as error:
+        yield f"  {error.detail}"
+        return
+    yield from lines_of(trace, explain_trace(trace))[1:]
+    events = list(shown_again(trace))
+    for event in events[:_MOST_EVENTS]:
+        yield f"      {event if len(event) <= _LONGEST else event[: _LONGEST - 1] + '…'}"
+    if len(events) > _MOST_EVENTS:
+        yield f"      … and {len(events) - _MOST_EVENTS} more: revelator replay {path}"

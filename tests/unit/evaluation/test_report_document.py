@@ -1,0 +1,254 @@
+"""The report: what it says of known rows, and that nothing in it comes from or goes outside."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from service.core.errors import StoreError
+from service.evaluation.document import plots, writing
+from service.evaluation.document.blocks import Folded, Table, Text, as_html, as_markdown
+from service.evaluation.document.plots import calibration_plot, cost_plot, pareto_front
+from service.evaluation.document.provenance import commit, machine
+from service.evaluation.document.published import (
+    NOT_COMPARABLE,
+    Setting,
+    differences,
+    figures,
+    is_of,
+    published_blocks,
+)
+from service.evaluation.document.questions import question_blocks, worst
+from service.evaluation.document.results import by_dataset
+from service.evaluation.document.routing import bins_of, calibration_error, routed, routing_blocks
+from service.evaluation.document.writing import write_report
+from service.evaluation.metrics import VERSIONS
+from service.evaluation.rows import Row
+from tests.unit.evaluation.test_command import (  # noqa: F401
+    Engine,
+    Opened,
+    dataset,
+    evaluated,
+    opened,
+)
+
+HOSTILE = "<script>alert('x')</script> | \n# Who? & `why` [a](http://example.org)"
+
+
+def row(method: str, id: str, f1: float, **more: Any) -> Row:
+    given: dict[str, Any] = {
+        "question": f"Question {id}?", "gold": ("x",), "gold_route": None, "prediction": "y",
+        "answered": True, "parts": 0, "parts_found": 0, "dataset": "d", "ms": 1_000.0,
+        "scores": dict.fromkeys(VERSIONS) | {"em": float(f1 == 1), "f1": f1, "accuracy": f1},
+    }  # fmt: skip
+    return Row(**{**given, **more}, method=method, id=id)
+
+
+def rows(method: str, scores: Sequence[float], **more: Any) -> list[Row]:
+    return [row(method, str(n), score, **more) for n, score in enumerate(scores)]
+
+
+@pytest.mark.anyio
+async def test_an_evaluation_writes_its_report(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+    file, out = dataset(tmp_path / "d.jsonl", "Rome", "Oslo"), tmp_path / "out"
+    opened(Engine())
+    traces = tmp_path / "traces"
+    _, shown = await evaluated(file, methods=["single", "one_retrieval"], out=out, trace=traces)
+    assert f"written: {out / 'report.html'}" in shown
+    markdown = (out / "report.md").read_text(encoding="utf-8")
+    assert "| single ✗ | 2 | 0 | 1.00 | 0.500 \\[0.000, 1.000\\] |" in markdown
+    assert "does not beat" in markdown
+    assert "error: retrieval: no passage that was found holds a gold answer" in markdown
+    assert "| d | 2 |" in markdown
+    first = (out / "report.html").read_bytes()
+    opened(Engine())
+    await evaluated(file, methods=["single", "one_retrieval"], out=out, trace=traces)
+    assert (out / "report.html").read_bytes() == first  # the same rows, the same report
+    await evaluated(file, methods=["direct"], out=out)
+    assert "| direct |" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_rows_has_no_report(tmp_path: Path) -> None:
+    assert write_report(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    run = {"version": 1, "digest": "", "common": {}, "datasets": {}, "methods": {}}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    (tmp_path / "rows.jsonl").write_bytes(row("m", "1", 1).as_line())
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(StoreError, match=r"report\.html: cannot be written"):
+        write_report(tmp_path)
+
+
+class Outside(HTMLParser):
+    """Collects what a browser would load, follow or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in {"script", "link", "img", "iframe", "object", "embed", "a", "image", "use"}:
+            self.found.append(tag)
+        self.found += [name for name, _ in attrs if name.startswith("on") or "href" in name]
+
+
+def test_the_html_asks_for_nothing_and_runs_nothing() -> None:
+    own = [
+        row("auto", HOSTILE, 0.0, question=HOSTILE, prediction=HOSTILE, gold=(HOSTILE,)),
+        *rows(HOSTILE, [0, 1], dataset=HOSTILE, error=HOSTILE),
+        *rows("one_retrieval", [0, 1], dataset=HOSTILE),
+        *rows("auto", [0, 1], gold_route="single", chosen_route="single", chosen_by="classifier",
+              confidence=0.9),
+    ]  # fmt: skip
+    run = {"digest": "x", "common": {"version": HOSTILE}, "datasets": {}, "methods": {}}
+    blocks = list(writing.report_blocks(run, own, None, HOSTILE, HOSTILE))
+    html = as_html("Evaluation", blocks)
+    parser = Outside()
+    parser.feed(html)
+    assert parser.found == []
+    assert "alert('x')</script>" not in html
+    assert not re.search(r"@import|url\((?!#)", html)
+    assert "default-src 'none'" in html
+    markdown = as_markdown("Evaluation", blocks)
+    assert "<script>" not in re.sub(r"(?m)^    .*", "", markdown)
+    assert "\n# Who?" not in markdown
+
+
+def test_cells_cannot_break_a_table() -> None:
+    table = Table(["a", "b"], [["x|y", "1\n2"]])
+    assert as_markdown("T", [table, Text("*no*"), Folded("f", ["a\nb"])]) == (
+        "# T\n\n| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n\n\\*no\\*\n\n**f**\n\n    a b\n"
+    )
+
+
+def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
+    points = {
+        "dear": (9.0, 0.5), "best": (4.0, 0.7), "cheap": (1.0, 0.3), "same": (1.0, 0.3),
+        "worse": (1.0, 0.2), "middle": (2.0, 0.3),
+    }  # fmt: skip
+    assert pareto_front(points) == ["cheap", "same", "best"]
+    assert pareto_front({}) == []
+
+
+def test_plots_are_svg_without_scripts() -> None:
+    for svg in (
+        cost_plot({"a <b>": (1, 0.5), "c": (0, 0)}, "LLM calls", "f1"),
+        calibration_plot([(0.5, 0.4), (0.9, 1.0)]),
+    ):
+        root = ElementTree.fromstring(svg)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "script" not in {tag.tag.rpartition("}")[2] for tag in root.iter()}
+        assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) >= 2
+
+
+def test_without_the_extra_the_report_has_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.evaluation.document.plots.find_spec", lambda name: None)
+    run = {"digest": "x", "common": {}, "datasets": {}, "methods": {}}
+    blocks = list(writing.report_blocks(run, rows("auto", [0, 1]), None, None, ""))
+    html = as_html("T", blocks)
+    assert "<svg" not in html
+    assert "pip install &#x27;revelator[evaluate]&#x27;" in html
+    assert "<td>auto</td>" in html
+    assert not plots.available()
+
+
+def test_what_the_papers_say_is_complete_and_in_range() -> None:
+    known = figures()
+    assert len(known) > 80
+    assert {figure.paper for figure in known} == {"HANRAG", "Auto-RAG", "DRAGIN", "EfficientRAG"}
+    assert all(0 < score < 1 for figure in known for score in figure.scores.values())
+    (own,) = [f for f in known if (f.paper, f.method, f.dataset) == ("HANRAG", "auto", "musique")]
+    assert own.scores == pytest.approx({"em": 0.298, "f1": 0.366, "accuracy": 0.432})
+    assert (own.table, own.sample) == ("Table 2", 500)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        ("report_2wikimultihopqa", "2wikimultihopqa", True), ("hotpotqa_dev", "hotpotqa", True),
+        ("nq_open", "nq", True), ("nq", "nq", True), ("squad", "nq", False),
+        ("webquestions", "nq", False), ("2wikimultihopqa", "musique", False),
+    ],
+)  # fmt: skip
+def test_datasets_go_by_several_names(ours: str, theirs: str, same: bool) -> None:
+    figure = next(figure for figure in figures() if figure.dataset == theirs)
+    assert is_of(figure, ours) == same
+
+
+def test_figures_of_another_setting_are_not_comparable() -> None:
+    figure = next(figure for figure in figures() if figure.dataset == "musique")
+    same = Setting([f"vllm: meta/{figure.model}"], figure.corpus, figure.sample)
+    assert differences(figure, same) == []
+    assert differences(figure, Setting(["smollm2"], figure.corpus, 20)) == [
+        f"model ({figure.model})", "sample (500 questions)",
+    ]  # fmt: skip
+    own = rows("single/one_retrieval", [0, 1], dataset="musique")
+    variant = rows("one_retrieval@top_k=5", [0, 1], dataset="musique")
+    datasets = by_dataset([*own, *variant])
+    *_, table = published_blocks(datasets, {"musique": Setting([], "sample", 0)})
+    assert isinstance(table, Table)
+    told = table.rows[0]
+    assert {each[1] for each in table.rows} == {"single/one_retrieval"}
+    assert "F1: 0.228; 0.500 [0.000, 1.000]" in told[2]
+    assert told[4].startswith(NOT_COMPARABLE)
+    assert list(published_blocks(by_dataset(rows("auto", [1])), {"d": same})) == []
+
+
+def test_routes_are_confused_and_confidence_is_calibrated() -> None:
+    def chosen(id: str, route: str, confidence: float, by: str = "classifier") -> Row:
+        return row("auto", id, 1, gold_route="single", chosen_route=route, chosen_by=by,
+                   confidence=confidence)  # fmt: skip
+
+    own = [chosen("1", "single", 0.95), chosen("2", "single", 1.0), chosen("3", "direct", 0.95),
+           chosen("4", "single", 0.55), chosen("5", "direct", 0.5, "request")]  # fmt: skip
+    assert [each.id for each in routed([*own, own[0]])] == ["1", "2", "3", "4"]
+    bins = bins_of(routed(own))
+    assert [(each.count, each.accuracy) for each in bins] == [(1, 1), (3, pytest.approx(2 / 3))]
+    assert calibration_error(bins) == pytest.approx((0.45 + 3 * (2.9 / 3 - 2 / 3)) / 4)
+    tables = [block for block in routing_blocks(own) if isinstance(block, Table)]
+    assert list(tables[0].rows) == [["direct", "0", "0"], ["single", "1", "3"]]
+    assert list(routing_blocks(rows("auto", [1]))) == []
+    assert calibration_error([]) == 0
+
+
+def test_the_worst_questions_come_first(tmp_path: Path) -> None:
+    own = [
+        *rows("a", [1, 0, 0, 0.5]), *rows("b", [1, 0, 0, 0]),
+        row("a", "9", 0, prompt_tokens=90), row("b", "9", 0),
+    ]  # fmt: skip
+    assert [group[0].id for group in worst(own)] == ["9", "1", "2", "3"]
+    assert [group[0].id for group in worst(own, 2)] == ["9", "1"]
+    folded = list(question_blocks(own, tmp_path))[2:]
+    assert len(folded) == 4
+    assert isinstance(folded[0], Folded)
+    assert folded[0].lines[0] == "gold: x"
+    (tmp_path / "d" / "a").mkdir(parents=True)
+    (tmp_path / "d" / "a" / "9.jsonl").write_bytes(b'{"trace": 0}\n')
+    _, _, first, *_ = question_blocks(own, tmp_path)
+    assert isinstance(first, Folded)
+    assert any("9.jsonl:1: is of version 0" in line for line in first.lines)
+
+
+def test_the_commit_and_the_machine() -> None:
+    found = commit()
+    assert found is None or re.fullmatch(r"[0-9a-f]{40}\+?", found)
+    assert re.search(r"\d+ cores, .*Python 3\.", machine())
+
+
+def test_code_that_is_in_no_working_tree_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.evaluation.document.provenance._GIT", ("git", "-C", str(tmp_path)))
+    assert commit() is None
+    monkeypatch.setattr("service.evaluation.document.provenance._GIT", ("no-such-program",))
+    assert commit() is None
