@@ -203,16 +203,7 @@ def record(official: Any, question: str, parameters: parity.Parameters, seed: st
         {"queries": queries, "passages": passages, "sentence": sentence}
         for (queries, passages), (_, sentence) in zip(heard.turns, trace, strict=True)
     ]
-    outputs = [
-        {
-            "written": state.written,
-            "passages": state.passages,
-            "text": "".join(text for text, _ in output.tokens),
-            "probabilities": [probability for _, probability in output.tokens],
-            "finish": output.finish,
-        }
-        for state, output in model.outputs.items()
-    ]
+    outputs = [parity.row_of(state, output) for state, output in model.outputs.items()]
     listed = listed_of(search, turns, given["max_generation_len"])
     return {"question": question, "listed": listed, "turns": turns, "outputs": outputs}
 

@@ -9,7 +9,7 @@ outputs, however their prompts are worded.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,17 @@ def reply_to(term: str) -> str:
     return f"Who or what is {term}?" if len(term) % 7 else f"It is {term}."
 
 
+def row_of(state: State, output: Output) -> dict[str, Any]:
+    """An entry of the table, as records have it."""
+    return {
+        "written": state.written,
+        "passages": state.passages,
+        "text": "".join(text for text, _ in output.tokens),
+        "probabilities": [probability for _, probability in output.tokens],
+        "finish": output.finish,
+    }
+
+
 def outputs_of(row: Mapping[str, Any]) -> dict[State, Output]:
     return {
         State(each["written"], tuple(each["passages"])): Output(
@@ -110,22 +121,29 @@ def outputs_of(row: Mapping[str, Any]) -> dict[State, Output]:
     }
 
 
+def writer(row: Mapping[str, Any]) -> Callable[[GenerationRequest], Output]:
+    """The made-up model of a row; it concludes what the row's official run did not."""
+    outputs = outputs_of(row)
+
+    def write(request: GenerationRequest) -> Output:
+        state = State.of(request.prompt or "", row["question"])
+        concludes = state.written.endswith(CONCLUSION) and state not in outputs
+        return Output([(" unknown.", 1.0)]) if concludes else outputs[state]
+
+    return write
+
+
 async def run_ours(
     row: Mapping[str, Any], retriever: WordRetriever, parameters: Parameters
 ) -> Trajectory:
-    outputs, question = outputs_of(row), row["question"]
-
-    def write(request: GenerationRequest) -> Output:
-        state = State.of(request.prompt or "", question)
-        concludes = state.written.endswith(CONCLUSION) and state not in outputs
-        return Output([(" unknown.", 1.0)]) if concludes else outputs[state]
+    question = row["question"]
 
     def chat(prompt: str) -> str:
         (term,) = _TERM.findall(prompt)
         return reply_to(term)
 
     asked = inquiry(
-        TokenEngine(write, chat),
+        TokenEngine(writer(row), chat),
         retriever,  # type: ignore[arg-type]
         question,
         settings=settings_of(parameters),
