@@ -10,7 +10,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from service.answer.events import BaseEvent, Event
-from service.core.connections import open_session
+from service.core.connections import open_session, reason_of
 from service.core.errors import (
     ConfigurationError,
     Draining,
@@ -23,6 +23,7 @@ from service.core.errors import (
 )
 from service.core.settings import Settings
 from service.core.settings.urls import address_of, authorization, shown
+from service.retrieval.client import ANOTHER, refusal
 
 if TYPE_CHECKING:
     import aiohttp
@@ -57,20 +58,23 @@ class AnswerClient:
             async with self._session.post(address, json=dict(fields), headers=headers) as response:
                 if response.status != 200:
                     raise await self._refusal(response)
+                if response.content_type != "text/event-stream":
+                    raise InvalidRequest(f"{shown(self.base)}: {ANOTHER}")
                 async for event in _parse(response.content):
                     yield event
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineFailure(
                 f"the server at {shown(self.base)} cannot be reached, or closed the connection: "
-                f"{error or type(error).__name__}"
+                f"{reason_of(error)}; check the address and that the server runs (revelator serve)"
             ) from None
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> RevelatorError:
+        content = await response.read()
+        detail = refusal(content, response.status) or f"HTTP {response.status}"
         try:
-            body = orjson.loads(await response.read())
-            slug, detail = str(body["type"]).rpartition(":")[2], str(body["detail"])
+            slug = str(orjson.loads(content)["type"]).rpartition(":")[2]
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            slug, detail = "", f"HTTP {response.status}"
+            slug = ""
         said = f"{shown(self.base)}: {detail}"
         if response.status in {401, 403}:
             return ConfigurationError(f"{said}; set server.keys to a key of that server")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -74,7 +74,7 @@ def serve(
         typer.Option("--insecure", help="Allow hosts other than loopback without API keys."),
     ] = None,
     log_level: Annotated[
-        str, typer.Option(help="Log level: debug, info, warning or error.")
+        Literal["debug", "info", "warning", "error"], typer.Option(help="Log level.")
     ] = "warning",
 ) -> None:
     """Start the HTTP server. Without settings, it runs embedded, over a sample corpus."""
@@ -90,6 +90,8 @@ def serve(
         run_server(settings, on_started=print_banner)
     except RevelatorError as error:
         fail(error.detail)
+    except KeyboardInterrupt:  # before the server handles signals
+        raise typer.Exit(130) from None
 
 
 @app.command()
@@ -173,7 +175,8 @@ def ingest(
     code = run(
         lambda: run_ingest(
             files, collection, settings, url=url, format=format, ray=ray, replace=replace
-        )
+        ),
+        interrupted="Interrupted. Run the same command again to continue.",
     )
     raise typer.Exit(code)
 

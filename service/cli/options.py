@@ -11,6 +11,7 @@ import typer
 from service.answer.request import AnswerRequest
 from service.core.errors import RevelatorError
 from service.core.settings import Settings, load_settings
+from service.core.settings.urls import checked
 
 T = TypeVar("T")
 
@@ -23,7 +24,16 @@ Config = Annotated[
 Data = Annotated[
     Path | None, typer.Option("--data", help="Data directory. Also set by REVELATOR_DATA_DIR.")
 ]
-Url = Annotated[str | None, typer.Option(help="Use the server at this URL.")]
+
+
+def _checked_url(url: str | None) -> str | None:
+    try:
+        return checked(url) if url else None
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, such as http://127.0.0.1:8000") from None
+
+
+Url = Annotated[str | None, typer.Option(callback=_checked_url, help="Use the server at this URL.")]
 
 
 def _field(name: str) -> Any:
@@ -62,8 +72,11 @@ def settings_from(config: Path | None, **flags: Any) -> Settings:
         fail(error.detail)
 
 
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run async work. Expected errors print one line and exit with code 2, Ctrl-C with 130."""
+def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> T:
+    """Run async work. Expected errors print one line and exit with code 2.
+
+    Ctrl-C prints `interrupted` and exits with code 130.
+    """
     import anyio  # noqa: PLC0415
 
     try:
@@ -71,4 +84,5 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     except RevelatorError as error:
         fail(error.detail)
     except KeyboardInterrupt:
+        typer.echo(interrupted, err=True)
         raise typer.Exit(130) from None

@@ -8,6 +8,8 @@ fault of anybody's. A client may send it again where that is safe (RFC 9110, 9.2
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -120,6 +122,16 @@ class Connections:
         for session in (self._kept, self._fresh):
             if session is not None:
                 await session.close()
+
+
+def reason_of(error: Exception) -> str:
+    """Return in one line why a request failed, such as "Connection refused"."""
+    said = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+    text = (str(said).splitlines() or [type(error).__name__])[0]
+    if "Connect call failed" in text:  # asyncio's words, with the address
+        numbers = re.findall(r"Errno (\d+)", f"Errno {getattr(error, 'errno', None)} {text}")
+        return os.strerror(int(numbers[0])) if numbers else text
+    return text[:100]
 
 
 def _was_closed(error: aiohttp.ClientConnectionError) -> bool:

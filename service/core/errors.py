@@ -15,12 +15,11 @@ RevelatorError
 ├── RetrievalFailure      503 retrieval-unavailable  no store can be searched
 │   └── BackendUnavailable    as above               temporary: worth a retry
 ├── LimitReached                                     a question has reached one of its limits
-│   ├── DeadlineExceeded  504 deadline               the time limit, and there is no text to answer
-with
+│   ├── DeadlineExceeded  504 deadline               the time limit, before there was an answer
 │   └── BudgetExceeded    503 budget                 the limit of calls, tokens or retrievals
 ├── ConfigurationError    500 configuration          settings that cannot work (raised at start)
 └── StoreError            500 store                  a data directory or a store is unusable
-└── StoreLost         500 store                  a server no longer holds a collection's data
+    └── StoreLost         500 store                  a server no longer holds a collection's data
 """
 
 from __future__ import annotations

@@ -87,7 +87,12 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
         data_dir.mkdir(parents=True, exist_ok=True)
         handle = os.open(data_dir / FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StoreError(f"the data directory {data_dir} cannot be used: {error}") from error
+        taken = isinstance(error, FileExistsError | NotADirectoryError)
+        raise StoreError(
+            f"the data directory {data_dir} cannot be used: "
+            f"{'part of this path is a file' if taken else error.strerror}; choose a folder that "
+            "this user can write to, with --data or REVELATOR_DATA_DIR"
+        ) from error
     started = time.monotonic()
     while not _lock(handle, fcntl.LOCK_EX):
         waited = time.monotonic() - started

@@ -7,14 +7,14 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import orjson
 from yarl import URL
 
 from service.core.concurrency import Interrupted, interruptible
-from service.core.connections import CONNECT_S, Connections
+from service.core.connections import CONNECT_S, Connections, reason_of
 from service.core.errors import (
     EngineFailure,
     EngineLimited,
@@ -318,15 +318,15 @@ class OpenAIGenerator:
             raise self._failure(url, f"{what} for {seconds:g} s; {advice}", EngineTimeout) from None
         except aiohttp.ClientConnectorError as error:
             advice = f"start the server, or correct engines.{self._name}.urls"
-            what = f"did not accept the connection ({_reason(error)})"
+            what = f"did not accept the connection ({reason_of(error)})"
             raise self._failure(url, f"{what}; {advice}", EngineUnreached) from None
         except aiohttp.ClientResponseError as error:
-            what = f"did not send a valid HTTP response ({_reason(error)})"
+            what = f"did not send a valid HTTP response ({reason_of(error)})"
             raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None
         except Interrupted:
             raise self._failure(url, "lost the connection during its response") from None
         except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: `aclose` meanwhile
-            what = f"closed the connection ({_reason(error)})"
+            what = f"closed the connection ({reason_of(error)})"
             raise self._failure(url, f"{what}; check the server's log") from None
         except ValueError as error:  # BadReply, and lines or headers without end
             raise self._failure(url, f"{error}; check the server's log") from None
@@ -354,11 +354,6 @@ def _connections(
         ca_setting=f"engines.{name}.ca_files",
         on_resent=on_resent,
     )
-
-
-def _reason(error: Any) -> str:
-    text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
-    return str(text).splitlines()[0][:100] if str(text) else type(error).__name__
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from service.core.connections import open_session
+from service.core.connections import open_session, reason_of
 from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.settings import Settings
 from service.core.settings.urls import address_of, authorization, shown
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import aiohttp
 
 JSON: Final = "application/json"
+ANOTHER: Final = (
+    "this is not a Revelator server; give its address without a path, such as http://127.0.0.1:8000"
+)
+_NO_SUCH_PATH: Final = {404, 405}
 AGAIN: Final = "run the same command again, which continues after what is indexed"
 
 
@@ -35,7 +39,8 @@ async def session_with(
             yield session
     except (aiohttp.ClientError, TimeoutError) as error:
         raise StoreError(
-            f"the server at {shown(url)} did not respond: {error or type(error).__name__}; {again}"
+            f"the server at {shown(url)} did not respond: {reason_of(error)}; check the address "
+            f"and that the server runs (revelator serve), then {again}"
         ) from error
 
 
@@ -53,9 +58,8 @@ async def send(
     async with session.request(method, address_of(url).url, data=body, headers=headers) as response:
         content = await response.read()
         if response.status < 400:
-            return orjson.loads(content) if content else None
-        detail = _detail(content)
-        said = f"{method} {shown(url)}: {response.status}: {detail}"
+            return _decoded(content, url)
+        said = f"{method} {shown(url)}: {response.status}: {refusal(content, response.status)}"
         if response.status in {401, 403}:
             raise ConfigurationError(f"{said}; set server.keys to a key of that server")
         if response.status < 500:
@@ -63,8 +67,20 @@ async def send(
         raise StoreError(f"{said}; {again}")
 
 
-def _detail(content: bytes) -> str:
+def refusal(content: bytes, status: int) -> str:
+    """Return what a server says in the body of a refusal; a path that it does not have shows that
+    it is another service."""
     try:
-        return str(orjson.loads(content)["detail"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return content[:200].decode(errors="replace")
+        said = orjson.loads(content)
+        if status not in _NO_SUCH_PATH or said["type"].startswith("urn:revelator:"):
+            return str(said["detail"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        pass
+    return ANOTHER if status in _NO_SUCH_PATH else content[:200].decode(errors="replace")
+
+
+def _decoded(content: bytes, url: str) -> Any:
+    try:
+        return orjson.loads(content) if content else None
+    except orjson.JSONDecodeError:
+        raise InvalidRequest(f"{shown(url)}: {ANOTHER}") from None

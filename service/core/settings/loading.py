@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -93,25 +95,28 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     it exists. Raises ConfigurationError, which names the file, variable or setting and the problem.
     """
     _refuse_unknown_variables()
-    file = _read_file(config)
-    try:
-        return _gather(file, _nested(flags or {}))
-    except ValidationError as error:
-        raise ConfigurationError(_explain(error)) from None
-    except SettingsError as error:
-        raise ConfigurationError(f"settings: {error}") from None
-
-
-def _read_file(config: Path | None) -> dict[str, Any]:
     path = config or Path("revelator.toml")
-    if not path.is_file():
-        if config is None:
-            return {}
-        raise ConfigurationError(f"Settings file {path} does not exist.")
+    file = {} if config is None and not path.is_file() else _read_file(path)
+    given = _nested(flags or {})
+    try:
+        return _gather(file, given)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, given, file, path)) from None
+    except SettingsError as error:
+        raise ConfigurationError(_of_variable(error)) from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"Settings file {path} is not valid TOML: {error}") from None
+    except FileNotFoundError:
+        raise ConfigurationError(f"Settings file {path} does not exist.") from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"Settings file {path} cannot be read: {error.strerror}."
+        ) from None
 
 
 def _refuse_unknown_variables() -> None:
@@ -119,8 +124,12 @@ def _refuse_unknown_variables() -> None:
     known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OWN_VARIABLES
     for name in os.environ:
         if name.startswith(PREFIX) and name.split("__")[0].upper() not in known:
-            names = ", ".join(sorted(known - OWN_VARIABLES))
-            raise ConfigurationError(f"{name} is not a setting. Settings begin with {names}.")
+            names = sorted(known - OWN_VARIABLES)
+            close = get_close_matches(name.split("__")[0].upper(), names, 1)
+            meant = (
+                f"Did you mean {close[0]}?" if close else f"Settings begin with {', '.join(names)}."
+            )
+            raise ConfigurationError(f"The environment variable {name} is not a setting. {meant}")
 
 
 def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,11 +145,59 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(
+    error: ValidationError, flags: Mapping[str, Any], file: Mapping[str, Any], path: Path
+) -> str:
+    """Each invalid setting: its name, what is wrong with it, and where it was set."""
     lines = []
     for problem in error.errors():
-        name, said = ".".join(map(str, problem["loc"])), problem["msg"]
+        place, said = problem["loc"], problem["msg"]
+        name = ".".join(map(str, place))
         if problem["type"] == "extra_forbidden":
-            said = advice_on(Settings, problem["loc"])
-        lines.append(f"{name}: {said.removeprefix('Value error, ')}")
+            said = advice_on(Settings, place)
+        elif problem["type"] in {"dict_type", "model_type"}:
+            said = f"This is a section, not a value. In a settings file, write [{name}]"
+        variable = _variable(name)
+        if _holds(flags, place):
+            where = " (set by an option)"
+        elif variable is not None:
+            where = f" (set by {variable})"
+        else:
+            where = f" (in {path})" if _holds(file, place) else ""
+        lines.append(f"{name}: {said.removeprefix('Value error, ')}{where}")
     return "settings: " + "; ".join(lines)
+
+
+def _holds(values: Any, place: Sequence[int | str]) -> bool:
+    """Whether nested values have something at `place`; places inside a list are the list's."""
+    for part in place:
+        if isinstance(values, list):
+            return True
+        if not isinstance(values, Mapping) or part not in values:
+            return False
+        values = values[part]
+    return bool(place)
+
+
+def _variable(name: str) -> str | None:
+    """The environment variable that sets `name`, one of its parts, or a section around it."""
+    wanted = f"{PREFIX}{name.replace('.', '__')}".upper()
+    for variable, value in os.environ.items():
+        own = variable.upper()
+        if value and own.startswith(PREFIX) and own not in OWN_VARIABLES:
+            longer, shorter = max(own, wanted, key=len), min(own, wanted, key=len)
+            if longer == shorter or longer.startswith(f"{shorter}__"):
+                return variable
+    return None
+
+
+def _of_variable(error: SettingsError) -> str:
+    """A variable that names a whole section and does not hold it as JSON."""
+    found = re.search(r'field "(\w+)"', str(error))
+    if found is None:
+        return f"settings: {error}"
+    section = f"{PREFIX}{found.group(1).upper()}"
+    return (
+        f"{section} is a section, and its value is not a JSON object. Set one of its settings, as "
+        f"in {PREFIX}SERVER__PORT=8080, with two underscores for a dot."
+    )

@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from service.core.connections import open_session
+from service.core.connections import open_session, reason_of
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
 from service.core.settings.urls import authorization
@@ -78,7 +78,7 @@ class Probe:
             raise EngineFailure(f"no response to a probe within {self._limit_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
             raise EngineUnreached(
-                f"the server did not accept the connection ({error.strerror or error})"
+                f"the server did not accept the connection ({reason_of(error)})"
             ) from None
         except (aiohttp.ClientError, ValueError) as error:
             raise EngineFailure(

@@ -53,17 +53,23 @@ class LocalGenerator(BatchedGenerator):
             network = transformers.AutoModelForCausalLM.from_pretrained(
                 model, local_files_only=True, dtype="auto" if on_gpu else torch.float32
             )
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0][:200]
+        except Exception as error:  # also the safetensors library's own, for weights cut short
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise EngineFailure(
-                f"engine {name!r} cannot load the model at {model}: {reason}"
-            ) from None
+                f"engine {name!r} cannot load the model at {model}: {reason}; download the model "
+                f"again, or set engines.{name}.model to another folder"
+            ) from error
         network = network.to("cuda" if on_gpu else "cpu").eval()
         encoder = PromptEncoder(tokenizer, self._settings.template_variables)
         return Engine(name, network, encoder, constrained=self._constrained)
 
 
 def _check_folder(name: str, folder: Path) -> None:
+    if not folder.is_dir() and (folder.is_absolute() or str(folder).startswith((".", "~"))):
+        raise EngineFailure(
+            f"engine {name!r}: the folder {folder} does not exist; set engines.{name}.model to a "
+            "model folder, with its whole path"
+        )
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise EngineFailure(
             f"engine {name!r}: there is no model at {folder} (config.json is missing); set "

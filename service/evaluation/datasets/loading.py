@@ -14,6 +14,7 @@ from service.evaluation.datasets.questions import GoldQuestion, read_question
 
 ALIASES: Final = "id_aliases.json"  # 2Wiki's aliases of answers, in the folder of its questions
 _MOST_PROBLEMS: Final = 20
+_FORM: Final = 'Write a JSON object on each line: {"question": "…", "answer": "…"}'
 
 
 class DatasetError(ValueError):
@@ -85,12 +86,14 @@ class _Reading:
         self._questions: dict[str, GoldQuestion] = {}
         self._lines: dict[str, int] = {}
         self._problems: list[str] = []
+        self._readable = False  # whether anything was JSON, or a row of a table
 
     def add(self, element: Element) -> None:
         place = ""
         if isinstance(element.found, str):
             self._problem(element, place, element.found)
             return
+        self._readable = True
         try:
             for count, (place, row) in enumerate(self._format.rows(element.found, self._aliases)):
                 own = f"{element.number}.{count + 1}" if place else str(element.number)
@@ -126,5 +129,6 @@ class _Reading:
         if self._problems:
             more = len(self._problems) - _MOST_PROBLEMS
             extra = [f"{self._path}: {more} more invalid lines"] if more > 0 else []
-            raise DatasetError(self._problems[:_MOST_PROBLEMS] + extra)
+            form = [] if self._readable else [_FORM]
+            raise DatasetError([*self._problems[:_MOST_PROBLEMS], *extra, *form])
         return list(self._questions.values())

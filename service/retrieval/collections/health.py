@@ -111,10 +111,14 @@ class CollectionHealth:
 def quick_problem(manifest: Manifest, passages: int, vectors: int) -> str | None:
     """Return what the counts alone reveal. For readiness, which must be cheap."""
     if manifest.state == "building":
-        return "an ingest was interrupted; run it again, or check --repair"
+        return (
+            "an ingest was interrupted; run it again, or `revelator check --collection "
+            f"{manifest.name} --repair`"
+        )
     if passages == vectors == manifest.passages:
         return None
     return (
         f"the manifest counts {manifest.passages:,} passages, {manifest.stores[0]} {passages:,} "
-        f"and {manifest.stores[1]} {vectors:,}; run check --collection {manifest.name} --repair"
+        f"and {manifest.stores[1]} {vectors:,}; run `revelator check "
+        f"--collection {manifest.name} --repair`"
     )

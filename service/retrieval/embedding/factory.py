@@ -67,6 +67,11 @@ def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
             f"retrieval.embedding_model is {name!r}, which is not a preset "
             f"({', '.join(PRESETS)}), a folder, or an owner/name of the hub"
         )
+    if own.url is None and Path(folder).is_dir() and not (Path(folder) / "config.json").is_file():
+        raise ConfigurationError(
+            f"retrieval.embedding_model: there is no model in the folder {folder} (config.json is "
+            "missing); download the model again, or set another folder"
+        )
     dimension = own.dimension or dimension_of(folder)
     if dimension is None:
         raise ConfigurationError(

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from service.core.concurrency import gather
-from service.core.connections import CONNECT_S, Connections
+from service.core.connections import CONNECT_S, Connections, reason_of
 from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -112,7 +112,7 @@ class HttpEmbedder:
             raise BackendUnavailable(f"did not respond within {limit:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise BackendUnavailable(
-                f"cannot be reached: {error}; check that it is running and that "
+                f"cannot be reached: {reason_of(error)}; check that it is running and that "
                 "retrieval.embedding.url is correct"
             ) from None
 

@@ -34,7 +34,8 @@ async def ingest_through(
     listener: Listener,
     format: str | None = None,
 ) -> IngestResult:
-    """Create the collection at `url` if necessary, and post the files' documents to it.
+    """Create the collection at `url` if necessary, and post the files' documents to it. Files
+    without a valid document create nothing.
 
     `embedded` stays 0, because the server does not report it. Raises StoreError if the server
     cannot be reached, and InvalidRequest or ConfigurationError with its message if it refuses.
@@ -44,8 +45,9 @@ async def ingest_through(
     report, done = IngestResult(), 0
     batches = batches_of(read_files(files, format))
     async with session_with(url, settings, TIMEOUT_S) as session:
-        await send(session, "PUT", base, b"{}")
         while batch := await anyio.to_thread.run_sync(next, batches, None):
+            if not done and any(isinstance(entry.found, Document) for entry in batch):
+                await send(session, "PUT", base, b"{}")
             await _post(session, f"{base}/documents", batch, report, listener)
             done += sum(isinstance(entry.found, Document) for entry in batch)
             listener.progress(Progress(batch[-1].position, total, done))

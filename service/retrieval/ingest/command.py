@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -26,7 +27,7 @@ from service.core.locks import find_owner
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
-from service.retrieval.factory import open_embedded
+from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.client import START_AGAIN, ingest_through, replace_through
 from service.retrieval.ingest.formats import FORMATS
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
@@ -90,8 +91,7 @@ async def _here(
     *,
     replace: bool,
 ) -> IngestResult:
-    async with open_embedded(settings) as stores:
-        await stores.collections.create(collection)
+    async with open_embedded(settings) as stores, _created(stores, collection):
         try:
             return await ingest(
                 files, collection, stores.collections, listener, format, replace=replace
@@ -100,6 +100,25 @@ async def _here(
             if replace and not isinstance(error, InvalidRequest):
                 error.detail = f"{error.detail}; {START_AGAIN}"
             raise
+
+
+@asynccontextmanager
+async def _created(stores: EmbeddedStores, name: str) -> AsyncIterator[None]:
+    """Create the collection if necessary, and delete it again if nothing was put in.
+
+    Raises ConfigurationError, before that, if the embedding model cannot run here.
+    """
+    if problem := stores.embedder.problem():
+        raise ConfigurationError(problem)
+    is_new = name not in await stores.collections.names()
+    await stores.collections.create(name)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            manifest = await stores.collections.manifest(name)
+            if is_new and manifest.state == "complete" and not manifest.documents:
+                await stores.collections.delete(name)
 
 
 async def _on_ray(
@@ -111,8 +130,7 @@ async def _on_ray(
     format: str | None,
 ) -> IngestResult:
     on_ray = _ray_ingest()
-    async with open_embedded(settings) as stores:
-        await stores.collections.create(collection)
+    async with open_embedded(settings) as stores, _created(stores, collection):
         return await on_ray(
             address, files, collection, stores.collections, settings.retrieval, listener, format
         )

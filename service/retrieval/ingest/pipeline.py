@@ -7,7 +7,7 @@ One batch is read and cut into passages while the batch before it is embedded an
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -72,7 +72,8 @@ async def ahead(
     send, receive = anyio.create_memory_object_stream[R](0)
 
     async def pump() -> None:
-        async with send:
+        # The block may end first, for example by Ctrl-C.
+        with suppress(anyio.BrokenResourceError), send:
             while item := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
                 await send.send(await prepare(item))
 

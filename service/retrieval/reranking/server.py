@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 from pydantic import SecretStr
 
-from service.core.connections import Connections
+from service.core.connections import Connections, reason_of
 from service.core.errors import BackendUnavailable, ConfigurationError, RetrievalFailure
 from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
 
@@ -96,8 +96,8 @@ class RerankServer:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise BackendUnavailable(
-                f"the reranker at {self._shown} cannot be reached: {error}; check that it is "
-                "running and that retrieval.reranker.url is correct"
+                f"the reranker at {self._shown} cannot be reached: {reason_of(error)}; check "
+                "that it is running and that retrieval.reranker.url is correct"
             ) from error
         if response.status != 200:
             raise self._refusal(response.status, text)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from service.core.connections import tls_context
+from service.core.connections import reason_of, tls_context
 from service.core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -38,6 +38,7 @@ Action = tuple[bytes, ...]
 BULK_ACTIONS = 500
 BULK_BYTES = 4_000_000
 TRIES = 6  # of items that the cluster is too busy for
+NO_SUCH_PATH = {404, 405}  # Elasticsearch itself gives these for an index, and names itself
 FIRST_PAUSE_S = 0.1  # doubles with every try, with jitter
 
 
@@ -159,12 +160,13 @@ class ElasticServer:
         except UnsupportedProductError as error:
             raise self._another() from error
         except ApiError as error:
+            if error.meta.status in NO_SUCH_PATH and not _is_elasticsearch(error):
+                raise self._another() from error
             raise self.failure(complaint(error.meta.status, error.body)) from error
         except TransportError as error:
             raise BackendUnavailable(self._unreached(error)) from error
-        meta = getattr(answer, "meta", None)
         # The client looks at its first answer only; another server may have taken the port since.
-        if meta is not None and meta.headers.get("x-elastic-product") != "Elasticsearch":
+        if not _is_elasticsearch(answer):
             raise self._another()
         return answer
 
@@ -202,7 +204,8 @@ class ElasticServer:
 
     def _another(self) -> ConfigurationError:
         return ConfigurationError(
-            f"retrieval.elasticsearch_url: the server at {self.place} is not Elasticsearch"
+            f"retrieval.elasticsearch_url: the server at {self.place} is not Elasticsearch; "
+            "correct the address or start Elasticsearch there"
         )
 
     async def bulk(self, alias: str, actions: Sequence[Action]) -> None:
@@ -280,8 +283,8 @@ class ElasticServer:
         while inner := getattr(error, "errors", None):
             error = inner[0]
         return (
-            f"Elasticsearch at {self.place} cannot be reached: {error}; check that it is running "
-            "and that retrieval.elasticsearch_url is correct"
+            f"Elasticsearch at {self.place} cannot be reached: {reason_of(error)}; check "
+            "that it is running and that retrieval.elasticsearch_url is correct"
         )
 
     async def _send(
@@ -342,3 +345,9 @@ def _parts(actions: Sequence[Action]) -> Iterator[list[Action]]:
         size += own
     if part:
         yield part
+
+
+def _is_elasticsearch(answer: Any) -> bool:
+    """Whether Elasticsearch itself sent an answer, or an error of the client."""
+    meta = getattr(answer, "meta", None)
+    return meta is None or meta.headers.get("x-elastic-product") == "Elasticsearch"

@@ -101,7 +101,8 @@ ANSWERS: Final[dict[int, tuple[type[RevelatorError], str]]] = {
     ),
     404: (
         StoreLost,
-        "has lost a collection: {reason}; revelator check --collection NAME --repair rebuilds it",
+        "has lost a collection: {reason}; if retrieval.qdrant_url is the address of your Qdrant, "
+        "revelator check --collection NAME --repair rebuilds it",
     ),
     408: (BackendUnavailable, "exceeded its own time limit (408): {reason}"),
     429: (BackendUnavailable, "is overloaded (429): {reason}; try again later"),

@@ -43,7 +43,8 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         if smoke:
             if data or held_out or settings or preset or assignments:
                 raise ConfigurationError(
-                    "--smoke has data and settings of its own: --out, --resume"
+                    "--smoke uses made-up data and fixed settings; of the other options, it "
+                    "accepts --out and --resume only"
                 )
             raise typer.Exit(smoke_recipe(recipe, out, resume=resume))
         train_recipe(

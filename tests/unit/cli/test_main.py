@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -68,13 +72,18 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
         (["ingest", "gone.jsonl", "--collection", "x"], "gone.jsonl"),
         (["ingest", "revelator.jsonl", "--collection", "../x"], "../x"),
         (["evaluate", "gone.jsonl"], "gone.jsonl"),
-        (["ask", "Who?", "--url", "http://127.0.0.1:9"], "http://127.0.0.1:9"),
+        (["ask", "Who?", "--url", "http://127.0.0.1:9"], "Connection refused; check the address"),
+        (["ask", "Who?", "--url", "127.0.0.1:9"], "is not an http:// or https:// URL"),
+        (["ask", "Who?", "--data", "revelator.jsonl"], "part of this path is a file; choose"),
+        (["collections", "list", "--url", "http://127.0.0.1:9"], "(revelator serve)"),
+        (["serve", "--log-level", "loud"], "'loud' is not one of"),
+        (["check", "--config", "."], "Settings file . cannot be read: Is a directory"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str) -> None:
     code, output = run(*words)
     assert code == 2, output
-    assert named in output
+    assert named in " ".join(output.replace("│", " ").split())
     assert "Traceback" not in output
 
 
@@ -86,3 +95,43 @@ def test_an_engine_that_is_not_there_is_named(
     code, output = run("check")
     assert code == 1
     assert "127.0.0.1:9" in output.replace("\n", "")
+
+
+def test_what_another_server_answers_is_not_taken_for_ours() -> None:
+    with another_server() as url:
+        for words in (["ask", "Who?"], ["collections", "list"]):
+            code, output = run(*words, "--url", url)
+            assert code == 2, output
+            assert "this is not a Revelator server" in output
+
+
+@contextmanager
+def another_server() -> Iterator[str]:
+    """A server that answers every request with a web page."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html>Welcome</html>")
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.retrieval.ingest.command.run_ingest", interrupted)
+    code, output = run("ingest", "revelator.jsonl", "--collection", "x")
+    assert (code, output) == (130, "Interrupted. Run the same command again to continue.\n")

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from service.core.connections import KEPT_S, Connections
+from service.core.connections import KEPT_S, Connections, open_session, reason_of
 from tests.stubs.closing_server import ClosingServer
 
 pytestmark = pytest.mark.anyio
@@ -108,3 +108,16 @@ async def test_nothing_goes_out_again_after_closing() -> None:
 
     assert mute.requests == 1
     assert opened.resent == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_refused_connection_is_told_in_plain_words(host: str) -> None:
+    async with open_session() as session:
+        with pytest.raises(aiohttp.ClientConnectorError) as caught:
+            await session.get(f"http://{host}:9")
+    assert reason_of(caught.value) == "Connection refused"
+
+
+def test_a_reason_without_words_is_the_errors_name() -> None:
+    assert reason_of(ValueError("first\nsecond")) == "first"
+    assert reason_of(TimeoutError()) == "TimeoutError"

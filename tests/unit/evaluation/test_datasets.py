@@ -111,3 +111,12 @@ def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "bom.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"question": "Q?", "answer": "x"}\r\n')
     assert [question.id for question in load_dataset(path)] == ["1"]
+
+
+@pytest.mark.parametrize("content", ["question,answer\nWho?,I\n", "Who?\n", ""])
+def test_another_format_is_told_what_a_line_must_be(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "questions.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path)
+    assert caught.value.problems[-1].startswith("Write a JSON object on each line")

@@ -140,3 +140,35 @@ def test_auto_rags_limits_are_those_set_else_those_of_the_preset(
     given: dict[str, object], limits: tuple[int, int, int]
 ) -> None:
     assert tuple(AutoragSettings.model_validate(given).limits) == limits
+
+
+def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(**flags: object) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
+        return caught.value.detail
+
+    Path("revelator.toml").write_text('engines = "x"\n[server]\nport = "abc"\n', encoding="utf-8")
+    assert "server.port: Input should be a valid integer" in told()
+    assert "as an integer (in revelator.toml)" in told()
+    assert "engines: This is a section, not a value. In a settings file, write [engines]" in told()
+    monkeypatch.setenv("REVELATOR_SERVER__PORT", "abc")
+    assert "as an integer (set by REVELATOR_SERVER__PORT)" in told()
+    assert "65535 (set by an option)" in told(server__port=99_999)
+
+
+def test_a_misspelt_variable_is_told_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_SERVR__PORT", "1")
+    with pytest.raises(ConfigurationError, match=r"Did you mean REVELATOR_SERVER\?"):
+        load_settings()
+
+
+def test_a_variable_that_gives_a_section_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVELATOR_SERVER", "abc")
+    with pytest.raises(ConfigurationError, match=r"REVELATOR_SERVER is a section.*SERVER__PORT="):
+        load_settings()
+
+
+def test_a_settings_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+        load_settings(tmp_path)

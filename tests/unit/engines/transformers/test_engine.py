@@ -404,3 +404,18 @@ async def test_calls_that_come_and_go_at_random_do_not_disturb_each_other(
     for number, call in staying:
         assert (await call).text == expected[number]
     await settled(engine)
+
+
+async def test_weights_cut_short_are_told_with_the_remedy(
+    tiny_model: Path, tmp_path: Path, open_local: OpenLocal
+) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "cut")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(EngineFailure, match=r"cannot load .*; download the model again, or set"):
+        await open_local(model=str(folder)).check()
+
+
+async def test_a_folder_that_does_not_exist_is_told(open_local: OpenLocal, tmp_path: Path) -> None:
+    with pytest.raises(EngineFailure, match=r"the folder .*/gone does not exist"):
+        await open_local(model=str(tmp_path / "gone")).check()

@@ -166,3 +166,30 @@ async def test_a_failed_replacement_says_that_it_starts_from_nothing(
     assert re.search(f"the embedder broke; {told}", caught.value.detail)
     with pytest.raises(StoreError, match=told):
         await run_ingest([file], "c", own, replace=True, url="http://127.0.0.1:9")
+
+
+async def test_files_without_a_valid_document_leave_no_collection(tmp_path: Path) -> None:
+    own = settings(tmp_path, keys=["k3y"])
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "bad.jsonl").write_text("no JSON")
+    bad = [tmp_path / "empty.txt", tmp_path / "bad.jsonl"]
+    assert await run_ingest(bad, "default", own) == 1
+    with pytest.raises(InvalidRequest):
+        await run_ingest(bad, "default", own, replace=True)
+    async with open_embedded(own) as stores, serving(stores) as url:
+        assert "default" not in await stores.collections.names()
+        assert await run_ingest(bad, "default", own, url=url) == 1
+        assert "default" not in await stores.collections.names()
+        await stores.collections.create("kept")
+    assert await run_ingest(bad, "kept", own) == 1
+    async with open_embedded(own) as stores:
+        assert "kept" in await stores.collections.names()
+
+
+async def test_an_embedding_model_that_cannot_run_is_told_before_anything_is_made(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HashingEmbedder, "problem", lambda _: "it needs numpy")
+    with pytest.raises(ConfigurationError, match="it needs numpy"):
+        await run_ingest([file], "c", settings(tmp_path))
+    assert not (tmp_path / "data" / "collections" / "c").exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import Counter
@@ -324,3 +325,24 @@ async def test_a_failure_of_the_consumer_ends_a_read_that_hangs() -> None:
     with anyio.fail_after(5), pytest.raises(RevelatorError, match="full disk"):
         await consume()
     forever.set()
+
+
+async def test_ctrl_c_is_only_a_cancellation() -> None:
+    """It cancels the task of the consumer, while the next item waits to be taken."""
+    prepared = asyncio.Event()
+
+    async def prepare(number: int) -> int:
+        prepared.set()
+        return number
+
+    async def consume() -> None:
+        async with ahead(lambda: 1, prepare):
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(consume())
+    async with asyncio.timeout(5):
+        await prepared.wait()
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

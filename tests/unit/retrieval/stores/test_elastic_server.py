@@ -215,3 +215,9 @@ async def test_bulks_are_bounded(
     await server.bulk("a", ACTIONS)
     await server.bulk("a", [])
     assert wrong.ids() == [2, 1, 1, 1, 1]
+
+
+async def test_another_server_that_lacks_the_path(wrong: Wrong, server: ElasticServer) -> None:
+    wrong.answers, wrong.product = [(404, {"detail": "Not Found"})], "another"
+    with pytest.raises(ConfigurationError, match="is not Elasticsearch; correct the address"):
+        await server.call(lambda client: client.info())
