@@ -156,7 +156,7 @@ def _explain(
         if problem["type"] == "extra_forbidden":
             said = advice_on(Settings, place)
         elif problem["type"] in {"dict_type", "model_type"}:
-            said = f"This is a section, not a value. In a settings file, write [{name}]"
+            said = f"{said}. In a settings file, write it as the section [{name}]"
         variable = _variable(name)
         if _holds(flags, place):
             where = " (set by an option)"

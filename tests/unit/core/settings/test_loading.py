@@ -151,7 +151,7 @@ def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.Mon
     Path("revelator.toml").write_text('engines = "x"\n[server]\nport = "abc"\n', encoding="utf-8")
     assert "server.port: Input should be a valid integer" in told()
     assert "as an integer (in revelator.toml)" in told()
-    assert "engines: This is a section, not a value. In a settings file, write [engines]" in told()
+    assert "In a settings file, write it as the section [engines]" in told()
     monkeypatch.setenv("REVELATOR_SERVER__PORT", "abc")
     assert "as an integer (set by REVELATOR_SERVER__PORT)" in told()
     assert "65535 (set by an option)" in told(server__port=99_999)
