@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
@@ -37,8 +38,7 @@ def pareto_front(points: Mapping[str, Point]) -> list[str]:
 
 def cost_plot(points: Mapping[str, Point], cost: str, score: str) -> str:
     """Plot each method's score over its cost, and the Pareto front as a line."""
-    import pygal  # noqa: PLC0415
-
+    pygal = _opened()
     front = pareto_front(points)
     chart = pygal.XY(**_options(), stroke=False, x_title=cost, y_title=score, show_dots=True)
     chart.range = (0, max(0.1, *(value for _, value in points.values())))
@@ -53,14 +53,26 @@ def cost_plot(points: Mapping[str, Point], cost: str, score: str) -> str:
 def calibration_plot(bins: Sequence[Point]) -> str:
     """Plot how often the router was right over how sure it was. On the diagonal it is
     calibrated."""
-    import pygal  # noqa: PLC0415
-
+    pygal = _opened()
     chart = pygal.XY(
         **_options(), range=(0, 1), xrange=(0, 1), x_title="confidence", y_title="accuracy"
     )
     chart.add("calibrated", [(0, 0), (1, 1)], show_dots=False)
     chart.add("router", list(bins))
     return _svg(chart)
+
+
+def _opened() -> Any:
+    """pygal, without the finder of modules that it adds for its maps. That one has no `find_spec`,
+    so every later import in the process would warn."""
+    before = list(sys.meta_path)
+    import pygal  # noqa: PLC0415
+
+    added = [finder for finder in sys.meta_path if finder not in before]
+    for finder in added:
+        if type(finder).__module__ == pygal.__name__:
+            sys.meta_path.remove(finder)
+    return pygal
 
 
 def _options() -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -149,6 +151,21 @@ def test_plots_are_svg_without_scripts() -> None:
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert "script" not in {tag.tag.rpartition("}")[2] for tag in root.iter()}
         assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) >= 2
+
+
+def test_plotting_leaves_imports_as_they_were() -> None:
+    """pygal adds a finder of modules, with which every later import warns on Python 3.11."""
+    program = (
+        "import sys, warnings; warnings.simplefilter('error')\n"
+        "from service.evaluation.document.plots import calibration_plot\n"
+        "calibration_plot([(0.5, 0.5)]); calibration_plot([(0.5, 0.5)])\n"
+        "assert all(hasattr(finder, 'find_spec') for finder in sys.meta_path), sys.meta_path\n"
+        "try:\n    import no_such_module\nexcept ModuleNotFoundError:\n    print('as before')"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (shown.stdout, shown.stderr) == ("as before\n", "")
 
 
 def test_without_the_extra_the_report_has_tables(monkeypatch: pytest.MonkeyPatch) -> None:
