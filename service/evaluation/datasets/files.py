@@ -11,6 +11,7 @@ from typing import Any, Final
 # Where the elements of a JSON object stand that is a whole dataset: SQuAD's and TriviaQA's.
 _LISTS: Final = ("data", "Data")
 _DECODER: Final = json.JSONDecoder()
+NOT_UTF8: Final = "is not UTF-8 at byte"
 _SPACE: Final = " \t\r\n"
 
 
@@ -111,7 +112,7 @@ def _object(line: bytes) -> Mapping[str, Any] | str:
     try:
         return _checked(json.loads(line.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
-        return f"is not UTF-8 at byte {error.start}"
+        return f"{NOT_UTF8} {error.start}"
     except json.JSONDecodeError as error:
         return f"is not JSON: {error.msg} at column {error.colno}"
     except RecursionError:
@@ -128,7 +129,7 @@ def _table(content: bytes) -> Iterator[Element]:
         try:
             fields = next(csv.reader([line.decode("utf-8")], delimiter="\t"))
         except UnicodeDecodeError as error:
-            yield Element(number, number, f"is not UTF-8 at byte {error.start}")
+            yield Element(number, number, f"{NOT_UTF8} {error.start}")
             continue
         if len(fields) != len(names):
             told = f"has {len(fields)} fields, but the first line has {len(names)}"
@@ -149,4 +150,4 @@ def _not_json(error: json.JSONDecodeError) -> Element:
 def _not_utf8(content: bytes, error: UnicodeDecodeError) -> Element:
     before = content[: error.start]
     line, start = before.count(b"\n") + 1, before.rfind(b"\n") + 1
-    return Element(line, line, f"is not UTF-8 at byte {error.start - start}")
+    return Element(line, line, f"{NOT_UTF8} {error.start - start}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from service.evaluation.datasets.files import Element, elements_of
+from service.evaluation.datasets.files import NOT_UTF8, Element, elements_of
 from service.evaluation.datasets.formats import FORMATS, Aliases, Format, detect
 from service.evaluation.datasets.questions import GoldQuestion, read_question
 
@@ -86,12 +86,14 @@ class _Reading:
         self._questions: dict[str, GoldQuestion] = {}
         self._lines: dict[str, int] = {}
         self._problems: list[str] = []
-        self._readable = False  # whether anything was JSON, or a row of a table
+        self._readable = False  # whether anything was, or may be, JSON or a row of a table
 
     def add(self, element: Element) -> None:
         place = ""
         if isinstance(element.found, str):
             self._problem(element, place, element.found)
+            # The form of what is not UTF-8 may be right.
+            self._readable = self._readable or element.found.startswith(NOT_UTF8)
             return
         self._readable = True
         try:
