@@ -68,8 +68,9 @@ def contract_of(settings: RetrievalSettings) -> EmbeddingContract:
             f"({', '.join(PRESETS)}), a folder, or an owner/name of the hub"
         )
     if own.url is None and Path(folder).is_dir() and not (Path(folder) / "config.json").is_file():
+        setting = "embedding.location" if own.location else "embedding_model"
         raise ConfigurationError(
-            f"retrieval.embedding_model: there is no model in the folder {folder} (config.json is "
+            f"retrieval.{setting}: there is no model in the folder {folder} (config.json is "
             "missing); download the model again, or set another folder"
         )
     dimension = own.dimension or dimension_of(folder)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from service.workshop.facts.corpora import Paragraph
+from tests.conftest import unavailable
 
 ROWS = (
     ("Harbour Lights", "Harbour Lights is a 1931 British drama film directed by Ada Verney and "
@@ -83,3 +85,11 @@ def data(tmp_path: Path) -> Path:
         text = "\n".join(json.dumps(question) for question in questions)
         (folder / name).write_text(text, encoding="utf-8")
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def train_extra() -> None:
+    """What the recipes need beyond the extra `local`."""
+    missing = [name for name in ("accelerate", "peft", "trl") if find_spec(name) is None]
+    if missing:
+        unavailable(", ".join(missing), "pip install '.[train]'")

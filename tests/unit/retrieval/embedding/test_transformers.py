@@ -108,6 +108,9 @@ async def test_what_is_longer_is_cut(folder: Path) -> None:
 
 
 async def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="embedding_model: there is no model in"):
+        open_embedder(settings(tmp_path, dimension=SIZE))
+    (tmp_path / "config.json").write_text("{}")
     embedder = open_embedder(settings(tmp_path, dimension=SIZE))
     with pytest.raises(ConfigurationError, match=r"cannot be loaded.*embedding\.location"):
         await embedder.embed_queries(["a"])

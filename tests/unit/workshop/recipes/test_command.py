@@ -75,7 +75,7 @@ def test_a_run_by_preset_file_and_flags(tmp_path: Path) -> None:
         (["--out", "x", "--set", "wdth=3"], "wdth: no such setting"),
         (["--out", "x", "--preset", "wide"], "this recipe has deep"),
         (["--out", "x", "--resume"], "holds no run to resume"),
-        (["--smoke", "--set", "seed=3"], "--smoke has data and settings of its own"),
+        (["--smoke", "--set", "seed=3"], "--smoke uses made-up data and fixed settings"),
         (["--smoke", "--resume"], "--resume needs --out"),
     ],
 )
