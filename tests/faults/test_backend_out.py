@@ -186,7 +186,11 @@ async def test_a_backend_that_drags_is_left_out_in_time(world: World, proxy: Pro
     assert (answer.answer, answer.degraded) == ("Etna", ["bm25"])
     assert time.monotonic() - started < TIMEOUT_S + 1.5
     proxy.delay_s = 0.0
-    assert (await world.ask()).degraded == []
+    for _ in range(20):  # a busy machine answers its first search late
+        if not (answer := await world.ask()).degraded:
+            break
+        await anyio.sleep(0.1)
+    assert answer.degraded == []
 
 
 async def test_wrong_credentials_are_said_once_and_not_retried(world: World, proxy: Proxy) -> None:
