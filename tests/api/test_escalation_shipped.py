@@ -15,13 +15,13 @@ from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
 from tests.conftest import need
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 # One cycle reads the passage of the film, which does not tell of its director.
 FILMS = ("director of Once Upon a Time in the West", "Goodbye, Franziska", "Riders of the Badlands")
 
 
 async def events_of(runtime: Runtime, question: str) -> list[BaseEvent]:
-    request = await runtime.prepare(AnswerRequest(question=question, route="single"))
+    request = await runtime.prepare(AnswerRequest(question=question, route="single", timeout_s=300))
     async with closing(runtime.ask(request)) as events:
         return [event async for event in events]
 
@@ -46,7 +46,11 @@ async def test_a_question_that_one_step_gets_wrong_is_right_after_escalation(
 ) -> None:
     need("onnxruntime")
     settings = Settings.model_validate(
-        {"data_dir": tmp_path, "escalation": {"when": "always", "below": 0.95}}
+        {
+            "data_dir": tmp_path,
+            "escalation": {"when": "always", "below": 0.95},
+            "engines": {"default": {"timeout_s": 120}},
+        }
     )
     asked: list[dict[str, Any]] = list(sample_questions())
     asked = [row for row in asked if any(film in row["question"] for film in FILMS)]
