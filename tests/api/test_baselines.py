@@ -38,7 +38,8 @@ async def served(
     request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
 ) -> AsyncIterator[tuple[str, Live]]:
     need("onnxruntime")
-    settings: Settings = config(data_dir=tmp_path, **SECTIONS[request.param])
+    patient = {"default": {"timeout_s": 120}}  # for busy machines
+    settings: Settings = config(data_dir=tmp_path, engines=patient, **SECTIONS[request.param])
     app = create_app(settings)
     async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
         yield request.param, Live(url, app, server, http)
