@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 import structlog
+from anyio.abc import TaskGroup
 from fastapi import Request
 from starlette.datastructures import State
 
@@ -151,13 +152,20 @@ async def open_answering(
     admission: Admission = state.admission
     place = await admission.enter(lambda: disconnected(request), tenant_of(request).name)
     answering = Answering(state.runtime, question, request, only_end)
+    async with _produced(state, answering, place) as group:
+        if only_end:
+            group.start_soon(answering.watch, request)
+        yield answering
+
+
+@asynccontextmanager
+async def _produced(state: State, answering: Answering, place: Place) -> AsyncIterator[TaskGroup]:
+    """Answer in a task of the group that is given. Leaving the context cancels all its tasks."""
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(answering.produce, place, state.drain)
-            if only_end:
-                group.start_soon(answering.watch, request)
             try:
-                yield answering
+                yield group
             finally:
                 group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
@@ -197,16 +205,13 @@ async def record(
 
 async def _record(state: State, answering: Answering, place: Place, recording: Recording) -> None:
     try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(answering.produce, place, state.drain)
+        async with _produced(state, answering, place):
             async for event in answering.events():
                 state.recordings.put(recording, event)
     except Exception:  # an error of one question must not end the app's tasks
         log.exception("recorded question failed", id=recording.id)
         recording.failed = True
     finally:
-        answering.close()
-        place.release()
         recording.end()
 
 

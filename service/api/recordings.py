@@ -173,8 +173,7 @@ class Recordings:
         Running ones stay: their number and each question's events are limited already.
         """
         self._size += recording.put(event)
-        ended = (each for each in list(self._by_id.values()) if each.ended_at is not None)
-        while self._size > MOST_BYTES and (oldest := next(ended, None)):
+        while self._size > MOST_BYTES and (oldest := self._oldest_ended()):
             self._drop(oldest)
 
     def same(self, origin: Origin, request: PreparedRequest) -> Recording | None:
@@ -182,9 +181,11 @@ class Recordings:
 
         One that failed on our side is not the same: the question is asked again. Raises KeyReused.
         """
+        if origin.key is None:
+            return None
         self._clean()
         for recording in self._by_id.values():
-            if origin.key is None or recording.origin != origin or recording.failed:
+            if recording.origin != origin or recording.failed:
                 continue
             if recording.request != request:
                 raise KeyReused(
@@ -219,6 +220,9 @@ class Recordings:
         for recording in list(self._by_id.values()):
             if recording.ended_at is not None and recording.ended_at < since:
                 self._drop(recording)
+
+    def _oldest_ended(self) -> Recording | None:
+        return next((each for each in self._by_id.values() if each.ended_at is not None), None)
 
     def _drop(self, recording: Recording) -> None:
         del self._by_id[recording.id]
