@@ -28,7 +28,13 @@ from service.strategies.collected import (
     with_passages,
 )
 from service.strategies.drafting.chain import join
-from service.strategies.drafting.layout import ROLES, Layout, as_data, opening_layout
+from service.strategies.drafting.layout import (
+    ROLES,
+    Layout,
+    as_data,
+    lacking_template,
+    opening_layout,
+)
 from service.strategies.revelator.parsing import ends_with
 from service.text import sentences
 
@@ -52,7 +58,7 @@ class Ircot:
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
         """Return what this deployment lacks for the loop, or None if it can run."""
-        return missing_demonstrations(roles)
+        return lacking_template(roles.reader.templates, ROLES)
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """The request's `max_steps`, if given, is the maximum number of sentences."""
@@ -66,13 +72,6 @@ class Ircot:
             await _cycle(chain)
         stopped_by = chain.stopped_by or "answer"
         return await read_collected(scope, question, chain.collected, as_role, stopped_by)
-
-
-def missing_demonstrations(roles: Roles) -> str | None:
-    """Say which template of a chain of thought the reader's set lacks."""
-    templates = roles.reader.templates
-    lacking = [role for role in ROLES if not templates.has(role)]
-    return f"the templates in {templates.folder} have no {lacking[0]}.txt" if lacking else None
 
 
 @dataclass(slots=True)

@@ -27,8 +27,7 @@ from service.strategies.collected import (
     with_passages,
 )
 from service.strategies.drafting.chain import cut_overrun, read_answer
-from service.strategies.drafting.layout import Layout, opening_layout
-from service.strategies.ircot import missing_demonstrations
+from service.strategies.drafting.layout import ROLES, Layout, lacking_template, opening_layout
 from service.strategies.revelator import parsing
 
 ITERATIONS: Final = 3
@@ -43,7 +42,7 @@ class IterRetgen:
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
         """Return what this deployment lacks for the loop, or None if it can run."""
-        return missing_demonstrations(roles)
+        return lacking_template(roles.reader.templates, ROLES)
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """T is the request's `max_steps`, if given."""
