@@ -89,8 +89,7 @@ class AnswerClient:
 @asynccontextmanager
 async def open_client(base: str, settings: Settings) -> AsyncIterator[AnswerClient]:
     """Open a client that sends the first of the settings' keys."""
-    keys = settings.server.keys
-    headers = authorization(base, keys[0] if keys else None)
+    headers = authorization(base, settings.server.own_key)
     async with open_session(
         headers=headers, silence_s=SILENCE_S, limit=0, read_bufsize=STREAM_LIMIT
     ) as session:

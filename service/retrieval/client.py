@@ -32,8 +32,7 @@ async def session_with(
     `again` is its advice."""
     import aiohttp  # noqa: PLC0415
 
-    keys = settings.server.keys
-    headers = authorization(url, keys[0] if keys else None)
+    headers = authorization(url, settings.server.own_key)
     try:
         async with open_session(headers=headers, total_s=timeout_s) as session:
             yield session

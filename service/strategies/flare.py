@@ -91,7 +91,7 @@ class Flare:
 
 
 async def _round(run: FlareRun) -> None:
-    """A sentence that stands, or one that is withdrawn, a retrieval, and the sentence anew."""
+    """Keep a sentence, or withdraw it, retrieve, and write it again."""
     if not run.retrievals:
         await run.open("retrieve")
         await search(run, run.question.strip())
@@ -145,7 +145,7 @@ async def _ask_question(run: FlareRun, passage: str, span: str) -> str | None:
 async def _retrieve(
     run: FlareRun, queries: Sequence[str], ahead: Written, tokens: Sequence[Piece]
 ) -> None:
-    """Search, and write the sentence anew. Where nothing is found, it stands as it was drafted."""
+    """Search, and write the sentence again. If nothing is found, the draft stands."""
     await run.open("retrieve")
     run.count_withdrawn()
     await run.step.emit(_trigger(run, tokens, " ".join(queries)))
