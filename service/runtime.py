@@ -31,7 +31,7 @@ from service.retrieval.base import Retriever, SearchRequest
 from service.retrieval.search.snapshot import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
-from service.strategies.registry import check_loop
+from service.strategies.registry import SAMPLED, check_loop
 from service.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -81,7 +81,13 @@ class Runtime:
                 f"route 'direct' runs no loop; remove loop {asked.loop!r}, or choose another route"
             )
         if asked.route != "direct":
-            check_loop(resolve_loop("single", asked.loop), self.roles, self.settings)
+            loop = resolve_loop("single", asked.loop)
+            check_loop(loop, self.roles, self.settings)
+            if (asked.samples or 1) > 1 and loop not in SAMPLED:
+                raise InvalidRequest(
+                    f"samples: the loop {loop!r} does not write its answer in one call; the loops "
+                    f"that do are {', '.join(SAMPLED)}"
+                )
         resolved = {
             "collection": await self.retriever.check_request(asked.collection, asked.filter or {}),
             "timeout_s": asked.timeout_s or self.settings.limits.timeout_s,

@@ -16,6 +16,7 @@ LONGEST_QUESTION: Final = 4_000  # characters
 LONGEST_TIMEOUT_S: Final = 300
 MAX_STEPS: Final = 20
 MAX_TOP_K: Final = 100
+MAX_SAMPLES: Final = 40
 
 FilterScalar = str | int | Annotated[float, Field(allow_inf_nan=False)] | bool
 FilterInput = FilterScalar | Annotated[list[FilterScalar], Field(min_length=1)]
@@ -71,6 +72,14 @@ class AnswerRequest(BaseModel):
     )
     max_steps: int | None = Field(
         None, ge=1, le=MAX_STEPS, description="Maximum number of steps of the loop."
+    )
+    samples: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SAMPLES,
+        description="Number of answers that the reader writes, of which the most frequent stands "
+        "(self-consistency). For the default loop and the loops `no_retrieval`, `one_retrieval` "
+        "and `entropy_gate`. Default: 1.",
     )
     timeout_s: float | None = Field(
         None,

@@ -49,7 +49,7 @@ def evaluate(
         typer.Option(
             help="Methods, separated by commas: a route (auto, direct, single, compound or "
             "complex), a loop, which then answers every question, ROUTE/LOOP, or all. Each may "
-            "change top_k, max_steps or retriever: one_retrieval@top_k=10. Default: auto."
+            "change top_k, max_steps, samples or retriever: one_retrieval@top_k=10. Default: auto."
         ),
     ] = None,
     engine: Annotated[

@@ -1,9 +1,9 @@
 """Whether a loop beats the plain baselines at equal budgets (METHODS.md §9.3).
 
 A loop that asks the model eight times must be compared with what a baseline does with eight calls,
-or with as many tokens: with more passages, for example. So each baseline is evaluated several
-times, as variants `one_retrieval`, `one_retrieval@top_k=10` and so on, and a loop meets the best
-variant that it can pay for.
+or with as many tokens: with more passages, or several samples of the answer. So each baseline is
+evaluated several times, as variants `one_retrieval`, `one_retrieval@top_k=10`,
+`one_retrieval@samples=8` and so on, and a loop meets the best variant that it can pay for.
 """
 
 from __future__ import annotations

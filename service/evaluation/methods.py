@@ -19,7 +19,7 @@ _LOOPS: Final[dict[str, RequestLoop]] = {
 PREFIX: Final = "route:"
 VARIANT: Final = "@"
 _FIELDS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "top_k": int, "max_steps": int, "retriever": str,
+    "top_k": int, "max_steps": int, "samples": int, "retriever": str,
 }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _field_of(name: str, given: str) -> tuple[str, Any]:
         pass
     raise InvalidRequest(
         f"method {name!r}: {given!r} is not FIELD=VALUE; the fields are {', '.join(_FIELDS)}, of "
-        "which top_k and max_steps are whole numbers"
+        "which all but retriever are whole numbers"
     )
 
 

@@ -41,6 +41,7 @@ _ALL: tuple[Loop, ...] = (
     IterRetgen(),
     SelfAsk(),
 )
+SAMPLED: tuple[LoopName, ...] = ("anrag", "no_retrieval", "one_retrieval", "entropy_gate")
 LOOPS: dict[str, Loop] = {loop.name: loop for loop in _ALL}
 
 

@@ -162,7 +162,7 @@ def budget_blocks(judged: Judged) -> Iterator[Block]:
     yield Heading("Equal budgets")
     yield Text(
         f"{_RULE} Open: it is better, but no evaluated variant of the baseline spends the budget. "
-        "Evaluate more of them, such as one_retrieval@top_k=20."
+        "Evaluate more of them, such as one_retrieval@top_k=20 or one_retrieval@samples=8."
     )
     for name, found in judged.items():
         yield Heading(name or "dataset", 3)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from service.answer.events import Token, TokenRole, Withdraw
 from service.answer.inquiry import OpenStep
+from service.core.concurrency import gather
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import Prompt
 from service.strategies.revelator.parsing import AnswerReading, ends_with, read_answer
 from service.strategies.revelator.roles import RETRY_TEMPERATURE
+from service.text.words import normal_words
 
 ANSWER_TOKENS: Final = 64
 PROSE_TOKENS: Final = 128
+SAMPLE_TEMPERATURE: Final = 0.7
 
 
 async def write_answer(
@@ -23,6 +29,18 @@ async def write_answer(
     max_tokens: int = ANSWER_TOKENS,
     *,
     closed: bool = False,
+) -> None:
+    """Stream a reader's answer and leave it in `step.answer`, as `_write` does. The question's
+    answer is put to the vote where the request asks for `samples`; one that is `weighed` is not,
+    since its probability decides on it."""
+    await _write(step, prompt, as_role, max_tokens, closed=closed)
+    samples = step.inquiry.request.samples or 1
+    if samples > 1 and as_role == "answer" and step.answer and not step.weighed:
+        await _vote(step, step.answer, prompt, max_tokens, samples - 1)
+
+
+async def _write(
+    step: OpenStep, prompt: Prompt, as_role: TokenRole, max_tokens: int, *, closed: bool
 ) -> None:
     """Stream a reader's answer and leave it in `step.answer`.
 
@@ -79,3 +97,47 @@ def settle(
     elif (keeps and example) or (last and echoed and not step.answer):
         step.flag("prompt_example")
     return echoed
+
+
+async def _vote(step: OpenStep, first: str, prompt: Prompt, max_tokens: int, samples: int) -> None:
+    """Self-consistency (METHODS.md §7.7): leave the answer that most of `first` and further samples
+    agree on, flagged `outvoted` where it is not `first`. At a limit of the question those vote that
+    there are."""
+    requests = [
+        GenerationRequest(
+            messages=(Message("user", prompt),), max_tokens=max_tokens,
+            temperature=SAMPLE_TEMPERATURE, seed=seed,
+        )
+        for seed in range(1, samples + 1)
+    ]  # fmt: skip
+    drawn = await gather([partial(_sampled, step, prompt, request) for request in requests])
+    limits = [each for each in drawn if isinstance(each, LimitReached)]
+    if limits:
+        step.stopped_by = limits[0].stopped_by
+    chosen = majority([first, *(each for each in drawn if isinstance(each, str))])
+    if chosen != first:
+        step.answer = chosen
+        step.flag("outvoted")
+        await step.emit(Withdraw(role="answer", reason="repair"))
+        await step.emit(Token(role="answer", text=chosen))
+
+
+async def _sampled(
+    step: OpenStep, prompt: Prompt, request: GenerationRequest
+) -> str | LimitReached | None:
+    """An answer, None where there is none that may vote, or the limit that was reached."""
+    try:
+        completion = await step.ask("reader", request)
+    except LimitReached as limit:
+        return limit
+    answer = read_answer(completion.text, step.question or "", parts=step.kind == "merge").answer
+    cut = completion.finish == "length"
+    return None if answer is None or cut or prompt.gives(answer) else answer
+
+
+def majority(answers: Sequence[str]) -> str:
+    """Return the earliest of the answers that are most frequent, in whatever form their words,
+    numbers and dates are written."""
+    forms = [normal_words(answer) for answer in answers]
+    counted = Counter(forms)  # in the order of their first occurrence, which decides among equals
+    return answers[forms.index(max(counted, key=counted.__getitem__))]

@@ -1,0 +1,137 @@
+"""Self-consistency: the most frequent of several answers of the reader (METHODS.md §7.7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.answer.budget import Limits
+from service.answer.events import Token, Withdraw
+from service.answer.request import MAX_SAMPLES, parse_request
+from service.core.errors import InvalidRequest, RevelatorError
+from service.core.settings import Settings
+from service.engines.base import GenerationRequest
+from service.runtime import open_runtime
+from service.strategies.registry import LOOPS, SAMPLED
+from service.strategies.revelator.generation import SAMPLE_TEMPERATURE, majority
+from tests.support.asking import ScriptedRetriever, body_of, events_of, passage
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+pytestmark = pytest.mark.anyio
+NORMA = passage("norma", "Norma is an opera. It was composed by Vincenzo Bellini.", "Norma")
+HITS = {"": [NORMA]}
+QUESTION = "Who composed Norma?"
+ONE = {"route": "single", "loop": "one_retrieval"}
+
+
+def sample(reply: str, seed: int, **more: Any) -> ScriptStep:
+    heat = SAMPLE_TEMPERATURE if seed else 0.0
+
+    def is_it(request: GenerationRequest) -> bool:
+        return (request.seed, request.temperature) == (seed, heat)
+
+    return ScriptStep(reply, is_it, **more)
+
+
+@pytest.mark.parametrize(
+    ("answers", "chosen"),
+    [
+        (["Verdi"], "Verdi"),
+        (["Verdi", "Bellini"], "Verdi"),
+        (["Verdi", "Bellini", "the bellini."], "Bellini"),
+        (["5,199", "two", "2", "5199"], "5,199"),
+        (["4 March 1851", "1850", "March 4, 1851"], "4 March 1851"),
+        (["A", "B", "B", "C", "C"], "B"),
+    ],
+)
+def test_the_earliest_of_the_most_frequent_forms(answers: list[str], chosen: str) -> None:
+    assert majority(answers) == chosen
+
+
+async def test_the_samples_outvote_the_first_answer_and_are_counted() -> None:
+    script = [
+        sample("Verdi", 0), sample("Vincenzo Bellini", 1), sample("the Vincenzo Bellini.", 2),
+    ]  # fmt: skip
+    events = await events_of(script, HITS, QUESTION, samples=3, **ONE)
+    body = next(event.body for event in events if event.event == "answer")  # type: ignore[attr-defined]
+    assert (body.answer, body.answered) == ("Vincenzo Bellini", True)
+    assert (body.usage.llm_calls, body.usage.retrievals) == (3, 1)
+    assert body.steps[-1].flags == ["outvoted"]
+    assert [c.passage_id for c in body.citations] == ["norma"]
+    shown = [event for event in events if isinstance(event, Token | Withdraw)]
+    assert [event.event for event in shown] == ["token", "withdraw", "token"]
+
+
+async def test_a_first_answer_that_wins_or_draws_stands_without_a_flag() -> None:
+    drawn = [sample("Bellini", 0), sample("Verdi", 1), sample("Rossini", 2)]
+    body = await body_of(drawn, HITS, QUESTION, samples=3, **ONE)
+    assert (body.answer, body.steps[-1].flags) == ("Bellini", [])
+
+
+async def test_what_declines_or_is_cut_does_not_vote() -> None:
+    script = [
+        sample("Bellini", 0), sample("no answer found", 1), sample("no answer found", 2),
+        sample("Verdi and", 3, finish="length"), sample("Verdi and", 4, finish="length"),
+    ]  # fmt: skip
+    body = await body_of(script, HITS, QUESTION, samples=5, **ONE)
+    assert (body.answer, body.usage.llm_calls) == ("Bellini", 5)
+
+
+async def test_a_reader_that_declines_is_not_sampled() -> None:
+    body = await body_of([sample("no answer found", 0)], HITS, QUESTION, samples=5, **ONE)
+    assert (body.answered, body.usage.llm_calls) == (False, 1)
+
+
+async def test_at_a_limit_those_vote_that_there_are() -> None:
+    script = [sample("Verdi", 0), sample("Bellini", 1), sample("Bellini", 2)]
+    limits = Limits(max_llm_calls=4)  # one of which is kept for the answer
+    body = await body_of(script, HITS, QUESTION, samples=9, limits=limits, **ONE)
+    assert (body.answer, body.stopped_by, body.usage.llm_calls) == ("Bellini", "budget", 3)
+
+
+async def test_the_gate_decides_on_its_greedy_answer_and_samples_the_second() -> None:
+    loop = {"route": "single", "loop": "entropy_gate"}
+    sure = [ScriptStep("Vincenzo Bellini", "Task: closed", logprob=0.0)]
+    body = await body_of(sure, HITS, QUESTION, samples=3, **loop)
+    assert (body.answer, body.usage.llm_calls) == ("Vincenzo Bellini", 1)
+    unsure = [
+        ScriptStep("Verdi", "Task: closed", logprob=-9.0),
+        *(sample("Bellini", seed) for seed in range(3)),
+    ]
+    body = await body_of(unsure, HITS, QUESTION, samples=3, **loop)
+    assert (body.answer, body.usage.llm_calls) == ("Bellini", 4)
+
+
+async def test_sub_answers_are_not_sampled_and_the_merged_answer_is() -> None:
+    script = [
+        ScriptStep('{"decomposition": ["Who wrote A?", "Who wrote B?"]}', "Task: decompose"),
+        ScriptStep("Ann", "Question: Who wrote A?"),
+        ScriptStep("Bob", "Question: Who wrote B?"),
+        ScriptStep("Ann and Bob", "Task: merge", times=2),
+    ]
+    hits = {"A": [passage("a", "A is by Ann.")], "B": [passage("b", "B is by Bob.")]}
+    asked = {"route": "compound", "loop": "one_retrieval", "samples": 2}
+    body = await body_of(script, hits, "Who wrote A and B?", **asked)
+    assert (body.answer, body.usage.llm_calls) == ("Ann and Bob", 5)
+
+
+@pytest.mark.parametrize("loop", sorted(LOOPS))
+async def test_every_loop_samples_or_refuses(loop: str) -> None:
+    engine = ScriptedGenerator()
+    asked = parse_request({"question": QUESTION, "loop": loop, "samples": 2})
+    retriever = ScriptedRetriever(HITS)
+    async with open_runtime(
+        Settings(), engines={"default": engine}, retriever=retriever
+    ) as runtime:
+        if loop in SAMPLED:
+            assert (await runtime.prepare(asked)).samples == 2
+        else:
+            with pytest.raises(RevelatorError, match=r"samples: the loop|cannot run"):
+                await runtime.prepare(asked)
+
+
+@pytest.mark.parametrize("samples", [0, MAX_SAMPLES + 1])
+def test_the_number_of_samples_is_bounded(samples: int) -> None:
+    with pytest.raises(InvalidRequest, match="samples"):
+        parse_request({"question": QUESTION, "samples": samples})
