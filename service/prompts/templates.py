@@ -172,9 +172,10 @@ def invitation(memory: bool) -> str:
 
 
 def passage_line(passage: PassageText) -> str:
-    """``Title: text``, or the text alone where there is no title."""
+    """``Title: text``, or the text alone where there is no title. A title that ends in a field
+    marker loses its colon, as the marker does everywhere."""
     text = quote(passage.text)
-    return f"{quote(passage.title)}: {text}" if passage.title else text
+    return f"{quote(f'{quote(passage.title)}:')} {text}" if passage.title else text
 
 
 def thought_block(history: Sequence[Pair]) -> str:

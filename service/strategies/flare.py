@@ -21,6 +21,7 @@ from service.core.errors import EngineFailure
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest, Message
 from service.prompts.quoting import quote
+from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
 from service.strategies.base import Outcome
 from service.strategies.drafting.chain import FirstSentence, join
@@ -133,10 +134,14 @@ async def _make_queries(run: FlareRun, ahead: Written, tokens: Sequence[Piece]) 
     return [question for question in asked if question]
 
 
+def asking_prompt(templates: TemplateSet, passage: str, span: str) -> Prompt:
+    """Return what asks for a question that `span` answers in `passage`."""
+    return templates.render(ASKING, passage=quote(passage), query=quote(span))
+
+
 async def _ask_question(run: FlareRun, passage: str, span: str) -> str | None:
     """A question that `span` answers in `passage`, or None if the reply is none."""
-    templates = run.inquiry.roles.reader.templates
-    prompt = templates.render(ASKING, passage=quote(passage), query=quote(span))
+    prompt = asking_prompt(run.inquiry.roles.reader.templates, passage, span)
     request = GenerationRequest(messages=(Message("user", prompt),), max_tokens=QUESTION_TOKENS)
     reply = (await run.step.ask("reader", request)).text.strip()
     return reply if reply.endswith("?") else None

@@ -1,0 +1,263 @@
+"""Every template, filled as the service fills it, under every tokenizer at hand: no question,
+passage or sub-answer adds a line, a field, a fence or a special token.
+
+Two ways lead from a prompt to ids. Engines in the process encode contents without special tokens
+(`PromptEncoder`); a server encodes the whole text with them, so there the text itself must not hold
+any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.core.domain import Passage
+from service.engines.base import GenerationRequest, Message
+from service.engines.compiled import EmbeddedCard, ModelShape
+from service.engines.encoding import PromptEncoder
+from service.prompts.templates import SHIPPED, Pair, PassageText, TemplateSet
+from service.strategies.autorag import dialogue
+from service.strategies.drafting.layout import opening_layout, shown
+from service.strategies.efficientrag.reader import _prompt as efficientrag_prompt
+from service.strategies.flare import asking_prompt
+from service.strategies.self_ask import _Asking
+from tests.conftest import need
+from tests.support.smollm2 import smollm2_folder
+from tests.support.tiny import TINY
+from tests.unit.prompts.test_quoting import CONTROL_TOKENS, adversarial, controls, fields
+
+READER = Path(__file__).parents[3] / "service" / "models" / "reader"
+SETS = sorted(path.name for path in SHIPPED.iterdir())
+SHAPE = ModelShape(
+    layers=1, heads=1, kv_heads=1, head_size=2, width=2, vocabulary=2, context=2, tied=True,
+    epsilon=1, rope_theta=1,
+)  # fmt: skip
+_FENCE = re.compile(r"^(?:\"\"|###|```)", re.MULTILINE)
+Conversation = Sequence[Message]
+Fill = Callable[[TemplateSet, str, str], "Conversation | str"]
+
+
+def conversation(prompts: TemplateSet, text: str, other: str) -> Conversation:
+    """Auto-RAG's, with a document that was found and one for which the model was reminded."""
+    talk = dialogue.Dialogue(dialogue.opening(prompts, "few_shot", text))
+    talk.reply("Analysis: none\n\nInitial Query: q")
+    talk.document(1, dialogue.titled_text([passage(text, other), passage(other, text)]))
+    talk.document(2, dialogue.document_text([other, text]))
+    return [*talk.messages, *dialogue.reminder(prompts, "wrong", first=False)]
+
+
+def asked_himself(prompts: TemplateSet, text: str, other: str) -> str:
+    roles = SimpleNamespace(reader=SimpleNamespace(templates=prompts))
+    scope = cast(Any, SimpleNamespace(inquiry=SimpleNamespace(roles=roles)))
+    return _Asking(scope, text, "answer", 3, pairs=[Pair(other, text), Pair(text, None)]).prompt()
+
+
+def drafted(prompts: TemplateSet, text: str, other: str) -> str:
+    layout = opening_layout(prompts, f"Q {text}", may_decline=True)
+    passages = shown([f"P {text}", f"P {other}"])
+    parts = (prompts, layout.demonstrations, layout.question, "So far.", passages)
+    return type(layout)(*parts).prompt().text
+
+
+def passage(title: str, text: str) -> Passage:
+    return Passage(passage_id="p", title=title, text=text)
+
+
+# By the template that it fills; `other` stands where there is a second piece of data.
+FILLS: dict[str, Fill] = {
+    "route": lambda prompts, text, _: prompts.route(text),
+    "decompose": lambda prompts, text, _: prompts.decompose(text),
+    "refine": lambda prompts, text, other: prompts.refine(text, [Pair(other, text)]),
+    "ending": lambda prompts, text, other: prompts.ending(text, [Pair(text, other)]),
+    "relevance": lambda prompts, text, other: prompts.relevance(text, PassageText(other, text)),
+    "answer": lambda prompts, text, other: prompts.answer(
+        text, [PassageText(text, other), PassageText("", text), PassageText(other, text)]
+    ),
+    "closed": lambda prompts, text, _: prompts.closed(text),
+    "merge": lambda prompts, text, other: prompts.merge(text, [Pair(text, other)]),
+    "merge_benchmark": lambda prompts, text, other: prompts.merge_benchmark(
+        text, [Pair(text, other)]
+    ),
+    "final": lambda prompts, text, other: prompts.final(text, [Pair(other, text)] * 2),
+    "autorag_few_shot": conversation,
+    "autorag_knowledge": lambda prompts, text, other: str(
+        dialogue.knowledge_request(prompts, text, other).prompt
+    ),
+    "autorag_naive": lambda prompts, text, _: dialogue.naive_request(prompts, text).messages,
+    "dragin_case": drafted,
+    "dragin_context": drafted,
+    "efficientrag_read": lambda prompts, text, other: efficientrag_prompt(
+        prompts, text, [passage(text, other), passage(other, text)], False
+    ),
+    "efficientrag_read_official": lambda prompts, text, other: efficientrag_prompt(
+        prompts, text, [passage(text, other)], True
+    ),
+    "flare_question": asking_prompt,
+    "self_ask": asked_himself,
+}
+
+
+def tokenizer_of(folder: Path, template: str, special: dict[str, str]) -> PromptEncoder:
+    need("tokenizers", "jinja2")
+    from tokenizers import Tokenizer
+
+    from service.engines.embedded.tokenizer import CompiledTokenizer
+
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = {name: backend.token_to_id(token) for name, token in special.items()}
+    card = EmbeddedCard(
+        version="1", base_model="", digests={}, shape=SHAPE, bits=4, word_bits=8,
+        start=ids["bos_token"], ends=[ids["eos_token"]], special_tokens=special,
+        chat_template=template,
+    )  # fmt: skip
+    return PromptEncoder(CompiledTokenizer(backend, card))
+
+
+def open_reader() -> PromptEncoder:
+    card = json.loads((READER / "embedded.json").read_text())
+    return tokenizer_of(READER, card["chat_template"], card["special_tokens"])
+
+
+def open_tiny() -> PromptEncoder:
+    settings = json.loads((TINY / "tokenizer_config.json").read_text())
+    return tokenizer_of(TINY, settings["chat_template"], special_of(settings))
+
+
+def open_smollm2() -> PromptEncoder:
+    folder = smollm2_folder()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    template = (folder / "chat_template.jinja").read_text()
+    return tokenizer_of(folder, template, special_of(settings))
+
+
+def special_of(settings: dict[str, Any]) -> dict[str, str]:
+    return {name: settings[name] for name in ("bos_token", "eos_token", "unk_token")}
+
+
+TOKENIZERS: dict[str, Callable[[], PromptEncoder]] = {
+    "reader": cache(open_reader),
+    "tiny": cache(open_tiny),
+    "SmolLM2": cache(open_smollm2),
+}
+
+
+def specials(encoder: PromptEncoder, ids: Sequence[int]) -> list[int]:
+    """The special tokens in order, without the one for letters outside the vocabulary."""
+    unknown = {encoder.backend.token_to_id("<unk>")}
+    return [token for token in ids if token in encoder.forbidden - unknown]
+
+
+def in_process(encoder: PromptEncoder, filled: Conversation | str) -> list[int]:
+    raw = isinstance(filled, str)
+    asked = [
+        GenerationRequest(messages=(Message("user", str(filled)),) if raw else tuple(filled)),
+        GenerationRequest(prompt="\n".join(texts(filled))),
+    ]
+    return [token for each in asked for token in specials(encoder, encoder.encode(each))]
+
+
+def at_server(encoder: PromptEncoder, filled: Conversation | str) -> list[int]:
+    """As a server reads each content: special tokens in it count."""
+    return [
+        token
+        for text in texts(filled)
+        for token in specials(encoder, encoder.backend.encode(text, add_special_tokens=False).ids)
+    ]
+
+
+def texts(filled: Conversation | str) -> list[str]:
+    return [filled] if isinstance(filled, str) else [message.content for message in filled]
+
+
+def shape(filled: Conversation | str) -> list[tuple[int, list[str], int, list[str]]]:
+    """Of each message: its lines, the fields that begin them, its fences, and tags like <doc>."""
+    return [
+        (
+            len(text.splitlines()),
+            fields(text),
+            len(_FENCE.findall(text)),
+            re.findall(r"</?\w+>", text),
+        )
+        for text in texts(filled)
+    ]
+
+
+def hostile(encoder: PromptEncoder) -> st.SearchStrategy[str]:
+    """Text with this tokenizer's own special tokens too, plain and in wide letters."""
+    own = [added.content for added in encoder.backend.get_added_tokens_decoder().values()]
+    wide = [token.translate({60: "＜", 62: "＞", 124: "｜"}) for token in own]
+    token = st.sampled_from([*own, *wide, "</doc>", "<doc>", "<Question>:", "[1] ", "[2]"])
+    return st.lists(token | adversarial, max_size=5).map("".join)
+
+
+@pytest.fixture(params=TOKENIZERS)
+def encoder(request: pytest.FixtureRequest) -> PromptEncoder:
+    return TOKENIZERS[request.param]()
+
+
+@pytest.mark.parametrize("template_set", SETS)
+def test_every_template_is_among_those_that_are_filled(template_set: str) -> None:
+    prompts = TemplateSet(template_set)
+    with_fields = {
+        path.stem
+        for path in prompts.folder.glob("*.txt")
+        if "$" in path.read_text(encoding="utf-8")
+    }
+    assert with_fields <= FILLS.keys()
+
+
+def filled_templates() -> Iterator[tuple[str, str]]:
+    for template_set in SETS:
+        prompts = TemplateSet(template_set)
+        for name in FILLS:
+            if prompts.has(name) or name in ("autorag_few_shot", "autorag_naive"):
+                yield template_set, name
+
+
+CASES = int(os.environ.get("REVELATOR_PROMPT_CASES", "8"))
+
+
+@pytest.mark.parametrize(("template_set", "name"), list(filled_templates()))
+def test_no_data_alters_the_structure_of_a_prompt(
+    template_set: str, name: str, encoder: PromptEncoder
+) -> None:
+    prompts, fill = TemplateSet(template_set), FILLS[name]
+    plain = fill(prompts, "plain", "words")
+    expected = in_process(encoder, plain), at_server(encoder, plain)
+    data = hostile(encoder)
+
+    @settings(deadline=None, database=None, max_examples=CASES)
+    @given(text=data, other=data)
+    def holds(text: str, other: str) -> None:
+        prompt = fill(prompts, text, other)
+        assert shape(prompt) == shape(plain)
+        assert not any(map(controls, texts(prompt)))
+        assert (in_process(encoder, prompt), at_server(encoder, prompt)) == expected
+
+    holds()
+
+
+def test_every_special_token_is_broken_for_a_server(encoder: PromptEncoder) -> None:
+    prompts = TemplateSet("full")
+    own = [added.content for added in encoder.backend.get_added_tokens_decoder().values()]
+    for token in [*own, *CONTROL_TOKENS]:
+        for text in (token, f"a{token}b", token * 2, f"<{token}>"):
+            assert at_server(encoder, prompts.closed(text)) == []
+
+
+@pytest.mark.parametrize("title", ["Question", "Retrieved Document_2", "x\nAnswer", "**Answer**"])
+def test_a_title_is_no_field(title: str) -> None:
+    prompts = TemplateSet("full")
+    prompt = efficientrag_prompt(prompts, "Who?", [passage(title, "Rome")], False)
+    plain = efficientrag_prompt(prompts, "Who?", [passage("Words", "Rome")], False)
+    assert fields(prompt) == fields(plain)
