@@ -103,6 +103,14 @@ def evaluate(
             "that its dataset gives.",
         ),
     ] = False,
+    route_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DATASET=ROUTE",
+            help="Gold route of a dataset's questions that have none of their own: ROUTE for all "
+            "datasets, or DATASET=ROUTE. May be repeated.",
+        ),
+    ] = None,
     yes_no: Annotated[
         bool | None,
         typer.Option(
@@ -145,6 +153,7 @@ def evaluate(
         out,
         trace,
         url,
+        route_of or (),
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 

@@ -44,8 +44,9 @@ STOPPED: Final = (
 class Options:
     """What the command line says. `fields` are those of every request. `limit` is the number of
     questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
-    each dataset's own script. `out` is the folder for the rows and `trace` that for the events,
-    None to keep none. `url` is a server that is asked instead of this process."""
+    each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is the
+    folder for the rows and `trace` that for the events, None to keep none. `url` is a server that
+    is asked instead of this process."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -61,6 +62,7 @@ class Options:
     out: Path | None = None
     trace: Path | None = None
     url: str | None = None
+    routes: Sequence[str] = ()
 
 
 async def evaluate_datasets(
@@ -102,7 +104,12 @@ async def read_or_tell(options: Options, screen: Console) -> list[Dataset] | Non
     """The datasets, or None after the problems were printed."""
     try:
         return await anyio.to_thread.run_sync(
-            read_datasets, options.datasets, options.collections, options.formats, options.limit
+            read_datasets,
+            options.datasets,
+            options.collections,
+            options.formats,
+            options.limit,
+            options.routes,
         )
     except DatasetError as error:
         tell(error, screen)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from service.core.domain import RouteName
 from service.core.errors import InvalidRequest
-from service.evaluation.datasets import FORMATS, DatasetError, Format, GoldQuestion, load_file
+from service.evaluation.datasets import (
+    FORMATS,
+    ROUTES,
+    DatasetError,
+    Format,
+    GoldQuestion,
+    load_file,
+)
 
 # Names of files that say nothing of the dataset; its folder does.
 _PLAIN = frozenset({"questions", "dev", "test", "train", "validation", "data", "qa"})
@@ -18,7 +26,8 @@ _PLAIN = frozenset({"questions", "dev", "test", "train", "validation", "data", "
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """The questions of a file. `collection` is the one to search, None for the default one.
-    `total` is the number of questions in the file, before any limit."""
+    `total` is the number of questions in the file, before any limit. `route` is the gold route that
+    the command line gives to questions without one."""
 
     name: str
     file: Path
@@ -27,6 +36,7 @@ class Dataset:
     questions: tuple[GoldQuestion, ...]
     total: int
     collection: str | None = None
+    route: RouteName | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -34,6 +44,7 @@ class Dataset:
             "sha256": self.sha256,
             "format": self.format.name,
             "questions": self.total,
+            "route": self.route,
         }
 
 
@@ -44,7 +55,9 @@ def named_file(given: str) -> tuple[str, Path]:
     name, equals, file = given.partition("=")
     if equals and not path.exists():
         return name, Path(file)
-    return (path.resolve().parent.name if path.stem.lower() in _PLAIN else path.stem), path
+    compressed = path.suffix.lower() in {".gz", ".zst"}
+    stem = Path(path.stem).stem if compressed else path.stem
+    return (path.resolve().parent.name if stem.lower() in _PLAIN else stem), path
 
 
 def by_dataset(option: str, given: Sequence[str], names: Sequence[str]) -> Mapping[str, str | None]:
@@ -76,9 +89,11 @@ def read_datasets(
     collections: Sequence[str] = (),
     formats: Sequence[str] = (),
     limit: int | None = None,
+    routes: Sequence[str] = (),
 ) -> list[Dataset]:
     """Read every dataset. Blocking. Raises DatasetError with the problems of all of them, and
-    InvalidRequest if two have the same name, or an option names an unknown dataset or format."""
+    InvalidRequest if two have the same name, or an option names an unknown dataset, format or
+    route."""
     files: dict[str, Path] = {}
     for name, path in map(named_file, given):
         if name in files:
@@ -88,14 +103,17 @@ def read_datasets(
         files[name] = path
     searched = by_dataset("--collection", collections, list(files))
     read_as = by_dataset("--format", formats, list(files))
-    for wanted in read_as.values():
-        if wanted is not None and wanted not in FORMATS:
-            raise InvalidRequest(f"--format {wanted!r} is unknown; known: {', '.join(FORMATS)}")
+    routed = by_dataset("--route-of", routes, list(files))
+    for option, values, known in (("--format", read_as, FORMATS), ("--route-of", routed, ROUTES)):
+        for wanted in values.values():
+            if wanted is not None and wanted not in known:
+                raise InvalidRequest(f"{option} {wanted!r} is unknown; known: {', '.join(known)}")
     datasets: list[Dataset] = []
     problems: list[str] = []
     for name, path in files.items():
         try:
-            datasets.append(_read(name, path, read_as[name], searched[name], limit))
+            found = _read(name, path, read_as[name], searched[name], limit)
+            datasets.append(with_route(found, ROUTES.get(routed[name] or "")))
         except DatasetError as error:
             problems += error.problems
     if problems:
@@ -112,3 +130,11 @@ def _read(
         raise DatasetError([f"{path}: --limit {limit} leaves no questions"])
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Dataset(name, path, digest, loaded.format, asked, len(loaded.questions), collection)
+
+
+def with_route(dataset: Dataset, route: RouteName | None) -> Dataset:
+    """Return the dataset with this gold route for the questions that have none."""
+    if route is None:
+        return dataset
+    questions = tuple(replace(each, route=each.route or route) for each in dataset.questions)
+    return replace(dataset, questions=questions, route=route)

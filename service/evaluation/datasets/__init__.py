@@ -9,11 +9,12 @@ from service.evaluation.datasets.loading import (
     load_dataset,
     load_file,
 )
-from service.evaluation.datasets.questions import JOINT, GoldQuestion, read_question
+from service.evaluation.datasets.questions import JOINT, ROUTES, GoldQuestion, read_question
 
 __all__ = [
     "FORMATS",
     "JOINT",
+    "ROUTES",
     "DatasetError",
     "Format",
     "GoldQuestion",

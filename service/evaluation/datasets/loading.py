@@ -11,6 +11,7 @@ from typing import Final
 from service.evaluation.datasets.files import NOT_UTF8, Element, elements_of
 from service.evaluation.datasets.formats import FORMATS, Aliases, Format, detect
 from service.evaluation.datasets.questions import GoldQuestion, read_question
+from service.retrieval.ingest.formats.base import DAMAGED, NotCompressed, open_input
 
 ALIASES: Final = "id_aliases.json"  # 2Wiki's aliases of answers, in the folder of its questions
 _MOST_PROBLEMS: Final = 20
@@ -52,10 +53,17 @@ def load_file(path: Path, format: str | None = None) -> LoadedFile:
 
 
 def _content(path: Path) -> bytes:
+    """The bytes of a file, which may be compressed (gzip or zstd)."""
     try:
-        return path.read_bytes()
+        with open_input(path.resolve(), path.name) as opened:
+            return opened.stream.read()
+    except NotCompressed:
+        problem = f"{path}: its name says compressed, but it is not gzip or zstd"
+    except DAMAGED as error:
+        problem = f"{path}: the compressed data is truncated or damaged ({error})"
     except OSError as error:
-        raise DatasetError([f"{path} cannot be read: {error.strerror}"]) from None
+        problem = f"{path} cannot be read: {error.strerror}"
+    raise DatasetError([problem])
 
 
 def _aliases(folder: Path) -> Aliases:

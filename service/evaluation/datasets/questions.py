@@ -18,7 +18,7 @@ from service.answer.request import LONGEST_QUESTION
 from service.core.domain import RouteName
 
 JOINT: Final = " && "
-_ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(RouteName)}
+ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(RouteName)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ def _route(row: Mapping[str, Any]) -> RouteName | None:
     route = row.get("route")
     if route is None:
         return None
-    if not isinstance(route, str) or route not in _ROUTES:
-        raise ValueError(f"`route` is {route!r}, not one of {', '.join(_ROUTES)}")
-    return _ROUTES[route]
+    if not isinstance(route, str) or route not in ROUTES:
+        raise ValueError(f"`route` is {route!r}, not one of {', '.join(ROUTES)}")
+    return ROUTES[route]
 
 
 def _answers(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -256,6 +256,8 @@ async def test_every_bad_line_of_every_dataset_is_named(tmp_path: Path, opened: 
         ({"collections": ["x", "y"]}, "'x' is already for all datasets"),
         ({"formats": ["d=xml"]}, "--format 'xml' is unknown; known: squad, triviaqa, "),
         ({"gold_routes": True}, "no question of the datasets has a gold `route`"),
+        ({"routes": ["d=scenic"]}, "--route-of 'scenic' is unknown; known: direct, "),
+        ({"routes": ["e=direct"]}, "there is no dataset 'e'"),
     ],
 )
 async def test_what_cannot_be_evaluated_is_told_before_anything_is_asked(
@@ -328,6 +330,18 @@ async def test_gold_routes_replace_the_choice_of_the_service(
     await evaluated(file, methods=["auto", "single"], gold_routes=True, out=out)
     chosen = {row.method: (row.route, row.chosen_by) for row in read_rows(out)}
     assert chosen == {"auto": ("direct", "request"), "single": ("single", "request")}
+
+
+async def test_a_dataset_may_be_given_a_gold_route(tmp_path: Path, opened: Opened) -> None:
+    """Which its own routes precede, and which is part of what the rows are of."""
+    opened(Engine())
+    own = dataset(tmp_path / "own.jsonl", "Rome", route="single")
+    none, out = dataset(tmp_path / "none.jsonl", "Rome"), tmp_path / "out"
+    asked = {"methods": ["auto"], "gold_routes": True, "out": out}
+    await evaluated(own, none, routes=["direct"], **asked)
+    assert {row.dataset: row.route for row in read_rows(out)} == {"own": "single", "none": "direct"}
+    with pytest.raises(ConfigurationError, match=r"dataset none\.route was .*direct.* and is null"):
+        await evaluated(own, none, **asked)
 
 
 async def test_a_folder_that_cannot_be_used(tmp_path: Path, opened: Opened) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,16 @@ def test_another_format_is_told_what_a_line_must_be(tmp_path: Path, content: str
     with pytest.raises(DatasetError) as caught:
         load_dataset(path)
     assert caught.value.problems[-1].startswith("Write a JSON object on each line")
+
+
+def test_compressed_files_and_what_is_wrong_with_them(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "d.jsonl", tmp_path / "d.jsonl.gz"
+    plain.write_bytes(b'{"question": "Q?", "answer": "Rome"}\n')
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert load_dataset(packed) == load_dataset(plain)
+    packed.write_bytes(gzip.compress(plain.read_bytes())[:-9])
+    with pytest.raises(DatasetError, match=r"d\.jsonl\.gz: the compressed data is truncated"):
+        load_dataset(packed)
+    packed.write_bytes(plain.read_bytes())
+    with pytest.raises(DatasetError, match=r"d\.jsonl\.gz: its name says compressed"):
+        load_dataset(packed)

@@ -66,3 +66,5 @@ def test_names_of_datasets(tmp_path: Path) -> None:
     assert named_file(str(odd)) == ("a=b", odd)
     assert named_file(f"mine={plain}") == ("mine", plain)
     assert named_file("hotpot_dev_distractor_v1.json")[0] == "hotpot_dev_distractor_v1"
+    assert named_file("hotpot_dev_v1.json.gz")[0] == "hotpot_dev_v1"
+    assert named_file("nq/dev.jsonl.zst")[0] == "nq"
