@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
@@ -161,4 +162,5 @@ async def startupz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Re
 async def metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format."""
     runtime: Runtime = request.app.state.runtime
-    return Response(runtime.metrics.render(), headers={"content-type": CONTENT_TYPE})
+    content = await anyio.to_thread.run_sync(runtime.metrics.render)
+    return Response(content, headers={"content-type": CONTENT_TYPE})

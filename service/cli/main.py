@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -73,21 +74,30 @@ def serve(
         bool | None,
         typer.Option("--insecure", help="Allow hosts other than loopback without API keys."),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that serve. More than one needs Elasticsearch and Qdrant."),
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Log level.")
     ] = "warning",
 ) -> None:
     """Start the HTTP server. Without settings, it runs embedded, over a sample corpus."""
     from service.cli.banner import print_banner  # noqa: PLC0415
+    from service.cli.processes import run_workers  # noqa: PLC0415
     from service.cli.serve import run_server  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging(log_level)
     settings = settings_from(
-        config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure
-    )
+        config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure,
+        server__workers=workers,
+    )  # fmt: skip
     try:
-        run_server(settings, on_started=print_banner)
+        if settings.server.workers > 1:
+            run_workers(settings, partial(configure_logging, log_level), print_banner)
+        else:
+            run_server(settings, on_started=print_banner)
     except RevelatorError as error:
         fail(error.detail)
     except KeyboardInterrupt:  # before the server handles signals

@@ -92,19 +92,20 @@ def run_server(
     check_exposure(settings.server)
     listener = bind(settings.server)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, listener, on_started, engines, retriever))
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(serve(settings, listener, on_started, engines, retriever))
     finally:
         listener.close()
 
 
-async def _serve(
+async def serve(
     settings: Settings,
     listener: socket.socket,
-    on_started: OnStarted | None,
-    engines: Mapping[str, Generator] | None,
-    retriever: Retriever | None,
+    on_started: OnStarted | None = None,
+    engines: Mapping[str, Generator] | None = None,
+    retriever: Retriever | None = None,
 ) -> None:
+    """Serve on a bound socket until a signal; as `run_server`, in a running event loop."""
     url = base_url(listener)
     async with open_runtime(settings, engines=engines, retriever=retriever) as runtime:
         for line in describe_roles(settings, runtime.engines):
@@ -203,5 +204,5 @@ def _give_memory_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvicorn.Config("unused", log_config=None).get_loop_factory()

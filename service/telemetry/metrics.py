@@ -2,17 +2,24 @@
 
 The names are a contract, because dashboards and alerts use them. `route` and `loop` are `none`
 until they are known.
+
+Where several processes serve one address (`service/cli/processes.py`), prometheus-client keeps each
+one's values in files of the folder `SHARED`, and `render` adds up all of them. Gauges say how they
+are put together: in progress are the questions of all processes, and a worker or a breaker is in
+any state that one of them sees.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Literal, NamedTuple, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from service.answer.events import AnswerReady, BaseEvent, Failed, PassagesFound, RouteChosen, Token
 from service.answer.fold import Fold
@@ -24,6 +31,9 @@ from service.retrieval.search.breaker import BreakerState
 Outcome = Literal["answered", "unanswered", "error", "cancelled", "rejected"]
 RejectReason = Literal["busy", "key_limit", "draining"]
 
+Merged = Literal["livesum", "livemax", "livemostrecent"]
+
+SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus-client when it is imported
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 QUESTION_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 RETRIEVAL_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -140,11 +150,8 @@ class Metrics:
             "Number of retried searches in a backend.",
             "backend",
         )
-        self._breaker_state = self._enum(
-            "revelator_breaker_state",
-            "State of a backend's circuit breaker.",
-            get_args(BreakerState),
-            "backend",
+        self._breaker_state = self._state(
+            "revelator_breaker_state", "State of a backend's circuit breaker.", "backend"
         )
         self._breaker_opened = self._counter(
             "revelator_breaker_opened_total",
@@ -167,14 +174,15 @@ class Metrics:
             "backend",
         )
         self._worker_up = self._gauge(
-            "revelator_worker_up", "Whether a worker is available (1) or not (0).", "worker"
+            "revelator_worker_up",
+            "Whether a worker is available (1) or not (0).",
+            "worker",
+            merged="livemostrecent",
         )
         self._worker_in_flight = self._gauge(
             "revelator_worker_in_flight", "Number of calls in progress at a worker.", "worker"
         )
-        self._worker_state = self._enum(
-            "revelator_worker_state", "State of a worker.", get_args(Phase), "worker"
-        )
+        self._worker_state = self._state("revelator_worker_state", "State of a worker.", "worker")
         self._worker_failures = self._counter(
             "revelator_worker_failures_total", "Number of calls lost by a pool's worker.", "worker"
         )
@@ -182,16 +190,17 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str, merged: Merged = "livesum") -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=merged)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
     ) -> Histogram:
         return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
-    def _enum(self, name: str, text: str, states: tuple[str, ...], *labels: str) -> Enum:
-        return Enum(name, text, labels, states=list(states), registry=self.registry)
+    def _state(self, name: str, text: str, label: str) -> Gauge:
+        """A sample for each state, as of prometheus-client's Enum, which knows no processes."""
+        return self._gauge(name, text, label, name, merged="livemax")
 
     def _show_from_the_start(self) -> None:
         """Samples whose labels are known beforehand are 0, not absent, before they first count."""
@@ -293,7 +302,8 @@ class Metrics:
 
     def breaker(self, backend: str, state: BreakerState) -> None:
         """Set the state of a backend's circuit breaker."""
-        self._breaker_state.labels(backend).state(state)
+        for each in get_args(BreakerState):
+            self._breaker_state.labels(backend, each).set(each == state)
         opened = self._breaker_opened.labels(backend)
         if state == "open":
             opened.inc()
@@ -309,7 +319,8 @@ class Metrics:
     def worker_phase(self, worker: str, phase: Phase) -> None:
         """Set the state of a pool's worker."""
         self.worker_up(worker, phase == "up")
-        self._worker_state.labels(worker).state(phase)
+        for each in get_args(Phase):
+            self._worker_state.labels(worker, each).set(each == phase)
 
     def worker_failure(self, worker: str) -> None:
         """Count a call lost by a pool's worker."""
@@ -323,8 +334,13 @@ class Metrics:
         gauge.inc(change)
 
     def render(self) -> bytes:
-        """Return the metrics in text format, to be sent as `CONTENT_TYPE`."""
-        return generate_latest(self.registry)
+        """Return the metrics in text format, to be sent as `CONTENT_TYPE`. Blocking where there are
+        several processes, whose files are read."""
+        if SHARED not in os.environ:
+            return generate_latest(self.registry)
+        everyone = CollectorRegistry()
+        MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
+        return generate_latest(everyone)
 
 
 class Observation:
