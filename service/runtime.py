@@ -25,7 +25,7 @@ from service.encoders.efficientrag import open_labelling
 from service.encoders.router import open_classifier
 from service.engines.base import Generator
 from service.engines.factory import open_generator
-from service.engines.pool.report import UNOBSERVED, Pool, PoolObserver
+from service.engines.pool.report import UNOBSERVED, PoolObserver, WorkerPool
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Retriever, SearchRequest
 from service.retrieval.search.snapshot import SnapshotRetriever
@@ -327,7 +327,7 @@ def _describe(role: Role) -> str:
 
 def _check_role(role: Role) -> Check | None:
     """What is wrong with a role whose model or adapter no worker of its pool serves."""
-    if role.model is None or not isinstance(role.generator, Pool):
+    if role.model is None or not isinstance(role.generator, WorkerPool):
         return None
     up = [worker for worker in role.generator.workers() if worker.phase == "up"]
     served = sorted({model for worker in up for model in worker.models})

@@ -21,7 +21,6 @@ from starlette.responses import Response
 from service.answer.events import BaseEvent, Judgement
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
-from service.api.asking import Answering, disconnected, open_answering, record
 from service.api.bodies import JSON, read_json
 from service.api.problems import (
     MalformedRequest,
@@ -29,7 +28,8 @@ from service.api.problems import (
     documented,
     problem_response,
 )
-from service.api.recordings import Origin, Reading, Recordings, idempotency_key
+from service.api.question_task import QuestionTask, disconnected, open_question, record
+from service.api.recordings import Origin, RecordingReader, Recordings, idempotency_key
 from service.api.security import access_of, check_collection, require, tenant_of
 from service.core.domain import Answer, Problem
 from service.core.errors import InvalidRequest
@@ -63,7 +63,7 @@ LAST_EVENT_HEADER: Final[dict[str, Any]] = {
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}-[0-9]{1,9}$"},
 }
 
-Events = Answering | Reading
+Events = QuestionTask | RecordingReader
 
 router = APIRouter(tags=["answer"], dependencies=[Depends(require("ask"))])
 
@@ -162,8 +162,8 @@ async def _asked(
     key = idempotency_key(request.headers.get("idempotency-key"))
     prepared = await prepare(request, asked)
     if key is None and not kept:
-        async with open_answering(request, prepared, only_end=only_end) as answering:
-            yield answering
+        async with open_question(request, prepared, only_end=only_end) as task:
+            yield task
         return
     path = f"{request.method} {request.url.path}"
     origin = Origin(tenant_of(request).name, path, key)
@@ -177,14 +177,14 @@ async def _asked(
                 leaving.cancel()
 
 
-async def _leave(request: Request, reading: Reading) -> None:
+async def _leave(request: Request, reading: RecordingReader) -> None:
     """Nothing is sent before the end that would reveal that the client has disconnected."""
     await disconnected(request)
     reading.leave()
 
 
 @contextmanager
-def _resumed(request: Request) -> Iterator[Reading]:
+def _resumed(request: Request) -> Iterator[RecordingReader]:
     recordings: Recordings = request.app.state.recordings
     recording, seq = recordings.find(tenant_of(request).name, request.headers[LAST_EVENT])
     if recording.over(seq):
@@ -200,14 +200,14 @@ def _resumed(request: Request) -> Iterator[Reading]:
     openapi_extra=BODY | {"parameters": [KEY_HEADER]},
     summary="Answer a question",
 )
-async def answer(answering: Annotated[Events, Depends(ending_of_body)]) -> Response:
+async def answer(task: Annotated[Events, Depends(ending_of_body)]) -> Response:
     """Return the answer with its route, steps and citations. If the client disconnects, the
     question is cancelled.
 
     With an `Idempotency-Key`, a repeated request gets the answer of the first one for a minute
     after its end, and a disconnected client has 10 seconds to repeat it. The keys of each API key
     are its own. A question that failed with a status of 500 or more is asked again."""
-    result = await collect(answering.events())
+    result = await collect(task.events())
     if isinstance(result, Problem):
         return problem_response(result)
     return Response(result.model_dump_json(), media_type=JSON)
@@ -221,15 +221,15 @@ async def answer(answering: Annotated[Events, Depends(ending_of_body)]) -> Respo
     summary="Answer a question and stream its events",
 )
 async def answer_stream(
-    answering: Annotated[Events, Depends(answering_of_body)],
+    task: Annotated[Events, Depends(answering_of_body)],
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream every event as it happens, as Server-Sent Events: `start` first, then the steps,
     `answer` or `error` exactly once, and `done` last.
 
     With an `Idempotency-Key`, the events are kept: a repeated request gets all of them, and one
     with `Last-Event-ID` those after that event. See `GET /answer/stream`."""
-    async for event in answering.events():
-        yield encode(answering.id, event)
+    async for event in task.events():
+        yield encode(task.id, event)
 
 
 @router.get(
@@ -242,14 +242,14 @@ async def answer_stream(
     summary="Answer a question and stream its events, for EventSource",
 )
 async def answer_stream_query(
-    answering: Annotated[Events, Depends(answering_of_query)],
+    task: Annotated[Events, Depends(answering_of_query)],
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream every event as it happens, as Server-Sent Events. EventSource reconnects with the
     header `Last-Event-ID` and gets the events after that one, for 10 seconds while the question
     runs and for a minute after its end. It gets 204 if that was the last event, 410 if the events
     are no longer kept, and 409 if another gateway has them."""
-    async for event in answering.events():
-        yield encode(answering.id, event)
+    async for event in task.events():
+        yield encode(task.id, event)
 
 
 def encode(answer_id: str, event: BaseEvent) -> ServerSentEvent:

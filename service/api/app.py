@@ -13,7 +13,6 @@ from fastapi.routing import APIRoute
 
 from service import __version__
 from service.api import answer, documents, health, upkeep
-from service.api.draining import Drain
 from service.api.health import Readiness
 from service.api.limits import Admission
 from service.api.openapi import build_schema
@@ -21,6 +20,7 @@ from service.api.problems import add_handlers
 from service.api.recordings import Recordings
 from service.api.request_ids import RequestIds
 from service.api.security import Access, check_exposure
+from service.api.shutdown import Drain
 from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
 

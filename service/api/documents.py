@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.api.bodies import JSON, NDJSON, content_type, read_json, read_lines
-from service.api.draining import DETAIL, Drain
 from service.api.problems import RequestTimeout, documented
 from service.api.security import require, tenant_of
+from service.api.shutdown import DETAIL, Drain
 from service.api.tenants import RIGHTS
 from service.core.errors import Draining, NotFound
 from service.core.validation import parse

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
-from service.api.draining import Drain
 from service.api.problems import NotReady, documented
+from service.api.shutdown import Drain
 from service.core.concurrency import retrieve
 from service.runtime import Check, Runtime
 from service.telemetry.metrics import CONTENT_TYPE

@@ -16,8 +16,8 @@ from typing import Final
 
 import anyio
 
-from service.api.draining import Drain
 from service.api.problems import ClientGone
+from service.api.shutdown import Drain
 from service.core.errors import Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
@@ -50,7 +50,7 @@ class Place:
 
 
 @dataclass(slots=True, eq=False)
-class Waiter:
+class WaitingQuestion:
     """A question that waits. `since`: when it began to, in seconds of a monotonic clock."""
 
     tenant: str
@@ -65,19 +65,19 @@ class Lines:
     """The waiting questions, a line for each tenant."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[Waiter]] = {}
+        self._lines: dict[str, deque[WaitingQuestion]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def __iter__(self) -> Iterator[Waiter]:
+    def __iter__(self) -> Iterator[WaitingQuestion]:
         for line in self._lines.values():
             yield from line
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingQuestion) -> None:
         self._lines.setdefault(waiter.tenant, deque()).append(waiter)
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingQuestion) -> None:
         """Take a waiter out, if it still waits."""
         line = self._lines.get(waiter.tenant, ())
         if waiter in line:
@@ -85,7 +85,7 @@ class Lines:
             if not self._lines[waiter.tenant]:
                 del self._lines[waiter.tenant]
 
-    def next(self, running: Mapping[str, int]) -> Waiter | None:
+    def next(self, running: Mapping[str, int]) -> WaitingQuestion | None:
         """Take out who gets a free place, given each tenant's running questions."""
         heads = [line[0] for line in self._lines.values()]
         if not heads:
@@ -94,7 +94,7 @@ class Lines:
         self.remove(chosen)
         return chosen
 
-    def displace(self, tenant: str) -> Waiter | None:
+    def displace(self, tenant: str) -> WaitingQuestion | None:
         """Take out who makes room for a question of `tenant` where no more may wait: the newest of
         the longest line, if that line stays at least as long as the tenant's becomes."""
         longest = max(self._lines.values(), key=len, default=None)
@@ -146,7 +146,7 @@ class Admission:
             return Place(self, tenant, 0.0)
         if self.waiting >= max(1, math.ceil(WAITING * self._settings.max_running)):
             self._make_room(tenant)
-        return await self._wait(gone, Waiter(tenant, time.monotonic()))
+        return await self._wait(gone, WaitingQuestion(tenant, time.monotonic()))
 
     def hand_on(self, tenant: str) -> None:
         """Give the place of a question of `tenant` that has ended to one that waits."""
@@ -171,7 +171,7 @@ class Admission:
         displaced.displaced = True
         displaced.woken.set()
 
-    async def _wait(self, gone: Gone, waiter: Waiter) -> Place:
+    async def _wait(self, gone: Gone, waiter: WaitingQuestion) -> Place:
         self._lines.add(waiter)
         try:
             with self._metrics.waiting():
@@ -185,7 +185,7 @@ class Admission:
             self._refuse(waiter)
         return Place(self, waiter.tenant, time.monotonic() - waiter.since)
 
-    async def _woken(self, waiter: Waiter, gone: Gone) -> None:
+    async def _woken(self, waiter: WaitingQuestion, gone: Gone) -> None:
         """Until the waiter is woken, its client leaves, or it has waited too long."""
 
         async def watch() -> None:
@@ -199,7 +199,7 @@ class Admission:
                 await waiter.woken.wait()
             group.cancel_scope.cancel()
 
-    def _refuse(self, waiter: Waiter) -> None:
+    def _refuse(self, waiter: WaitingQuestion) -> None:
         """Raise why a waiter gets no place."""
         if waiter.gone:
             self._metrics.left_waiting()
@@ -221,7 +221,7 @@ class Admission:
         error.retry_after = seconds
         return error
 
-    def _drop(self, waiter: Waiter) -> None:
+    def _drop(self, waiter: WaitingQuestion) -> None:
         """Take it out of its line; a place it was just given goes to the next."""
         if waiter.granted:
             self.hand_on(waiter.tenant)

@@ -86,14 +86,14 @@ class Recording:
         self.tell()
 
     @contextmanager
-    def reading(self, after: int = -1) -> Iterator[Reading]:
+    def reading(self, after: int = -1) -> Iterator[RecordingReader]:
         """Read the events with a `seq` greater than `after`.
 
         `GRACE_S` after the last reader has left, the question is cancelled.
         """
         self._readers += 1
         try:
-            yield Reading(self, after)
+            yield RecordingReader(self, after)
         finally:
             self._readers -= 1
             self.watch()
@@ -128,7 +128,7 @@ class Recording:
             self.cancel()
 
 
-class Reading:
+class RecordingReader:
     """One reader of a recording."""
 
     def __init__(self, recording: Recording, after: int) -> None:

@@ -22,8 +22,8 @@ from service.api.documents import (
     body_schema,
     items_of,
 )
-from service.api.draining import DETAIL, Drain
 from service.api.problems import RequestTimeout, documented
+from service.api.shutdown import DETAIL, Drain
 from service.core.errors import Draining, InvalidRequest
 
 REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)

@@ -16,7 +16,7 @@ from service.core.errors import EngineFailure, RevelatorError
 from service.core.locks import find_owner
 from service.core.settings import Settings
 from service.engines.factory import open_generator
-from service.engines.pool.report import Pool, WorkerState
+from service.engines.pool.report import WorkerPool, WorkerState
 from service.retrieval.collections.backends import open_backends
 from service.runtime import Check, describe_roles, open_engines, open_runtime
 
@@ -75,7 +75,7 @@ async def _pools(settings: Settings) -> dict[str, list[WorkerState]]:
             try:
                 with suppress(EngineFailure):  # a row of the first table says it
                     await pool.check()
-                pools[name] = pool.workers() if isinstance(pool, Pool) else []
+                pools[name] = pool.workers() if isinstance(pool, WorkerPool) else []
             finally:
                 await pool.aclose()
     return pools

@@ -132,13 +132,13 @@ def evaluate(
     url: Url = None,
 ) -> None:
     """Answer the questions of datasets by several methods, score the answers and compare them."""
-    from service.evaluation.command import Options, evaluate_datasets  # noqa: PLC0415
+    from service.evaluation.command import EvaluationOptions, evaluate_datasets  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
     fields = given(retriever=retriever, top_k=top_k, max_steps=max_steps, timeout_s=timeout_s)
-    options = Options(
+    options = EvaluationOptions(
         datasets,
         methods or ("auto",),
         collection or (),

@@ -29,8 +29,8 @@ from service.cli.options import (
     run,
     settings_from,
 )
-from service.cli.replaying import explain, replay
 from service.cli.synthesis import synthesize
+from service.cli.traces import explain, replay
 from service.core.errors import RevelatorError
 from service.workshop.compilation.command import compile_model
 from service.workshop.recipes.command import train

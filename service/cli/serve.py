@@ -29,7 +29,7 @@ from service.runtime import Runtime, describe_roles, open_runtime
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from service.api.draining import Drain
+    from service.api.shutdown import Drain
     from service.engines.base import Generator
     from service.retrieval.base import Retriever
 

@@ -79,7 +79,7 @@ def synthesize(
     The exit code is 1 if no item produced a row; the report gives the reasons.
     """
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
-    from service.workshop.synthesis.command import Options, synthesize_file  # noqa: PLC0415
+    from service.workshop.synthesis.command import SynthesisOptions, synthesize_file  # noqa: PLC0415
     from service.workshop.synthesis.report import Prices  # noqa: PLC0415
 
     configure_logging("warning")
@@ -100,7 +100,7 @@ def synthesize(
             fail(error.detail)
         raise typer.Exit(0 if counts.rows else 1)
     settings = settings_from(config, data_dir=data)
-    options = Options(
+    options = SynthesisOptions(
         input,
         output,
         teacher=teacher,

@@ -204,7 +204,7 @@ class StopCutter:
         return rest
 
 
-class Draft:
+class TokenAssembler:
     """Joins ids, texts and signals, which arrive apart; `take` gives the tokens that are whole.
 
     Tokens that may belong to a stop string, or to a character that is not whole, are held back.

@@ -25,7 +25,7 @@ from service.evaluation.metrics import VERSIONS, Scoring
 from service.evaluation.progress import shown_progress
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row
-from service.evaluation.run_folder import Run, RunFolder, open_run
+from service.evaluation.run_folder import EvaluationRun, RunFolder, open_run
 from service.evaluation.runner import Ask, Plan, Task, work_off
 from service.evaluation.sources import Dataset, read_datasets
 
@@ -41,7 +41,7 @@ STOPPED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class EvaluationOptions:
     """What the command line says. `fields` are those of every request. `limit` is the number of
     questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
     each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is the
@@ -66,7 +66,7 @@ class Options:
 
 
 async def evaluate_datasets(
-    settings: Settings, options: Options, console: Console | None = None
+    settings: Settings, options: EvaluationOptions, console: Console | None = None
 ) -> int:
     """Evaluate in this process or at the server of `url`, and return the exit code.
 
@@ -100,7 +100,7 @@ async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
         screen.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-async def read_or_tell(options: Options, screen: Console) -> list[Dataset] | None:
+async def read_or_tell(options: EvaluationOptions, screen: Console) -> list[Dataset] | None:
     """The datasets, or None after the problems were printed."""
     try:
         return await anyio.to_thread.run_sync(
@@ -136,7 +136,7 @@ async def read_questions(
 
 
 async def plans_of(
-    entry: Entry, datasets: Sequence[Dataset], methods: Sequence[Method], options: Options
+    entry: Entry, datasets: Sequence[Dataset], methods: Sequence[Method], options: EvaluationOptions
 ) -> tuple[list[Plan], list[str]]:
     """How each method asks each dataset, checked before anything is asked; and a line for each
     method that `all` includes, but that this deployment cannot run. Raises as `Entry.prepare`."""
@@ -166,7 +166,7 @@ async def plans_of(
     return plans, list(skipped.values())
 
 
-def scoring_of(dataset: Dataset, options: Options) -> Scoring:
+def scoring_of(dataset: Dataset, options: EvaluationOptions) -> Scoring:
     own = dataset.format.yes_no if options.yes_no is None else options.yes_no
     return Scoring(yes_no=own)
 
@@ -184,8 +184,8 @@ def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:
 
 
 async def run_of(
-    entry: Entry, datasets: Sequence[Dataset], plans: Sequence[Plan], options: Options
-) -> Run:
+    entry: Entry, datasets: Sequence[Dataset], plans: Sequence[Plan], options: EvaluationOptions
+) -> EvaluationRun:
     """What `run.json` says of this evaluation."""
     searched = {plan.dataset: plan.request.collection for plan in plans}
     names = dict.fromkeys(searched.values())
@@ -196,7 +196,7 @@ async def run_of(
         "gold_routes": options.gold_routes,
         "evaluators": VERSIONS,
     }
-    return Run(
+    return EvaluationRun(
         common,
         {
             data.name: {
@@ -212,7 +212,7 @@ async def run_of(
 
 
 async def ask_all(
-    tasks: Sequence[Task], ask: Ask, options: Options, run: Run, screen: Console
+    tasks: Sequence[Task], ask: Ask, options: EvaluationOptions, run: EvaluationRun, screen: Console
 ) -> list[Row]:
     """Ask what has no row yet, and keep each row as it ends. Returns the rows of all tasks, or
     those until an engine or a store was out for too long."""
@@ -238,7 +238,7 @@ async def ask_all(
     return [rows[task.key] for task in tasks if task.key in rows]
 
 
-def kept_rows(folder: RunFolder | None, options: Options) -> list[Row]:
+def kept_rows(folder: RunFolder | None, options: EvaluationOptions) -> list[Row]:
     """The rows that need not be asked again: those of questions that failed because something was
     out are, and with `retry_failed` all that failed."""
     if folder is None:

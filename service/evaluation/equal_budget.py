@@ -26,7 +26,7 @@ ENOUGH: Final = 0.8  # share of the budget that a baseline must have spent to be
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MethodRun:
     """What one method did on one dataset: the score per question, and the means of its cost."""
 
     method: str
@@ -60,10 +60,10 @@ def family(method: str) -> str:
     return method.partition(VARIANT)[0].rpartition("/")[2]
 
 
-def run_of(rows: Sequence[Row], measure: str) -> Run:
+def run_of(rows: Sequence[Row], measure: str) -> MethodRun:
     """Return the run of one method's rows on one dataset. Rows without the measure do not count."""
     counted = [row for row in rows if row.scores.get(measure) is not None]
-    return Run(
+    return MethodRun(
         rows[0].method,
         {row.id: row.scores[measure] or 0.0 for row in counted},
         _mean(row.llm_calls for row in counted),
@@ -76,7 +76,7 @@ def _mean(values: Iterable[float]) -> float:
     return sum(known) / len(known) if known else 0.0
 
 
-def judge(loop: Run, baseline: str, runs: Sequence[Run], budget: Budget) -> Verdict:
+def judge(loop: MethodRun, baseline: str, runs: Sequence[MethodRun], budget: Budget) -> Verdict:
     """Compare a loop with the best variant of a baseline that costs no more.
 
     A loop that is not better beyond chance does not beat it. One that is better beats it if the
@@ -105,7 +105,7 @@ def judge(loop: Run, baseline: str, runs: Sequence[Run], budget: Budget) -> Verd
     )  # fmt: skip
 
 
-def _deltas(loop: Run, baseline: Run) -> list[float]:
+def _deltas(loop: MethodRun, baseline: MethodRun) -> list[float]:
     return [
         score - baseline.scores[name]
         for name, score in loop.scores.items()
@@ -113,7 +113,7 @@ def _deltas(loop: Run, baseline: Run) -> list[float]:
     ]
 
 
-def _difference(loop: Run, baseline: Run) -> Difference:
+def _difference(loop: MethodRun, baseline: MethodRun) -> Difference:
     common = [name for name in loop.scores if name in baseline.scores]
     return difference(
         [loop.scores[name] for name in common], [baseline.scores[name] for name in common]

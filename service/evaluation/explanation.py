@@ -25,7 +25,14 @@ from service.answer.events import (
 )
 from service.core.domain import Answer, Problem, StepKind
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import Found, Outcome, contains, gold_passages, is_verdict, score
+from service.evaluation.metrics import (
+    Found,
+    QuestionResult,
+    contains,
+    gold_passages,
+    is_verdict,
+    score,
+)
 from service.evaluation.traces import Trace
 from service.text.words import content_words
 
@@ -134,7 +141,7 @@ def find_fault(trace: Trace) -> Fault:
     if isinstance(trace.result, Problem):
         return _failure(trace.result, trace.events)
     gold, seen = trace.gold, _seen(trace, trace.result)
-    outcome = Outcome(seen.result.answer, seen.result.answered)
+    outcome = QuestionResult(seen.result.answer, seen.result.answered)
     scores = score(outcome, gold)
     if not gold.answers:
         if not seen.result.answered:

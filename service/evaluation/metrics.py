@@ -52,7 +52,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QuestionResult:
     """The result of a question. `answered` is false if it abstained or failed; `routed` is true if
     the request named the route."""
 
@@ -166,17 +166,20 @@ class Evaluator:
 
     name: str
     version: int
-    score: Callable[[Outcome, GoldQuestion, Scoring], float | None]
+    score: Callable[[QuestionResult, GoldQuestion, Scoring], float | None]
 
 
-def _prediction(outcome: Outcome, scoring: Scoring) -> str | None:
+def _prediction(outcome: QuestionResult, scoring: Scoring) -> str | None:
     if not outcome.answered:
         return None
     return cut_prediction(outcome.prediction) if scoring.cut else outcome.prediction
 
 
 def _best(
-    outcome: Outcome, question: GoldQuestion, scoring: Scoring, compare: Callable[[str, str], float]
+    outcome: QuestionResult,
+    question: GoldQuestion,
+    scoring: Scoring,
+    compare: Callable[[str, str], float],
 ) -> float:
     """The best over the gold answers. Where there is none, an abstention is right (as SQuAD 2.0
     counts it); elsewhere it is wrong. A failure is always wrong."""
@@ -188,18 +191,18 @@ def _best(
     return float(max(compare(prediction, gold) for gold in question.answers))
 
 
-def _em(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
+def _em(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
     return _best(outcome, question, scoring, exact_match)
 
 
-def _lenient_em(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
+def _lenient_em(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
     return _best(outcome, question, scoring, lenient_match)
 
 
-def _overlap(part: int) -> Callable[[Outcome, GoldQuestion, Scoring], float]:
+def _overlap(part: int) -> Callable[[QuestionResult, GoldQuestion, Scoring], float]:
     """F1, precision and recall are each the best over the golds, as in the script of 2Wiki."""
 
-    def scored(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
+    def scored(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
         def compare(prediction: str, gold: str) -> float:
             return overlap(prediction, gold, yes_no=scoring.yes_no)[part]
 
@@ -208,26 +211,28 @@ def _overlap(part: int) -> Callable[[Outcome, GoldQuestion, Scoring], float]:
     return scored
 
 
-def _accuracy(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float:
+def _accuracy(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
     """Any gold is held by the prediction; of a compound gold, every part."""
     if not question.parts:
         return _best(outcome, question, scoring, contains)
     return float(count_parts(outcome, question, scoring) == len(question.parts))
 
 
-def count_parts(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> int:
+def count_parts(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> int:
     prediction = _prediction(outcome, scoring)
     return 0 if prediction is None else parts_found(prediction, question.parts)
 
 
-def _compound(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _compound(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float | None:
     """The share of a compound gold's parts that is found."""
     if not question.parts:
         return None
     return count_parts(outcome, question, scoring) / len(question.parts)
 
 
-def _citation_hit(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _citation_hit(
+    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
+) -> float | None:
     """A citation's text holds a gold answer. Not where the gold is a verdict or route `direct`."""
     golds = [gold for gold in question.golds if normalise(gold) and not is_verdict(gold)]
     if not golds or question.route == "direct":
@@ -244,7 +249,9 @@ def gold_passages(passage: Found, question: GoldQuestion) -> set[str]:
     return found | ({title} & question.supporting_titles)
 
 
-def _supporting_hit(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _supporting_hit(
+    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
+) -> float | None:
     """A citation is of a supporting passage, or of a piece of one. An abstention cites nothing."""
     if not question.gold_passages or not question.answers:
         return None
@@ -261,12 +268,14 @@ def _recall(found: Sequence[Found], question: GoldQuestion) -> float | None:
     return len(hits) / question.gold_passages
 
 
-def _supporting_recall(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _supporting_recall(
+    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
+) -> float | None:
     return _recall(outcome.found, question)
 
 
 def _supporting_precision(
-    outcome: Outcome, question: GoldQuestion, scoring: Scoring
+    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
 ) -> float | None:
     """The share of the passages found that is gold; 0 where nothing was found, as HotpotQA's script
     counts it."""
@@ -276,12 +285,12 @@ def _supporting_precision(
     return hits / len(outcome.found) if outcome.found else 0.0
 
 
-def _pool_recall(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _pool_recall(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float | None:
     """EfficientRAG's recall (METHODS.md §4.6)."""
     return _recall(outcome.pool, question)
 
 
-def _route(outcome: Outcome, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _route(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float | None:
     if question.route is None or not outcome.routed:
         return None
     return float(outcome.route == question.route)
@@ -306,7 +315,7 @@ VERSIONS: Final = {evaluator.name: evaluator.version for evaluator in EVALUATORS
 
 
 def score(
-    outcome: Outcome, question: GoldQuestion, scoring: Scoring | None = None
+    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring | None = None
 ) -> dict[str, float | None]:
     """Return all scores of one answer."""
     how = scoring or Scoring()

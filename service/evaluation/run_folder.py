@@ -34,7 +34,7 @@ _MOST_SHOWN: Final = 100  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EvaluationRun:
     """What is evaluated, as in `run.json`."""
 
     common: Mapping[str, Any]
@@ -74,7 +74,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
-def conflicts(old: Mapping[str, Any], new: Run) -> list[str]:
+def conflicts(old: Mapping[str, Any], new: EvaluationRun) -> list[str]:
     """Return why rows of `new` must not join those of the stored run. Datasets and methods may be
     added, and a file may have moved."""
     found = differences(old["common"], new.common)
@@ -109,7 +109,7 @@ class RunFolder:
 
 
 @contextmanager
-def open_run(folder: Path, run: Run) -> Iterator[RunFolder]:
+def open_run(folder: Path, run: EvaluationRun) -> Iterator[RunFolder]:
     """Begin or continue an evaluation in `folder`.
 
     Raises ConfigurationError if the folder holds rows of another one, with what differs, and
@@ -128,7 +128,7 @@ def open_run(folder: Path, run: Run) -> Iterator[RunFolder]:
         yield RunFolder(handle, path, latest(rows))
 
 
-def _join(folder: Path, run: Run, *, any_rows: bool) -> None:
+def _join(folder: Path, run: EvaluationRun, *, any_rows: bool) -> None:
     """Write `run.json`, with what an earlier command evaluated."""
     stored = read_run(folder)
     if stored is None and any_rows:
@@ -141,7 +141,7 @@ def _join(folder: Path, run: Run, *, any_rows: bool) -> None:
                 f"{folder} holds rows of another evaluation: {'; '.join(found[:5])}. Use the same, "
                 "or name another folder"
             )
-        run = Run(
+        run = EvaluationRun(
             run.common,
             {**stored["datasets"], **run.datasets},
             {**stored["methods"], **run.methods},

@@ -24,7 +24,7 @@ from service.core.concurrency import closing, merge
 from service.core.domain import Answer, CallUsage
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import Found, Outcome, Scoring, count_parts, score
+from service.evaluation.metrics import Found, QuestionResult, Scoring, count_parts, score
 from service.evaluation.rows import Key, Row
 from service.evaluation.traces import Recorder, header_of, trace_path
 
@@ -160,10 +160,10 @@ async def ask_one(task: Task, ask: Ask) -> Row:
     routed, body = request.route == "auto", seen.answer
     if body is None:
         route = seen.route.route if seen.route else None
-        outcome = Outcome(route=route, routed=routed, found=seen.found(), failed=True)
+        outcome = QuestionResult(route=route, routed=routed, found=seen.found(), failed=True)
         fields = _failed(seen)
     else:
-        outcome = Outcome(
+        outcome = QuestionResult(
             body.answer, body.answered, body.route, tuple(body.citations), routed, seen.found()
         )
         fields = _answered(body)
@@ -212,7 +212,7 @@ def _told(seen: _Seen) -> dict[str, Any]:
     }
 
 
-def _scored(task: Task, outcome: Outcome) -> dict[str, Any]:
+def _scored(task: Task, outcome: QuestionResult) -> dict[str, Any]:
     question, plan = task.question, task.plan
     return {
         "dataset": plan.dataset,

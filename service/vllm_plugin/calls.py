@@ -12,7 +12,13 @@ import numpy as np
 
 from service.engines.base import TokenUsage
 from service.engines.encoding import PromptEncoder
-from service.engines.output import CONTEXT_TAIL, Detokenizer, Draft, place_tokens, wanted_tokens
+from service.engines.output import (
+    CONTEXT_TAIL,
+    Detokenizer,
+    TokenAssembler,
+    place_tokens,
+    wanted_tokens,
+)
 from service.engines.signals import (
     AttentionRow,
     ContextRows,
@@ -154,7 +160,7 @@ class Calls:
         """
         request = call.request
         detokenizer = Detokenizer(self.encoder.backend, call.prompt[-CONTEXT_TAIL:])
-        draft = Draft(detokenizer, request.stop, attention=request.attention)
+        draft = TokenAssembler(detokenizer, request.stop, attention=request.attention)
         wish = Wish(call.name, attention=request.attention)
         outputs = self._backend.generate(call.prompt, wish, request.max_tokens, request.model)
         async with aclosing(outputs):
@@ -171,7 +177,7 @@ class Calls:
                 raise SignalsLost("the worker has no signals for the last tokens")
             yield delta
 
-    async def _delta(self, call: DraftCall, draft: Draft) -> SignalDelta | None:
+    async def _delta(self, call: DraftCall, draft: TokenAssembler) -> SignalDelta | None:
         """What a fetch makes whole."""
         await self.collector.refresh()
         draft.add_signals(*call.inbox.take())

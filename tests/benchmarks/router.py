@@ -37,7 +37,7 @@ from service.workshop.recipes.calibration import (
     reliability,
     reliability_plot,
 )
-from service.workshop.recipes.recipe import Run
+from service.workshop.recipes.recipe import TrainingRun
 from service.workshop.recipes.router import (
     PRESETS,
     RouterTraining,
@@ -138,7 +138,7 @@ def without_sources(data: Path, train: Sequence[RoutedQuestion], vectors: Any) -
         kept = [n for n, row in enumerate(train) if not row.drawn_from(pair) and not row.validates]
         rows = [train[n] for n in kept]
         with tempfile.TemporaryDirectory() as folder:
-            run = Run(Path(folder), say=lambda _: None)
+            run = TrainingRun(Path(folder), say=lambda _: None)
             network, _ = train_network(SETTINGS, rows, vectors[kept], run)
         head = network.head(card_of(SETTINGS))
         for source in pair:

@@ -21,7 +21,7 @@ from service.core.concurrency import closing
 from service.core.settings import Settings
 from service.engines.pool import limits
 from service.engines.pool.limits import PoolLimits
-from service.engines.pool.report import Pool
+from service.engines.pool.report import WorkerPool
 from service.runtime import Runtime, open_runtime
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.workers import StubWorker, stub_worker, stub_workers
@@ -55,7 +55,7 @@ async def pool_of(urls: Sequence[str], **engine: object) -> AsyncIterator[Runtim
 
 
 @dataclass
-class Outcome:
+class Response:
     """How one question ended. `whole`: the tokens that stand are the answer."""
 
     answer: str | None = None
@@ -68,7 +68,7 @@ class Outcome:
 class Row:
     """What a fault did to the questions."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[Response] = field(default_factory=list)
     hung: int = 0
     seconds: float = 0.0
 
@@ -85,9 +85,9 @@ class Row:
         return sum(outcome.restarts > 0 for outcome in self.outcomes)
 
 
-async def ask(runtime: Runtime, number: int, on_token: Callable[[], None]) -> Outcome:
+async def ask(runtime: Runtime, number: int, on_token: Callable[[], None]) -> Response:
     """One question, as a watcher of its stream sees it."""
-    outcome = Outcome()
+    outcome = Response()
     shown = ""
     request = await runtime.prepare(
         AnswerRequest(question=f"Where was person {number} born?", route="single")
@@ -146,7 +146,7 @@ async def roll(listed: list[str], port: int) -> Row:
         first = {f"127.0.0.{n}": old.enter_context(start(f"127.0.0.{n}")) for n in (2, 3, 4)}
         async with pool_of([f"http://workers:{port}/v1"], resolve=True) as runtime:
             pool = runtime.engines["default"]
-            assert isinstance(pool, Pool)
+            assert isinstance(pool, WorkerPool)
             await runtime.warm()
             started = time.monotonic()
             asking = [asyncio.create_task(_keep_asking(runtime, n, stop, row)) for n in range(16)]
@@ -168,7 +168,7 @@ async def _keep_asking(runtime: Runtime, number: int, stop: asyncio.Event, row: 
         row.outcomes.append(await ask(runtime, number, lambda: None))
 
 
-def _phase(pool: Pool, name: str) -> str | None:
+def _phase(pool: WorkerPool, name: str) -> str | None:
     return next((worker.phase for worker in pool.workers() if worker.name == name), None)
 
 

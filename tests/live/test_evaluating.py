@@ -31,7 +31,7 @@ from service.core.errors import (
 )
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
-from service.evaluation.command import Options, evaluate_datasets
+from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.rows import Row, read_rows
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, answering, config, serving
@@ -65,7 +65,7 @@ def dataset(path: Path, count: int = 4) -> Path:
 
 async def evaluated(file: Path, url: str, settings: Settings | None = None, **options: Any) -> int:
     """The command in a thread and an event loop of its own, as in a process of its own."""
-    given = Options([str(file)], url=url, **{"methods": ["single", "auto"], **options})
+    given = EvaluationOptions([str(file)], url=url, **{"methods": ["single", "auto"], **options})
     screen = Console(file=io.StringIO())
 
     async def work() -> int:

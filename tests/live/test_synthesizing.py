@@ -16,7 +16,7 @@ from rich.console import Console
 from service.core.settings import EngineSettings, RetrievalSettings, Settings
 from service.runtime import open_runtime
 from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows_of
-from service.workshop.synthesis.command import Options, synthesize_file
+from service.workshop.synthesis.command import SynthesisOptions, synthesize_file
 from tests.stubs.openai_server import StubServer
 from tests.support.documents import ingest_documents
 from tests.unit.workshop.synthesis.worlds import (
@@ -68,7 +68,9 @@ async def test_efficientrag_with_a_teacher_over_http_and_real_stores(tmp_path: P
         server.failure, server.failures, server.retry_after = 429, 1, "1"
         settings = settings_of(tmp_path, server)
         await fill(settings, "works")
-        options = Options(items, tmp_path / "o.jsonl", "big", collection="works", date=DATE)
+        options = SynthesisOptions(
+            items, tmp_path / "o.jsonl", "big", collection="works", date=DATE
+        )
         report = await synthesize_file(settings, "efficientrag", options, Console(quiet=True))
     labeled = list(read_rows_of(LabelerRow, tmp_path / "o.labeler.jsonl"))
     filtered = list(read_rows_of(FilterRow, tmp_path / "o.filter.jsonl"))

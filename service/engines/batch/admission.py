@@ -23,7 +23,7 @@ from service.engines.output import CONTEXT_TAIL, Detokenizer
 from service.engines.signals import SignalDelta
 
 
-class Admission:
+class BatchAdmission:
     """Opens rows and readings for one model; a call that cannot be opened fails alone."""
 
     def __init__(

@@ -15,7 +15,13 @@ from service.engines.batch.constraints import ChoiceConstraint, Constraint, Logi
 from service.engines.batch.prefixes import block_names
 from service.engines.batch.worker import Job, ScoreJob, SignalJob
 from service.engines.encoding import PromptEncoder
-from service.engines.output import Detokenizer, Draft, StopCutter, place_tokens, wanted_tokens
+from service.engines.output import (
+    Detokenizer,
+    StopCutter,
+    TokenAssembler,
+    place_tokens,
+    wanted_tokens,
+)
 from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
@@ -140,7 +146,7 @@ class SignalRow(BatchRow):
     ) -> None:
         super().__init__(job, prompt, detokenizer, **options)
         self.signals = job
-        self._draft = Draft(detokenizer, job.request.stop, attention=job.attention)
+        self._draft = TokenAssembler(detokenizer, job.request.stop, attention=job.attention)
         self._maxima: Maxima | None = None
         self._means = np.zeros((2, 0), np.float32)
 

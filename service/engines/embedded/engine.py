@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.engines.attention_numpy import attention_rows, entropies, rows_per_block
-from service.engines.batch.admission import Admission, advance
+from service.engines.batch.admission import BatchAdmission, advance
 from service.engines.batch.constraints import SchemaCompiler
 from service.engines.batch.rows import BatchRow, Reading, SignalRow
 from service.engines.batch.worker import AnyJob, Call, deliver
@@ -56,7 +56,7 @@ class Engine:
         self._network = network
         self._encoder = encoder
         self._scale = network.shape.head_size**-0.5
-        self._admission = Admission(
+        self._admission = BatchAdmission(
             name,
             encoder,
             context_tokens=self.context_tokens,

@@ -13,10 +13,10 @@ from service.core.settings import EngineSettings
 from service.engines.pool.choice import Candidate, choose
 from service.engines.pool.limits import LIMITS, PoolLimits
 from service.engines.pool.member import Member, share
-from service.engines.pool.queue import Waiter, WaitingCalls
+from service.engines.pool.queue import WaitingCall, WaitingCalls
 
 
-class Admission:
+class WorkerAdmission:
     """`members` is the pool's own dictionary, by name; `observe` receives (worker, +1 or -1)."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Admission:
         self._members = members
         self._observe = observe
         self._waiting = WaitingCalls()
-        self._promised: dict[Waiter, asyncio.Future[Member]] = {}
+        self._promised: dict[WaitingCall, asyncio.Future[Member]] = {}
         self._running = 0
 
     @property
@@ -41,7 +41,7 @@ class Admission:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def place(self, waiter: Waiter) -> AsyncIterator[Member]:
+    async def place(self, waiter: WaitingCall) -> AsyncIterator[Member]:
         """Assign a worker to one call. Leaving the context frees the place for the next call.
 
         Raises Overloaded if too many calls wait or the wait is too long, EngineFailure if no worker
@@ -70,7 +70,7 @@ class Admission:
                 self._begin(waiter, member)
                 promise.set_result(member)
 
-    async def _wait(self, waiter: Waiter) -> Member:
+    async def _wait(self, waiter: WaitingCall) -> Member:
         if len(self._waiting) >= self._limits.waiting:
             raise Overloaded(
                 f"{len(self._waiting)} calls are waiting for engine {self._name!r}; try again "
@@ -96,7 +96,7 @@ class Admission:
             if self._promised.pop(waiter, None) is not None:
                 self._waiting.remove(waiter)
 
-    def _too_long(self, waiter: Waiter) -> Exception:
+    def _too_long(self, waiter: WaitingCall) -> Exception:
         if any(member.serves(waiter) for member in self._members.values()):
             return Overloaded(
                 f"no worker of engine {self._name!r} became free within {self._limits.wait_s:g} s; "
@@ -111,7 +111,7 @@ class Admission:
             member.health.usable and member.calls < most for member in self._members.values()
         )
 
-    def _unless(self, nowhere: set[tuple[str | None, bool]], waiter: Waiter) -> Member | None:
+    def _unless(self, nowhere: set[tuple[str | None, bool]], waiter: WaitingCall) -> Member | None:
         """A place, unless another call found none for what this one needs too."""
         needs = (waiter.model, waiter.signals)
         member = None if needs in nowhere else self._free_for(waiter)
@@ -119,7 +119,7 @@ class Admission:
             nowhere.add(needs)
         return member
 
-    def _free_for(self, waiter: Waiter) -> Member | None:
+    def _free_for(self, waiter: WaitingCall) -> Member | None:
         if self._running >= self._settings.max_concurrency:
             return None
         serving = [member for member in self._members.values() if member.serves(waiter)]
@@ -133,19 +133,19 @@ class Admission:
         name = choose(free, waiter.question or None, waiter.tokens)
         return None if name is None else self._members[name]
 
-    def _begin(self, waiter: Waiter, member: Member) -> None:
+    def _begin(self, waiter: WaitingCall, member: Member) -> None:
         self._running += 1
         member.begin(waiter)
         self._observe(member.name, 1)
 
-    def _end(self, waiter: Waiter, member: Member) -> None:
+    def _end(self, waiter: WaitingCall, member: Member) -> None:
         self._running -= 1
         member.end(waiter)
         self._observe(member.name, -1)
         self.dispatch()
 
 
-def outage(name: str, waiter: Waiter, members: Iterable[Member]) -> EngineFailure:
+def outage(name: str, waiter: WaitingCall, members: Iterable[Member]) -> EngineFailure:
     """Explain why no worker can take a call."""
     said = "; ".join(f"{member.name}: {_why_not(member, waiter)}" for member in members)
     return EngineFailure(
@@ -154,7 +154,7 @@ def outage(name: str, waiter: Waiter, members: Iterable[Member]) -> EngineFailur
     )
 
 
-def _why_not(member: Member, waiter: Waiter) -> str:
+def _why_not(member: Member, waiter: WaitingCall) -> str:
     if not member.health.usable or member.profile is None:
         return f"{member.health.phase}, {member.problem}"
     if waiter.model is not None and waiter.model not in member.profile.models:

@@ -13,7 +13,7 @@ from yarl import URL
 
 from service.engines.base import Generator
 from service.engines.pool.limits import PoolLimits
-from service.engines.pool.queue import Waiter
+from service.engines.pool.queue import WaitingCall
 
 Phase = Literal["joining", "up", "ejected", "draining"]
 
@@ -127,7 +127,7 @@ class Member:
         if client is not None:
             await client.aclose()
 
-    def serves(self, waiter: Waiter) -> bool:
+    def serves(self, waiter: WaitingCall) -> bool:
         """Whether it is up, and has the model (or adapter) and the signals that a call needs."""
         if not self.health.usable or self.profile is None:
             return False
@@ -135,10 +135,10 @@ class Member:
             return False
         return waiter.model is None or waiter.model in self.profile.models
 
-    def begin(self, waiter: Waiter) -> None:
+    def begin(self, waiter: WaitingCall) -> None:
         self.calls += 1
         self.tokens += waiter.tokens
 
-    def end(self, waiter: Waiter) -> None:
+    def end(self, waiter: WaitingCall) -> None:
         self.calls -= 1
         self.tokens -= waiter.tokens

@@ -12,10 +12,10 @@ from service.core.errors import EngineFailure, EngineInterrupted, EngineRefusal
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities, Delta, GenerationRequest
 from service.engines.pool import limits
-from service.engines.pool.admission import Admission, outage
+from service.engines.pool.admission import WorkerAdmission, outage
 from service.engines.pool.choice import Losses
 from service.engines.pool.member import Connect, Member
-from service.engines.pool.queue import Waiter
+from service.engines.pool.queue import WaitingCall
 from service.engines.pool.report import PoolObserver, WorkerState
 from service.engines.pool.upkeep import Upkeep
 from service.engines.signals import (
@@ -49,7 +49,9 @@ class PoolGenerator:
         self._losses = Losses()
         self._members: dict[str, Member] = {}
         own = self._limits = limits.LIMITS
-        self._admission = Admission(name, settings, self._members, observer.worker_in_flight, own)
+        self._admission = WorkerAdmission(
+            name, settings, self._members, observer.worker_in_flight, own
+        )
         self._upkeep = Upkeep(name, settings, self._members, connect, self._changed, own)
 
     @property
@@ -112,7 +114,7 @@ class PoolGenerator:
         return await self._again(waiter, lambda worker: worker.score(request))
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
-        waiter = Waiter("", turn=1, model=model or self._settings.model, signals=True)
+        waiter = WaitingCall("", turn=1, model=model or self._settings.model, signals=True)
         return await self._again(waiter, lambda worker: worker.token_spans(text, model))
 
     async def check(self) -> None:
@@ -120,7 +122,7 @@ class PoolGenerator:
         await self._upkeep.ready()
         if self._upkeep.problem and not self._members:
             raise EngineFailure(f"engine {self._name!r}: {self._upkeep.problem}")
-        waiter = Waiter("", model=self._settings.model)
+        waiter = WaitingCall("", model=self._settings.model)
         if not any(member.serves(waiter) for member in self._members.values()):
             raise outage(self._name, waiter, self._members.values())
 
@@ -136,7 +138,7 @@ class PoolGenerator:
             await member.disconnect()
 
     @asynccontextmanager
-    async def _worker_for(self, waiter: Waiter) -> AsyncIterator[Member]:
+    async def _worker_for(self, waiter: WaitingCall) -> AsyncIterator[Member]:
         """A worker for one attempt; its health hears how that went. Raises _Lost."""
         if self._closed:
             raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
@@ -154,7 +156,7 @@ class PoolGenerator:
             self._upkeep.call_succeeded(member)
 
     async def _again(
-        self, waiter: Waiter, call: Callable[[SignalGenerator], Awaitable[Result]]
+        self, waiter: WaitingCall, call: Callable[[SignalGenerator], Awaitable[Result]]
     ) -> Result:
         """A call whose answer comes whole, at one worker after the other until one gives it."""
         retries = self._limits.retries
@@ -175,12 +177,12 @@ class PoolGenerator:
         tokens: int,
         *,
         signals: bool = False,
-    ) -> Waiter:
+    ) -> WaitingCall:
         """`characters` of a prompt are four to a token, `tokens` the longest output."""
         model = request.model or self._settings.model
         avoid = self._losses.of(request.question)
         size = characters // 4 + tokens
-        return Waiter(request.question, request.turn, size, model, signals, avoid)
+        return WaitingCall(request.question, request.turn, size, model, signals, avoid)
 
     def _changed(self, member: Member) -> None:
         self._observer.worker_phase(member.name, member.health.phase)

@@ -11,7 +11,7 @@ Place = TypeVar("Place")
 
 
 @dataclass(slots=True, eq=False)
-class Waiter:
+class WaitingCall:
     """A call that waits. `turn` is the number of its question's earlier calls, `tokens` an estimate
     of its size.
 
@@ -35,18 +35,18 @@ class WaitingCalls:
     """
 
     def __init__(self) -> None:
-        self._under_way: OrderedDict[str, deque[Waiter]] = OrderedDict()
-        self._new: OrderedDict[str, deque[Waiter]] = OrderedDict()
+        self._under_way: OrderedDict[str, deque[WaitingCall]] = OrderedDict()
+        self._new: OrderedDict[str, deque[WaitingCall]] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingCall) -> None:
         self._ring(waiter).setdefault(waiter.question, deque()).append(waiter)
         self._count += 1
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingCall) -> None:
         """Remove a call whose caller left or whose time is up."""
         ring = self._ring(waiter)
         calls = ring[waiter.question]
@@ -55,7 +55,9 @@ class WaitingCalls:
         if not calls:
             del ring[waiter.question]
 
-    def take(self, place: Callable[[Waiter], Place | None]) -> tuple[Waiter, Place] | None:
+    def take(
+        self, place: Callable[[WaitingCall], Place | None]
+    ) -> tuple[WaitingCall, Place] | None:
         """Remove and return the next call for which `place` finds a place."""
         for ring in (self._under_way, self._new):
             for question, calls in ring.items():
@@ -67,5 +69,5 @@ class WaitingCalls:
                     return waiter, found
         return None
 
-    def _ring(self, waiter: Waiter) -> OrderedDict[str, deque[Waiter]]:
+    def _ring(self, waiter: WaitingCall) -> OrderedDict[str, deque[WaitingCall]]:
         return self._under_way if waiter.turn else self._new

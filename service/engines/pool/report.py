@@ -54,7 +54,7 @@ class WorkerState:
 
 
 @runtime_checkable
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """An engine that consists of workers."""
 
     def workers(self) -> list[WorkerState]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from service.engines.batch.admission import Admission, advance
+from service.engines.batch.admission import BatchAdmission, advance
 from service.engines.batch.constraints import SchemaCompiler
 from service.engines.batch.prefixes import BLOCK, PrefixCache
 from service.engines.batch.rows import BatchRow, Reading, SignalRow
@@ -53,7 +53,7 @@ class Engine:
         config = network.config.get_text_config(decoder=True)
         self.context_tokens: int = getattr(config, "max_position_embeddings", None) or 4096
         ends = _end_tokens(network, encoder.tokenizer)
-        self._admission = Admission(
+        self._admission = BatchAdmission(
             name,
             encoder,
             context_tokens=self.context_tokens,

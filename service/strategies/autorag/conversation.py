@@ -31,7 +31,7 @@ from service.strategies.autorag.decisions import (
     Imagine,
     Policy,
     Remind,
-    Search,
+    Retrieve,
 )
 from service.strategies.autorag.dialogue import (
     FEW_SHOT_STOPS,
@@ -154,7 +154,7 @@ class _Conversation:
                 self.stopped_by = stopped_by
             case Imagine() if self._unfounded:
                 self.stopped_by, self.ended = "max_steps", True
-            case Search() as search if self._may_go_on():
+            case Retrieve() as search if self._may_go_on():
                 await self._search(search)
             case Imagine(query) if self._may_go_on():
                 await self._imagine(query)
@@ -224,7 +224,7 @@ class _Conversation:
         """What a whole turn changes: its reasoning is kept, its answer stands or falls."""
         self.unread = False
         asked_again, self.wrong = self.wrong is not None, None
-        if asked_again and isinstance(self.action, Search):
+        if asked_again and isinstance(self.action, Retrieve):
             self.action = replace(self.action, repaired=True)
         self.thought = (
             None if isinstance(self.action, GiveUp) else read_turn(text, self.policy.form).thought
@@ -250,7 +250,7 @@ class _Conversation:
 
     # ---- documents
 
-    async def _search(self, search: Search) -> None:
+    async def _search(self, search: Retrieve) -> None:
         """Lines 7 to 9: the first m passages not seen before are the next user turn.
 
         Excluding what was seen before the cut makes the depth of the search irrelevant

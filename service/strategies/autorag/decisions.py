@@ -19,7 +19,7 @@ MISSES_IN_A_ROW: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class Retrieve:
     """Retrieve for `query`. `repaired`: the turn named none, so this is an earlier query."""
 
     query: str
@@ -52,7 +52,7 @@ class Remind:
     """Ask for the same turn again, and state its form."""
 
 
-Action = Search | Imagine | Conclude | GiveUp | Remind
+Action = Retrieve | Imagine | Conclude | GiveUp | Remind
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class Policy:
             return GiveUp("answer")
         self.query = turn.query or self.query or self.question
         self.retrieved += 1
-        return Search(self.query, repaired=not turn.query)
+        return Retrieve(self.query, repaired=not turn.query)
 
     def _after_retrieving(self, turn: Turn) -> Action:
         """Lines 11 to 17."""

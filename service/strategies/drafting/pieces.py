@@ -12,7 +12,7 @@ from service.answer.calls import restarted
 from service.answer.events import Token, Withdraw
 from service.engines.base import Delta, FinishReason, GenerationRequest
 from service.strategies.drafting.calls import write_until
-from service.strategies.drafting.run import Run
+from service.strategies.drafting.run import DraftingRun
 
 
 class Reading(Protocol):
@@ -70,7 +70,7 @@ class Written:
 
 
 @dataclass(slots=True, kw_only=True)
-class PieceRun(Run):
+class PieceRun(DraftingRun):
     """A question whose text is written by `write` alone: the `used` tokens of it are counted as
     they come, which no engine has to be asked for."""
 
@@ -81,7 +81,11 @@ class PieceRun(Run):
 
 
 async def write(
-    run: Run, read: Callable[[], Reading], most: int | None = None, *, logprobs: bool = False
+    run: DraftingRun,
+    read: Callable[[], Reading],
+    most: int | None = None,
+    *,
+    logprobs: bool = False,
 ) -> Written:
     """Write on in the open step, at most `most` tokens (default: L), as tokens of a draft. Begun
     again with another `read()` where a pool's worker is lost."""

@@ -57,7 +57,7 @@ def served(inquiry: Inquiry) -> DraftOptions:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class DraftingRun:
     """A question in progress.
 
     `layout.written` is the text so far, `layout.passages` those of the newest retrieval. `step` is

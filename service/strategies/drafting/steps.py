@@ -23,14 +23,14 @@ from service.strategies.drafting.chain import (
 )
 from service.strategies.drafting.layout import Layout, shown
 from service.strategies.drafting.pieces import write
-from service.strategies.drafting.run import Run
+from service.strategies.drafting.run import DraftingRun
 from service.strategies.revelator import parsing
 from service.strategies.revelator.roles import RETRY_TEMPERATURE
 
 TOP_K: Final = 3
 
 
-async def search_and_rewrite(run: Run, query: str, drafted: str) -> None:
+async def search_and_rewrite(run: DraftingRun, query: str, drafted: str) -> None:
     """Search in the open step, and let the model write the sentence that was `drafted` from the
     passages. An empty query is not sent."""
     run.count_withdrawn()
@@ -38,7 +38,7 @@ async def search_and_rewrite(run: Run, query: str, drafted: str) -> None:
     await _rewrite(run, drafted)
 
 
-async def search(run: Run, query: str) -> None:
+async def search(run: DraftingRun, query: str) -> None:
     """Search in the open step, and lay the passages before the model in the place of others. An
     empty query is not sent, and finds nothing."""
     run.retrievals += 1
@@ -47,11 +47,11 @@ async def search(run: Run, query: str) -> None:
         await lay(run, await run.step.search(query, top_k(run), shape="best_fields"))
 
 
-def top_k(run: Run) -> int:
+def top_k(run: DraftingRun) -> int:
     return run.inquiry.request.top_k or TOP_K
 
 
-async def lay(run: Run, found: SearchResult) -> None:
+async def lay(run: DraftingRun, found: SearchResult) -> None:
     """Lay passages before the model in the place of others, and show them."""
     texts = shown([scored.passage.text for scored in found.passages])
     run.seen = run.seen or bool(texts)
@@ -59,7 +59,7 @@ async def lay(run: Run, found: SearchResult) -> None:
     await _show_passages(run, found, run.layout)
 
 
-async def _show_passages(run: Run, result: SearchResult, layout: Layout) -> None:
+async def _show_passages(run: DraftingRun, result: SearchResult, layout: Layout) -> None:
     """Nobody judges, so what the prompt shows is kept."""
     room, kept = len(layout.passages), []
     for scored in result.passages:
@@ -70,7 +70,7 @@ async def _show_passages(run: Run, result: SearchResult, layout: Layout) -> None
     await run.step.show_passages(result, kept, reasons)
 
 
-async def _rewrite(run: Run, drafted: str) -> None:
+async def _rewrite(run: DraftingRun, drafted: str) -> None:
     """Lines 10 and 11. The call ends as soon as its first sentence is certain. Without passages
     the sentence stands as `drafted`, because the same prompt would write it again. A sentence out
     of the demonstrations is flagged; drafting goes on from it."""
@@ -86,7 +86,7 @@ async def _rewrite(run: Run, drafted: str) -> None:
     run.step.answer = sentence or None
 
 
-async def conclude(run: Run) -> Outcome:
+async def conclude(run: DraftingRun) -> Outcome:
     """Take the answer out of the text, after a call for it if the text has none."""
     if run.unfounded:
         await run.step.end()
@@ -115,16 +115,16 @@ async def conclude(run: Run) -> Outcome:
     return Outcome(answer or None, run.stopped_by)
 
 
-def _declines(run: Run, answer: str) -> bool:
+def _declines(run: DraftingRun, answer: str) -> bool:
     return parsing.read_answer(answer, run.question).declined
 
 
-def _is_borrowed(run: Run, answer: str | None) -> bool:
+def _is_borrowed(run: DraftingRun, answer: str | None) -> bool:
     """Whether an answer is a demonstration's. One of these declines, which is no example."""
     return answer is not None and not _declines(run, answer) and run.borrows(answer)
 
 
-async def _concluded(run: Run, written: str, temperature: float = 0.0) -> str:
+async def _concluded(run: DraftingRun, written: str, temperature: float = 0.0) -> str:
     """Return what was written, with its conclusion. Only the question's own answer may use the time
     reserve; a part of a compound question leaves it to the merge."""
     text = cut_overrun(written)

@@ -19,8 +19,8 @@ from service.core.errors import EngineFailure
 from service.engines.signals import ContextRows, DraftToken, ScoreRequest, Scoring, SignalRequest
 from service.strategies.drafting.calls import DraftCall, drafting, score
 from service.strategies.drafting.layout import Prompt
-from service.strategies.drafting.run import Run
-from service.strategies.dragin.options import Options
+from service.strategies.drafting.run import DraftingRun
+from service.strategies.dragin.options import DraginOptions
 from service.strategies.dragin.rind import (
     Hit,
     Signal,
@@ -35,10 +35,10 @@ from service.text.tagging import Splitter, Tagger
 
 
 @dataclass(slots=True, kw_only=True)
-class DraginRun(Run):
+class DraginRun(DraftingRun):
     """A question that DRAGIN answers. `tagger` says which words have content."""
 
-    options: Options
+    options: DraginOptions
     tagger: Tagger
 
     def watch(self) -> DraftWatch:
@@ -121,7 +121,7 @@ class DraftWatch:
     Raises EngineFailure for signals that no model can have given.
     """
 
-    options: Options
+    options: DraginOptions
     tagger: Tagger
     splitter: Splitter
     text: str = ""

@@ -12,7 +12,7 @@ from service.text.tagging import TaggerName
 
 
 @dataclass(frozen=True, slots=True)
-class Options(DraftOptions):
+class DraginOptions(DraftOptions):
     """The resolved options (METHODS.md §3.4, §6 #1).
 
     `full_context`: attention is that of the generation, prompt and all, instead of the draft read
@@ -26,7 +26,7 @@ class Options(DraftOptions):
     tagger: TaggerName = "stopwords"
 
 
-OFFICIAL: Final = Options()
+OFFICIAL: Final = DraginOptions()
 IN_CONTEXT: Final = replace(OFFICIAL, full_context=True, exclude_self=True)
 SERVICE: Final = replace(
     IN_CONTEXT,
@@ -39,7 +39,7 @@ SERVICE: Final = replace(
 PROFILES: Final = {"official": OFFICIAL, "in_context": IN_CONTEXT, "service": SERVICE}
 
 
-def resolve(settings: DraginSettings) -> Options:
+def resolve(settings: DraginSettings) -> DraginOptions:
     """Resolve the profile, with the settings' θ, L, n and tagger."""
     base = PROFILES[settings.profile]
     return replace(

@@ -16,7 +16,7 @@ from service.text.words import word_spans
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class EfficientRagOptions:
     """Where the profiles differ (METHODS.md §4.2, §4.4, §6 #25).
 
     `finishes`: FINISH is a tag of its own, else it is CONTINUE. `deduplicate`: a passage found
@@ -32,15 +32,15 @@ class Options:
     official: bool = True
 
 
-OFFICIAL: Final = Options()
-SERVICE: Final = Options(
+OFFICIAL: Final = EfficientRagOptions()
+SERVICE: Final = EfficientRagOptions(
     finishes=True, deduplicate=True, stops_early=True, closed_book=False, official=False
 )
 PROFILES: Final = {"official": OFFICIAL, "service": SERVICE}
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class NextQuery:
     """Make the next query from these marked words."""
 
     infos: tuple[str, ...]
@@ -54,7 +54,7 @@ class Read:
     flag: Flag | None = None
 
 
-def as_tagged(labels: Sequence[PassageLabel], options: Options) -> list[PassageLabel]:
+def as_tagged(labels: Sequence[PassageLabel], options: EfficientRagOptions) -> list[PassageLabel]:
     """Return the labels; with two tags, FINISH counts as CONTINUE."""
     if options.finishes:
         return list(labels)
@@ -64,8 +64,8 @@ def as_tagged(labels: Sequence[PassageLabel], options: Options) -> list[PassageL
 
 
 def after_labels(
-    labels: Sequence[PassageLabel], added: int, hops_left: int, options: Options
-) -> Ask | Read:
+    labels: Sequence[PassageLabel], added: int, hops_left: int, options: EfficientRagOptions
+) -> NextQuery | Read:
     """Return what follows the labels of a hop (lines 6 to 8). `added`: the number of passages that
     the hop added to the pool."""
     infos = [label.info for label in labels if label.tag is Tag.CONTINUE]
@@ -75,10 +75,10 @@ def after_labels(
         return Read(flag="no_new_evidence")
     if hops_left < 1:
         return Read(stopped_by="max_steps")
-    return Ask(tuple(info for info in infos if info.strip()))
+    return NextQuery(tuple(info for info in infos if info.strip()))
 
 
-def after_filter(query: str, filtered: str, options: Options) -> str | Read:
+def after_filter(query: str, filtered: str, options: EfficientRagOptions) -> str | Read:
     """Return the next query (line 9), unless it is empty or repeats the current one."""
     same = _compared(filtered) == _compared(query)
     if not filtered or (same and options.stops_early):

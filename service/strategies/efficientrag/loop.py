@@ -25,14 +25,14 @@ from service.encoders.inputs import passage_text
 from service.strategies.base import Outcome
 from service.strategies.efficientrag.decisions import (
     PROFILES,
-    Ask,
-    Options,
+    EfficientRagOptions,
+    NextQuery,
     Read,
     after_filter,
     after_labels,
     as_tagged,
 )
-from service.strategies.efficientrag.pool import Candidate, Choice, Pool
+from service.strategies.efficientrag.pool import Candidate, CandidatePool, Choice
 from service.strategies.efficientrag.reader import read, room_for_passages
 
 log = structlog.get_logger(__name__)
@@ -57,13 +57,13 @@ class EfficientRag:
         """The maximum number of retrievals is the request's `max_steps`, or 4."""
         options = PROFILES[scope.inquiry.settings.efficientrag.profile]
         log.debug("efficientrag", id=scope.inquiry.id, **asdict(options))
-        run = Run(
+        run = HopSearch(
             scope=scope,
             question=question,
             as_role=as_role,
             options=options,
             labelling=_labelling(scope.inquiry.roles),
-            pool=Pool(options.deduplicate),
+            pool=CandidatePool(options.deduplicate),
             following=question,
         )
         while isinstance(run.following, str):
@@ -75,16 +75,16 @@ class EfficientRag:
 
 
 @dataclass(slots=True)
-class Run:
+class HopSearch:
     """A question in progress. `following` is the next query, or how the search ended; `hops` is the
     number of retrievals so far."""
 
     scope: Scope
     question: str
     as_role: TokenRole
-    options: Options
+    options: EfficientRagOptions
     labelling: Labelling
-    pool: Pool
+    pool: CandidatePool
     following: str | Read
     hops: int = 0
 
@@ -99,7 +99,7 @@ def _labelling(roles: Roles) -> Labelling:
     return roles.labelling
 
 
-async def _conclude(run: Run, stopped_by: StoppedBy) -> Outcome:
+async def _conclude(run: HopSearch, stopped_by: StoppedBy) -> Outcome:
     """Read the pool (line 10). An empty pool is read too if the profile or `answers.no_evidence`
     says so."""
     policy = run.inquiry.settings.answers.no_evidence
@@ -123,7 +123,7 @@ async def _conclude(run: Run, stopped_by: StoppedBy) -> Outcome:
     return Outcome(step.answer, stopped_by if step.stopped_by == "answer" else step.stopped_by)
 
 
-def _left_out(pool: Pool, shown: Sequence[Candidate]) -> list[Judgement]:
+def _left_out(pool: CandidatePool, shown: Sequence[Candidate]) -> list[Judgement]:
     """Judgements of passages that were kept by their step but are not shown to the reader."""
     return [
         Judgement(
@@ -138,7 +138,7 @@ def _left_out(pool: Pool, shown: Sequence[Candidate]) -> list[Judgement]:
     ]
 
 
-async def _hop(run: Run, query: str) -> None:
+async def _hop(run: HopSearch, query: str) -> None:
     """Run a step `retrieve`, and leave in `run.following` what follows."""
     run.hops += 1
     step = run.scope.step("retrieve", run.question)
@@ -152,7 +152,7 @@ async def _hop(run: Run, query: str) -> None:
     await step.end()
 
 
-async def _search(run: Run, step: OpenStep, query: str) -> None:
+async def _search(run: HopSearch, step: OpenStep, query: str) -> None:
     result = await step.search(query, run.inquiry.request.top_k or FETCH)
     found = [hit.passage for hit in result.passages]
     await step.show_passages(result, [None] * len(found), [None] * len(found))
@@ -180,19 +180,19 @@ async def _search(run: Run, step: OpenStep, query: str) -> None:
     run.following = await _filter(run, query, decision)
 
 
-async def _label(run: Run, query: str, passages: Sequence[Passage]) -> list[PassageLabel]:
+async def _label(run: HopSearch, query: str, passages: Sequence[Passage]) -> list[PassageLabel]:
     texts = [passage_text(passage.title, passage.text) for passage in passages]
     with deadline(run.inquiry.budget.step_remaining_s):
         return await run.labelling.labeler.label(query, texts)
 
 
-async def _filter(run: Run, query: str, ask: Ask) -> str | Read:
+async def _filter(run: HopSearch, query: str, ask: NextQuery) -> str | Read:
     with deadline(run.inquiry.budget.step_remaining_s):
         filtered = await run.labelling.filter.filter(query, ask.infos)
     return after_filter(query, filtered, run.options)
 
 
-async def _take(run: Run, step: OpenStep, found: Sequence[Passage], why: str) -> None:
+async def _take(run: HopSearch, step: OpenStep, found: Sequence[Passage], why: str) -> None:
     """Add the best-ranked passages to the pool although no label says so."""
     best = found[:UNLABELLED]
     run.pool.candidates += [Candidate(passage, step.id, Tag.CONTINUE, 0.0, why) for passage in best]

@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(slots=True)
-class Pool:
+class CandidatePool:
     """Candidates in the order of hops, then of ranks. With `deduplicate` a passage is kept once, in
     its first place."""
 

@@ -27,7 +27,7 @@ from service.workshop.facts.made_up import made_up_maker, made_up_passages
 from service.workshop.facts.names import Names
 from service.workshop.facts.patterns import all_facts
 from service.workshop.facts.questions import Maker
-from service.workshop.facts.search import Nearest, Search
+from service.workshop.facts.search import Nearest, PassageSearch
 
 SECOND_NEGATIVE = 0.5  # share of parts with a negative drawn from further down
 EARLIER = 0.3  # share of later parts with the passage of an earlier one as a negative
@@ -126,7 +126,9 @@ def main() -> None:
     make = held_out_items if options.held_out else training_items
     items = make(options.data, options.items, rng)
     rng.shuffle(items)
-    search = Search(load_passages(options.data, held_out=None if options.held_out else False))
+    search = PassageSearch(
+        load_passages(options.data, held_out=None if options.held_out else False)
+    )
     pairs = list(with_negatives(items, search, rng))
     labelled = write_rows(
         (row for item, negatives in pairs for row in labeler_rows(item, negatives)),

@@ -36,7 +36,13 @@ from service.workshop.encoders.network import (
     freeze_embeddings,
     from_base,
 )
-from service.workshop.recipes.recipe import LossPoint, Run, Score, TrainingData, TrainingResult
+from service.workshop.recipes.recipe import (
+    LossPoint,
+    Score,
+    TrainingData,
+    TrainingResult,
+    TrainingRun,
+)
 from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.trainer import fit, trainer_arguments
 
@@ -107,7 +113,7 @@ def fit_network(
     kind: Kind,
     settings: LabelSettings,
     data: TrainingData[R],
-    run: Run,
+    run: TrainingRun,
     encode: Callable[[Any, R], Labelled],
     score: Callable[[LabelNetwork, Sequence[Labelled]], dict[str, Score]],
 ) -> TrainingResult:
@@ -126,7 +132,7 @@ def fit_network(
 
 
 def train_network(
-    network: LabelNetwork, rows: Sequence[Labelled], settings: LabelSettings, run: Run
+    network: LabelNetwork, rows: Sequence[Labelled], settings: LabelSettings, run: TrainingRun
 ) -> list[LossPoint]:
     arguments = TrainingArguments(
         **trainer_arguments(settings, run),
@@ -187,7 +193,7 @@ def save(
     settings: LabelSettings,
     data: TrainingData[Any],
     scores: Mapping[str, Score],
-    run: Run,
+    run: TrainingRun,
 ) -> None:
     """The weights in the run's folder, and what is served in a folder inside it."""
     save_file(network.state_dict(), run.folder / "model.safetensors")

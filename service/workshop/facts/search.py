@@ -58,7 +58,7 @@ TOP = 10
 RANK_CONSTANT = 60  # of reciprocal rank fusion
 
 
-class Search:
+class PassageSearch:
     """BM25 and dense over passages in memory, fused by rank, as the service's hybrid search."""
 
     def __init__(self, passages: Sequence[Paragraph]) -> None:

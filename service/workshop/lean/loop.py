@@ -26,7 +26,7 @@ from service.workshop.lean.network import LeanLlama, Lora
 from service.workshop.lean.packing import Family, batches_of, families_of, packed
 from service.workshop.recipes.chats import TokenRow
 from service.workshop.recipes.checkpoint import POINTS, write_curves
-from service.workshop.recipes.recipe import LossPoint, Run
+from service.workshop.recipes.recipe import LossPoint, TrainingRun
 from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.trainer import WHOLE, last_point
 
@@ -67,7 +67,7 @@ class Loop:
     """`export` writes the model as it is now into a folder."""
 
     def __init__(
-        self, model: LeanLlama, families: Sequence[Family], plan: Schedule, run: Run,
+        self, model: LeanLlama, families: Sequence[Family], plan: Schedule, run: TrainingRun,
         export: Callable[[Path], None],
     ) -> None:  # fmt: skip
         self.model, self.families, self.plan, self.run = model, families, plan, run
@@ -209,7 +209,7 @@ def fit_lean(
     lora: LoraConfig | None,
     rows: Sequence[TokenRow],
     encoder: PromptEncoder,
-    run: Run,
+    run: TrainingRun,
 ) -> tuple[list[LossPoint], Any]:
     """The losses and `model` (transformers'), trained; under `lora` the model of peft around it.
 

@@ -30,10 +30,10 @@ from service.workshop.encoders.trainer import (
 from service.workshop.facts.rows import FilterRow, LabelerRow
 from service.workshop.recipes.recipe import (
     Recipe,
-    Run,
     Score,
     TrainingData,
     TrainingResult,
+    TrainingRun,
     read_data,
 )
 
@@ -48,7 +48,7 @@ SMOKE: dict[str, Any] = {
 
 
 def fit_labeler(
-    settings: LabelerSettings, data: TrainingData[LabelerRow], run: Run
+    settings: LabelerSettings, data: TrainingData[LabelerRow], run: TrainingRun
 ) -> TrainingResult:
     def encode(tokenizer: Any, row: LabelerRow) -> Labelled:
         return labeler_input(tokenizer, row, settings.longest, settings.tags)
@@ -67,7 +67,9 @@ def labeler_score(
     return {n: Score(v, chance[n], len(rows)) for n, v in found.values.items()}
 
 
-def fit_filter(settings: LabelSettings, data: TrainingData[FilterRow], run: Run) -> TrainingResult:
+def fit_filter(
+    settings: LabelSettings, data: TrainingData[FilterRow], run: TrainingRun
+) -> TrainingResult:
     def encode(tokenizer: Any, row: FilterRow) -> Labelled:
         return filter_input(tokenizer, row, settings.longest)
 

@@ -66,7 +66,7 @@ class TrainingResult:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One training run: where it writes, and whether it goes on from what lies there.
 
     `main` is False in all but one of the processes that train together; only that one writes.
@@ -91,7 +91,7 @@ class Recipe(Generic[S, R]):
     settings: type[S]
     presets: Mapping[str, Mapping[str, Any]]
     read: Callable[[S], TrainingData[R]]
-    fit: Callable[[S, TrainingData[R], Run], TrainingResult]
+    fit: Callable[[S, TrainingData[R], TrainingRun], TrainingResult]
     smoke: Callable[[Path], S]
 
 

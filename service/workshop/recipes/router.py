@@ -34,10 +34,10 @@ from service.workshop.recipes.calibration import fit_temperature
 from service.workshop.recipes.recipe import (
     LossPoint,
     Recipe,
-    Run,
     Score,
     TrainingData,
     TrainingResult,
+    TrainingRun,
 )
 from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.smoke import write_router_rows
@@ -161,7 +161,10 @@ def card_of(settings: RouterTraining) -> RouterCard:
 
 
 def train_network(
-    settings: RouterTraining, rows: Sequence[RoutedQuestion], vectors: torch.Tensor, run: Run
+    settings: RouterTraining,
+    rows: Sequence[RoutedQuestion],
+    vectors: torch.Tensor,
+    run: TrainingRun,
 ) -> tuple[RouterNetwork, list[LossPoint]]:
     torch.manual_seed(settings.seed)
     network = RouterNetwork(settings, vectors)
@@ -171,7 +174,7 @@ def train_network(
 
 
 def fit_router(
-    settings: RouterTraining, data: TrainingData[RoutedQuestion], run: Run
+    settings: RouterTraining, data: TrainingData[RoutedQuestion], run: TrainingRun
 ) -> TrainingResult:
     """Train, set the temperature, write the head; scores of the held-out rows."""
     card, validating = card_of(settings), [row.validates for row in data.train]

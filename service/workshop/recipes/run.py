@@ -23,7 +23,7 @@ from service.workshop.recipes.checkpoint import (
     write_curves,
     write_record,
 )
-from service.workshop.recipes.recipe import R, Recipe, Run, S, Score, load_recipe
+from service.workshop.recipes.recipe import R, Recipe, S, Score, TrainingRun, load_recipe
 from service.workshop.recipes.settings import parse_assignments, read_settings
 
 # Training on a CPU allocates and frees the same large blocks at every update. By default each goes
@@ -54,7 +54,7 @@ def train_recipe(
     )  # fmt: skip
     if getattr(settings, "lean", False):
         keep_memory()
-    run = Run(out, resume, main=is_main_process(), say=typer.echo)
+    run = TrainingRun(out, resume, main=is_main_process(), say=typer.echo)
     record = run_recipe(recipe, settings, run)
     if run.main:
         typer.echo(f"{out}: {record['steps']} updates, loss {record['loss']['last']:.4f}")
@@ -87,7 +87,7 @@ def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
     recipe = load_recipe(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = out or Path(temporary) / "run"
-        problems = run_smoke(recipe, Run(folder, resume, say=typer.echo))
+        problems = run_smoke(recipe, TrainingRun(folder, resume, say=typer.echo))
     for problem in problems:
         typer.secho(f"train {name} --smoke: {problem}", err=True, fg="red")
     return 1 if problems else 0
@@ -96,7 +96,7 @@ def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
 SMOKE_ROWS = 50
 
 
-def run_recipe(recipe: Recipe[S, R], settings: S, run: Run) -> dict[str, Any]:
+def run_recipe(recipe: Recipe[S, R], settings: S, run: TrainingRun) -> dict[str, Any]:
     """Read, check, train, score, and write the checkpoint's folder; its record (`checkpoint.py`).
 
     A run that has ended is not trained again. Raises ConfigurationError, InvalidRequest or
@@ -126,7 +126,7 @@ def shown_scores(record: Mapping[str, Any]) -> list[str]:
     ] or ["no scores: no held-out rows were given"]
 
 
-def run_smoke(recipe: Recipe[S, R], run: Run) -> list[str]:
+def run_smoke(recipe: Recipe[S, R], run: TrainingRun) -> list[str]:
     """Run a recipe on its tiny data, show how it ended; what is wrong with that, or nothing."""
     tiny = run.folder.with_name(f"{run.folder.name}-data")
     tiny.mkdir(parents=True, exist_ok=True)

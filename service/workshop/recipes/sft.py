@@ -29,10 +29,10 @@ from service.workshop.recipes.chats import TokenRow, chat_of, encode_chat, mix
 from service.workshop.recipes.recipe import (
     LossPoint,
     Recipe,
-    Run,
     Score,
     TrainingData,
     TrainingResult,
+    TrainingRun,
     read_data,
 )
 from service.workshop.recipes.smoke import write_base, write_sft_rows
@@ -88,7 +88,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def fit_sft(settings: SftSettings, data: TrainingData[TrainingRow], run: Run) -> TrainingResult:
+def fit_sft(
+    settings: SftSettings, data: TrainingData[TrainingRow], run: TrainingRun
+) -> TrainingResult:
     """Train on `data` and write adapter or model, with its tokenizer, into the run's folder."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     _check_is_causal(settings.model)
@@ -114,9 +116,13 @@ def fit_sft(settings: SftSettings, data: TrainingData[TrainingRow], run: Run) ->
 
 
 def _written(
-    settings: SftSettings, data: TrainingData[TrainingRow], run: Run, losses: Sequence[LossPoint],
-    model: Any, encoder: PromptEncoder,
-) -> TrainingResult:  # fmt: skip
+    settings: SftSettings,
+    data: TrainingData[TrainingRow],
+    run: TrainingRun,
+    losses: Sequence[LossPoint],
+    model: Any,
+    encoder: PromptEncoder,
+) -> TrainingResult:
     """Score the model on what is held out and write it."""
     model.eval()
     scores = reply_scores(
@@ -140,7 +146,7 @@ def notes_of(rows: Sequence[TrainingRow]) -> TrainingNotes:
 
 
 def token_rows(
-    settings: SftSettings, rows: Sequence[TrainingRow], encoder: PromptEncoder, run: Run
+    settings: SftSettings, rows: Sequence[TrainingRow], encoder: PromptEncoder, run: TrainingRun
 ) -> list[TokenRow]:
     """The rows of one epoch as ids and labels, mixed over tasks.
 
@@ -211,7 +217,7 @@ def _load_model(settings: SftSettings) -> Any:
     )
 
 
-def sft_arguments(settings: SftSettings, run: Run) -> SFTConfig:
+def sft_arguments(settings: SftSettings, run: TrainingRun) -> SFTConfig:
     return SFTConfig(
         **trainer_arguments(settings, run),
         gradient_checkpointing=settings.gradient_checkpointing,

@@ -22,14 +22,14 @@ from transformers import (
 
 from service.core.errors import ConfigurationError
 from service.workshop.recipes.checkpoint import POINTS, write_curves
-from service.workshop.recipes.recipe import LossPoint, Run
+from service.workshop.recipes.recipe import LossPoint, TrainingRun
 from service.workshop.recipes.settings import TrainerSettings
 
 WHOLE = "whole"  # written last into a saved point
 SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
 
-def trainer_arguments(settings: TrainerSettings, run: Run) -> dict[str, Any]:
+def trainer_arguments(settings: TrainerSettings, run: TrainingRun) -> dict[str, Any]:
     """Keywords for `TrainingArguments` or one of its children.
 
     Raises ConfigurationError where `batch` cannot be split over the devices, or a device lacks the
@@ -82,7 +82,7 @@ def _batches(settings: TrainerSettings, count: int) -> dict[str, int]:
     return {"per_device_train_batch_size": at_once, "gradient_accumulation_steps": accumulated}
 
 
-def fit(trainer: Trainer, run: Run) -> list[LossPoint]:
+def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
     """Train to the end, from the last whole saved point where `run.resume`; all losses of the run.
 
     The weights are the caller's to write."""
@@ -113,7 +113,7 @@ def losses_of(state: TrainerState) -> list[LossPoint]:
 class _Progress(TrainerCallback):
     """Says each row of the loss table, marks saved points whole, and keeps table and plot."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         self.run = run
 
     def on_log(

@@ -49,7 +49,7 @@ from service.workshop.synthesis.teacher import Spent, Teacher
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SynthesisOptions:
     """What the command line says. `teacher` is the name of an engine, `model` of a model there, or
     `rules`; `exclude` files of questions that no row may ask. `date` is today's where it is not
     given."""
@@ -82,7 +82,10 @@ class Options:
 
 
 async def synthesize_file(
-    settings: Settings, name: PipelineName, options: Options, console: Console | None = None
+    settings: Settings,
+    name: PipelineName,
+    options: SynthesisOptions,
+    console: Console | None = None,
 ) -> Report:
     """Run a pipeline, or go on with a run that ended early; show and write the report.
 
@@ -106,7 +109,7 @@ async def synthesize_file(
 
 
 async def by_teacher(
-    settings: Settings, pipeline: Pipeline[Any], options: Options, screen: Console
+    settings: Settings, pipeline: Pipeline[Any], options: SynthesisOptions, screen: Console
 ) -> Report:
     """Work off the items of the input with an engine of the settings."""
     if pipeline.searches and options.collection is None:
@@ -124,14 +127,14 @@ async def by_teacher(
         return await run_all(run, reading, options, screen)
 
 
-def read_input(pipeline: Pipeline[Any], options: Options) -> InputItems[Any]:
+def read_input(pipeline: Pipeline[Any], options: SynthesisOptions) -> InputItems[Any]:
     """The items that are to be worked off, and all lines that are none."""
     lines, bad = read_lines(options.input)
     reading = pipeline.read(lines, Random(options.seed))
     return InputItems(reading.items[: options.limit], sorted(bad + reading.bad))
 
 
-def teacher_of(runtime: Runtime, options: Options) -> Teacher:
+def teacher_of(runtime: Runtime, options: SynthesisOptions) -> Teacher:
     """The engine that the options name, with the name of its model for the rows."""
     engine = runtime.engines.get(options.teacher)
     if engine is None:
@@ -148,7 +151,7 @@ def teacher_of(runtime: Runtime, options: Options) -> Teacher:
 
 
 async def run_all(
-    run: SynthesisRun, reading: InputItems[Any], options: Options, screen: Console
+    run: SynthesisRun, reading: InputItems[Any], options: SynthesisOptions, screen: Console
 ) -> Report:
     """Work off what is not done, then settle: write the output and the report."""
     excluded = read_questions_of(options.exclude)
@@ -166,7 +169,7 @@ async def run_all(
     return report
 
 
-def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: Options) -> Report:
+def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: SynthesisOptions) -> Report:
     """Draw items from passages by rules, without a teacher."""
     lines, bad = read_lines(options.input)
     corpus = read_corpus(lines, bad, options.side, options.seed, pipeline.templates)
@@ -184,7 +187,7 @@ def by_rules(name: PipelineName, pipeline: Pipeline[Any], options: Options) -> R
 
 
 @contextmanager
-def _writing(options: Options) -> Iterator[None]:
+def _writing(options: SynthesisOptions) -> Iterator[None]:
     try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -193,12 +196,14 @@ def _writing(options: Options) -> Iterator[None]:
         raise StoreError(f"{file}: cannot be written: {error.strerror}") from None
 
 
-def _write(pipeline: Pipeline[Any], result: Result, report: Report, options: Options) -> None:
+def _write(
+    pipeline: Pipeline[Any], result: Result, report: Report, options: SynthesisOptions
+) -> None:
     write_rows(files_of(options.output, pipeline.kinds), result.rows, report.run)
     write_report(options.report, report)
 
 
-def header_of(run: SynthesisRun, options: Options) -> dict[str, Any]:
+def header_of(run: SynthesisRun, options: SynthesisOptions) -> dict[str, Any]:
     """What makes a run this one; it becomes the provenance of its rows."""
     return {
         "pipeline": run.pipeline.name,
@@ -215,7 +220,11 @@ def header_of(run: SynthesisRun, options: Options) -> dict[str, Any]:
 
 
 async def _work_off(
-    items: list[Item[Any]], run: SynthesisRun, journal: Journal, options: Options, screen: Console
+    items: list[Item[Any]],
+    run: SynthesisRun,
+    journal: Journal,
+    options: SynthesisOptions,
+    screen: Console,
 ) -> None:
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),

@@ -103,7 +103,7 @@ class ItemResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskTeacher:
     """A call of the teacher. `stage` names it in the report.
 
     Greedy at first, unless `temperature` says otherwise; again at `RETRY_TEMPERATURE` at least.
@@ -119,7 +119,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchCollection:
     """A search of the run's collection. Where rows are for training, what is held out is not
     among the passages found."""
 
@@ -144,11 +144,11 @@ class Reply:
     finish: FinishReason = "stop"
 
 
-Request = Ask | Search | BadRound
+Request = AskTeacher | SearchCollection | BadRound
 Steps = Generator[Request, Any, T]
 
 
-def ask(request: Ask, read: Callable[[str], T]) -> Steps[T]:
+def ask(request: AskTeacher, read: Callable[[str], T]) -> Steps[T]:
     """Ask until `read` takes a whole reply (it raises BadReply). Raises Dropped when none is."""
     reason = ""
     for attempt in range(request.attempts):
@@ -170,7 +170,7 @@ def _whole(reply: Reply) -> str:
     return reply.text
 
 
-def search(request: Search) -> Steps[tuple[Passage, ...]]:
+def search(request: SearchCollection) -> Steps[tuple[Passage, ...]]:
     """The passages found, by rank."""
     found: tuple[Passage, ...] = yield request
     return found

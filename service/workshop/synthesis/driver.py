@@ -15,20 +15,20 @@ from service.core.errors import ConfigurationError, EngineFailure
 from service.retrieval.base import Retriever, SearchRequest
 from service.workshop.facts.splits import Split, is_held_out
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadRound,
     Dropped,
     Item,
     ItemResult,
     Pipeline,
     Request,
-    Search,
+    SearchCollection,
     Steps,
 )
 from service.workshop.synthesis.journal import Journal, JournalEntry
 from service.workshop.synthesis.teacher import Spent, Teacher, TeacherOut
 
-Finder = Callable[[Search], Awaitable[tuple[Passage, ...]]]
+Finder = Callable[[SearchCollection], Awaitable[tuple[Passage, ...]]]
 OUTAGE: Final = 5  # items in a row that the teacher was out for: the run ends
 WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held out"}
 
@@ -117,7 +117,7 @@ async def _perform(item: Item[Any], run: SynthesisRun, spent: Spent) -> ItemResu
     try:
         while True:
             request = steps.send(brought)
-            asked += isinstance(request, Ask)
+            asked += isinstance(request, AskTeacher)
             seed = random.Random(f"{run.seed}:{item.id}:{asked}").getrandbits(31)
             brought = await _bring(request, run, seed, spent)
     except StopIteration as end:
@@ -129,9 +129,9 @@ async def _perform(item: Item[Any], run: SynthesisRun, spent: Spent) -> ItemResu
 
 async def _bring(request: Request, run: SynthesisRun, seed: int, spent: Spent) -> Any:
     match request:
-        case Ask():
+        case AskTeacher():
             return await run.teacher.say(request, seed, spent)
-        case Search():
+        case SearchCollection():
             return await run.find(request)
         case BadRound():
             spent.bad[f"{request.stage}: {request.reason}"] += 1
@@ -151,7 +151,7 @@ async def finder_of(retriever: Retriever, collection: str | None, side: Split) -
     name = await retriever.check_request(collection, {})
     training = side == "train"
 
-    async def find(search: Search) -> tuple[Passage, ...]:
+    async def find(search: SearchCollection) -> tuple[Passage, ...]:
         top_k = search.top_k * SPARE if training else search.top_k
         request = SearchRequest(search.query, top_k, name, search.retriever)
         found = (scored.passage for scored in (await retriever.search(request)).passages)
@@ -161,5 +161,5 @@ async def finder_of(retriever: Retriever, collection: str | None, side: Split) -
     return find
 
 
-async def _nowhere(search: Search) -> tuple[Passage, ...]:
+async def _nowhere(search: SearchCollection) -> tuple[Passage, ...]:
     raise ConfigurationError("this pipeline searches: name a collection with --collection")

@@ -19,7 +19,7 @@ from service.core.errors import (
 )
 from service.engines.base import GenerationRequest, Generator, complete
 from service.engines.reasoning import strip_thinking
-from service.workshop.synthesis.contract import Ask, Dropped, Reply
+from service.workshop.synthesis.contract import AskTeacher, Dropped, Reply
 
 FAILURES: Final = 5  # of one call that may be followed by another try
 LIMITS: Final = 50  # of one call: a server that limits is not out, but says when to come again
@@ -89,7 +89,7 @@ class Teacher:
         self._clock = clock
         self._not_before = 0.0
 
-    async def say(self, ask: Ask, seed: int, spent: Spent) -> Reply:
+    async def say(self, ask: AskTeacher, seed: int, spent: Spent) -> Reply:
         """One reply, its cost added to `spent`. Raises Dropped where the engine refuses the call,
         TeacherOut where it cannot be had."""
         request = GenerationRequest(

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.limits import Lines, Waiter, retry_after
+from service.api.limits import Lines, WaitingQuestion, retry_after
 
 pytestmark = pytest.mark.anyio
 
 
-def lines_of(order: str) -> tuple[Lines, list[Waiter]]:
+def lines_of(order: str) -> tuple[Lines, list[WaitingQuestion]]:
     """A letter is a waiter of that tenant, the first has waited longest."""
-    lines, waiters = Lines(), [Waiter(tenant, since) for since, tenant in enumerate(order)]
+    lines, waiters = Lines(), [WaitingQuestion(tenant, since) for since, tenant in enumerate(order)]
     for waiter in waiters:
         lines.add(waiter)
     return lines, waiters
@@ -69,7 +69,7 @@ async def test_a_tenant_that_asks_less_than_its_share_is_never_refused_for_a_flo
         if len(lines) >= most and lines.displace(tenant) is None:
             assert own + 1 >= most // 3
             continue
-        lines.add(Waiter(tenant, since))
+        lines.add(WaitingQuestion(tenant, since))
         assert len(lines) <= most
 
 

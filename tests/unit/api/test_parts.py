@@ -15,8 +15,8 @@ from service.answer.events import Done, Judgement, StepEnd, Token
 from service.api import limits
 from service.api.answer import encode
 from service.api.bodies import read_lines
-from service.api.draining import Drain
 from service.api.limits import Admission, Place
+from service.api.shutdown import Drain
 from service.core.errors import Draining, Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engines.openai_wire import EventLines
-from service.engines.output import Draft, StopCutter
+from service.engines.output import StopCutter, TokenAssembler
 from service.engines.signals import AttentionUpdate
 
 NUMBERS = [(float(n), -float(n)) for n in range(9)]
@@ -24,11 +24,11 @@ class Letters:
         return ""
 
 
-def draft(*stop: str, attention: bool = True) -> Draft:
-    return Draft(Letters(), stop, attention=attention)  # type: ignore[arg-type]
+def draft(*stop: str, attention: bool = True) -> TokenAssembler:
+    return TokenAssembler(Letters(), stop, attention=attention)  # type: ignore[arg-type]
 
 
-def taken(draft: Draft) -> list[tuple[str, tuple[int, int], float, int]]:
+def taken(draft: TokenAssembler) -> list[tuple[str, tuple[int, int], float, int]]:
     return [(t.text, t.span, t.entropy, len(t.updates)) for t in draft.take()]
 
 

@@ -23,7 +23,7 @@ from service.core.errors import (
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import GenerationRequest
 from service.evaluation import entries
-from service.evaluation.command import MOST_OUT, Options, evaluate_datasets
+from service.evaluation.command import MOST_OUT, EvaluationOptions, evaluate_datasets
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
 from service.runtime import open_runtime
@@ -86,7 +86,9 @@ async def evaluated(
     *datasets: Path | str, settings: Settings | None = None, **options: Any
 ) -> tuple[int, str]:
     screen = Console(file=io.StringIO(), width=150)
-    given = Options([str(path) for path in datasets], **{"methods": ["single"], **options})
+    given = EvaluationOptions(
+        [str(path) for path in datasets], **{"methods": ["single"], **options}
+    )
     code = await evaluate_datasets(settings or Settings(), given, screen)
     assert isinstance(screen.file, io.StringIO)
     return code, screen.file.getvalue()

@@ -9,7 +9,7 @@ import pytest
 
 from service.evaluation.equal_budget import (
     Budget,
-    Run,
+    MethodRun,
     family,
     judge,
     run_of,
@@ -19,16 +19,18 @@ from service.evaluation.equal_budget import (
 from service.evaluation.rows import Row
 
 
-def run(name: str, right: int, calls: float = 1, tokens: float = 500, first: int = 0) -> Run:
+def run(name: str, right: int, calls: float = 1, tokens: float = 500, first: int = 0) -> MethodRun:
     """Of 100 questions, those from `first` on are right, `right` of them."""
     scores = {str(n): float(first <= n < first + right) for n in range(100)}
-    return Run(name, scores, calls, tokens)
+    return MethodRun(name, scores, calls, tokens)
 
 
 LOOP = run("autorag", 60, calls=5, tokens=4_000)
 
 
-def judged(*baselines: Run, loop: Run = LOOP, budget: Budget = "tokens") -> tuple[str, str | None]:
+def judged(
+    *baselines: MethodRun, loop: MethodRun = LOOP, budget: Budget = "tokens"
+) -> tuple[str, str | None]:
     verdict = judge(loop, "one_retrieval", [loop, *baselines], budget)
     return verdict.result, verdict.against
 
@@ -87,11 +89,11 @@ def test_the_two_budgets_are_judged_apart() -> None:
 
 
 def test_only_questions_that_both_were_asked_count() -> None:
-    part = Run("one_retrieval", {"0": 1.0, "gone": 0.0}, 1, 4_000)
+    part = MethodRun("one_retrieval", {"0": 1.0, "gone": 0.0}, 1, 4_000)
     verdict = judge(LOOP, "one_retrieval", [part], "tokens")
     assert verdict.difference is not None
     assert verdict.difference.mean == 0
-    assert judged(Run("one_retrieval", {"gone": 1.0}, 1, 1)) == ("open", None)
+    assert judged(MethodRun("one_retrieval", {"gone": 1.0}, 1, 1)) == ("open", None)
     assert judged() == ("open", None)
 
 
@@ -123,7 +125,7 @@ def rows(method: str, ems: Sequence[float | None], **more: Any) -> list[Row]:
 
 def test_a_run_is_the_means_of_its_rows() -> None:
     own = rows("x", [1, 0, None], llm_calls=2, prompt_tokens=30, completion_tokens=4)
-    assert run_of(own, "em") == Run("x", {"0": 1, "1": 0}, 2, 34)
+    assert run_of(own, "em") == MethodRun("x", {"0": 1, "1": 0}, 2, 34)
 
 
 def test_every_loop_meets_both_baselines_at_both_budgets() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset, load_file
-from service.evaluation.metrics import Found, Outcome, score
+from service.evaluation.metrics import Found, QuestionResult, score
 from service.retrieval.ingest.documents import content_id
 
 SQUAD = {
@@ -383,7 +383,7 @@ def test_gold_passages_are_found_wherever_they_were_ingested_from(
         Found("any-4#2", "Oslo Harbour", "Oslo has a harbour. It opened in 1907.", kept=True),
         Found("any-5", "Dusk", "Unrelated.", kept=True),
     )
-    scores = score(Outcome("x", True, "complex", found=found), question)
+    scores = score(QuestionResult("x", True, "complex", found=found), question)
     assert scores["supporting_recall"] == 1
     articles = name in {"hotpotqa", "2wiki"}
     assert scores["supporting_precision"] == (2 if articles else 1) / 5

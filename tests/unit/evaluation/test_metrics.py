@@ -11,7 +11,7 @@ from service.evaluation.datasets import GoldQuestion, read_question
 from service.evaluation.metrics import (
     EVALUATORS,
     Found,
-    Outcome,
+    QuestionResult,
     Scoring,
     contains,
     cut_prediction,
@@ -33,8 +33,8 @@ def citation(passage_id: str, text: str) -> Citation:
     return Citation(passage_id=passage_id, title="T", step="1", text=text, start=0, end=len(text))
 
 
-def said(text: str, *citations: Citation) -> Outcome:
-    return Outcome(text, True, "single", citations)
+def said(text: str, *citations: Citation) -> QuestionResult:
+    return QuestionResult(text, True, "single", citations)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_compound_scores_parts_by_any_alias() -> None:
 
 def test_what_was_not_answered_counts_as_wrong() -> None:
     """`no` is a part of the abstention's own words."""
-    scores = score(Outcome("No answer was found.", False), GoldQuestion("1", "Q?", ("no",)))
+    scores = score(QuestionResult("No answer was found.", False), GoldQuestion("1", "Q?", ("no",)))
     assert (scores["em"], scores["f1"], scores["accuracy"]) == (0, 0, 0)
 
 
@@ -222,25 +222,28 @@ def test_the_lenient_match(prediction: str, gold: str, value: float) -> None:
 
 def test_where_there_is_no_answer_abstaining_is_right() -> None:
     question = GoldQuestion("1", "Q?", (), supporting=frozenset({"d"}))
-    right, wrong = score(Outcome(found=(Found("d"),)), question), score(said("Oslo"), question)
+    right, wrong = (
+        score(QuestionResult(found=(Found("d"),)), question),
+        score(said("Oslo"), question),
+    )
     for name in ("em", "f1", "precision", "recall", "accuracy", "lenient_em"):
         assert (right[name], wrong[name]) == (1, 0)
     assert right["supporting_hit"] is None
     assert right["supporting_recall"] == 1
-    assert score(Outcome(failed=True), question)["em"] == 0, "a failure is no abstention"
+    assert score(QuestionResult(failed=True), question)["em"] == 0, "a failure is no abstention"
 
 
 def test_supporting_passages_by_id_piece_and_title() -> None:
     by_id = GoldQuestion("1", "Q?", ("x",), supporting=frozenset({"a", "b"}))
     found = (Found("a#1", kept=True), Found("a#2"), Found("c", kept=True), Found("d"))
-    scores = score(Outcome("x", True, found=found), by_id)
+    scores = score(QuestionResult("x", True, found=found), by_id)
     assert (scores["supporting_recall"], scores["supporting_precision"]) == (0.5, 0.5)
     assert scores["pool_recall"] == 0.5
     by_title = GoldQuestion("1", "Q?", ("x",), supporting_titles=frozenset({"anna berg", "oslo"}))
     titled = (Found("1", "Anna Berg", kept=True), Found("2", "OSLO"))
-    scores = score(Outcome("x", True, found=titled), by_title)
+    scores = score(QuestionResult("x", True, found=titled), by_title)
     assert (scores["supporting_recall"], scores["supporting_precision"]) == (1, 1)
     assert scores["pool_recall"] == 0.5
-    nothing = score(Outcome("x", True), by_id)
+    nothing = score(QuestionResult("x", True), by_id)
     assert nothing["supporting_recall"] == nothing["supporting_precision"] == 0
     assert score(said("x"), GoldQuestion("1", "Q?", ("x",)))["pool_recall"] is None

@@ -13,7 +13,7 @@ from service.evaluation.datasets import GoldQuestion, load_file
 from service.evaluation.metrics import (
     EVALUATORS,
     Found,
-    Outcome,
+    QuestionResult,
     Scoring,
     is_verdict,
     normalise,
@@ -51,18 +51,18 @@ def questions(shared_data: Path, request: pytest.FixtureRequest) -> list[GoldQue
     return loaded.questions[:: len(loaded.questions) // MOST + 1]
 
 
-def perfect(question: GoldQuestion) -> Outcome:
+def perfect(question: GoldQuestion) -> QuestionResult:
     """The gold answer, from exactly the gold passages."""
     found = tuple(Found(name, kept=True) for name in sorted(question.supporting))
     found += tuple(Found("-", title, kept=True) for title in sorted(question.supporting_titles))
     if not question.answers:
-        return Outcome("", False, question.route, found=found)
+        return QuestionResult("", False, question.route, found=found)
     cited = found[0] if found else Found("-")
     text = " ".join(question.golds)
     citation = Citation(
         passage_id=cited.passage_id, title=cited.title, step="1", text=text, start=0, end=len(text)
     )
-    return Outcome(question.answers[0], True, question.route, (citation,), found=found)
+    return QuestionResult(question.answers[0], True, question.route, (citation,), found=found)
 
 
 @pytest.mark.parametrize("yes_no", [False, True])
@@ -88,7 +88,7 @@ def test_the_answers_of_other_questions_score_next_to_nothing(
     ]
     others = open_ended[len(open_ended) // 2 :] + open_ended[: len(open_ended) // 2]
     rows = [
-        score(Outcome(other.answers[0], True), question)
+        score(QuestionResult(other.answers[0], True), question)
         for question, other in zip(open_ended, others, strict=True)
         if not set(map(normalise, question.answers)) & set(map(normalise, other.answers))
     ]

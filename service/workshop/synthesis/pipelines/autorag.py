@@ -28,7 +28,7 @@ from service.strategies.revelator import parsing
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadReply,
     Dropped,
     Item,
@@ -36,7 +36,7 @@ from service.workshop.synthesis.contract import (
     OutputRow,
     Pipeline,
     RowOrigin,
-    Search,
+    SearchCollection,
     Steps,
     ask,
     search,
@@ -182,7 +182,7 @@ def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
     for message in messages:
         if message.role == "assistant":
             match plan.decide(message.content):
-                case loop.Search(query, repaired=False):
+                case loop.Retrieve(query, repaired=False):
                     read.append(query)
                 case loop.Conclude(answer):
                     read.append(answer)
@@ -230,14 +230,16 @@ def sub_answers(asked: ChainedQuestion) -> list[str]:
 
 def _write_note(talk: Trajectory) -> Steps[str]:
     prompt = PROMPTS.messages("dialogue", history=talk.transcript(talk.note_label.rstrip()))
-    request = Ask("reason", prompt, max_tokens=200, stop=NOTE_STOPS)
+    request = AskTeacher("reason", prompt, max_tokens=200, stop=NOTE_STOPS)
     return (yield from ask(request, read_note))
 
 
 def _write_answer(talk: Trajectory) -> Steps[str]:
     said = f"{talk.note_label}{talk.note}\n\nFinal Answer:"
     prompt = PROMPTS.messages("dialogue", history=talk.transcript(said))
-    return (yield from ask(Ask("answer", prompt, max_tokens=64, stop=LINE_STOPS), read_answer))
+    return (
+        yield from ask(AskTeacher("answer", prompt, max_tokens=64, stop=LINE_STOPS), read_answer)
+    )
 
 
 def _look(
@@ -247,7 +249,7 @@ def _look(
     queries = yield from _sample(talk)
     found: list[tuple[str, list[Passage]]] = []
     for query in queries:
-        hits = yield from search(Search(query, PASSAGES + len(talk.seen)))
+        hits = yield from search(SearchCollection(query, PASSAGES + len(talk.seen)))
         passages = talk.fresh(hits, PASSAGES)
         if any(contains(p.text, answer) for p in passages for answer in wanted):
             return query, passages
@@ -258,7 +260,7 @@ def _look(
 def _sample(talk: Trajectory) -> Steps[list[str]]:
     """Different queries, at most four. Raises Dropped when no sample is one."""
     prompt = PROMPTS.messages("query", question=quote(talk.question), analysis=talk.note)
-    request = Ask("query", prompt, 64, temperature=QUERY_TEMPERATURE, attempts=1)
+    request = AskTeacher("query", prompt, 64, temperature=QUERY_TEMPERATURE, attempts=1)
     queries: dict[str, str] = {}
     failure: Dropped | None = None
     for _ in range(QUERIES):

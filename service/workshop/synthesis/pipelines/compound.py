@@ -28,7 +28,7 @@ from service.evaluation.datasets import JOINT
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unwrap
 from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadLine,
     BadReply,
     Dropped,
@@ -95,7 +95,7 @@ def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[SimpleQuestion]]:
     for document in entity.documents:
         fields = {"title": document.title, "document": document.text[:LONGEST_DOCUMENT]}
         prompt = PROMPTS.messages("ask", **{name: field(text) for name, text in fields.items()})
-        request = Ask("ask", prompt, max_tokens=160, json_schema=JSON_SCHEMA)
+        request = AskTeacher("ask", prompt, max_tokens=160, json_schema=JSON_SCHEMA)
         try:
             part = yield from ask(request, partial(read_part, document=document))
         except Dropped as drop:
@@ -150,9 +150,11 @@ def draw(parts: Sequence[SimpleQuestion], rng: random.Random) -> list[tuple[Simp
     return list(drawn.values())
 
 
-def _combine(parts: Sequence[SimpleQuestion]) -> Ask:
+def _combine(parts: Sequence[SimpleQuestion]) -> AskTeacher:
     lines = [f"Simple Question{n}: {field(part.question)}\n" for n, part in enumerate(parts, 1)]
-    return Ask("combine", PROMPTS.messages("combine", questions="".join(lines)), max_tokens=160)
+    return AskTeacher(
+        "combine", PROMPTS.messages("combine", questions="".join(lines)), max_tokens=160
+    )
 
 
 def row_of(

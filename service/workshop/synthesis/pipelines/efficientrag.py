@@ -26,7 +26,7 @@ from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadReply,
     Dropped,
     Item,
@@ -34,7 +34,7 @@ from service.workshop.synthesis.contract import (
     OutputRow,
     Pipeline,
     RowOrigin,
-    Search,
+    SearchCollection,
     Steps,
     ask,
     search,
@@ -66,7 +66,7 @@ def decompose(question: MultiHop) -> Steps[list[SubQuestion]]:
         "sub_questions": _lines("Sub-question {}: {}\n", question.sub_questions),
     }
     prompt = PROMPTS.messages(f"decompose_{question.style}_{question.form}", **fields)
-    request = Ask("decompose", prompt, max_tokens=1024)
+    request = AskTeacher("decompose", prompt, max_tokens=1024)
     return (yield from ask(request, partial(read_parts, question=question)))
 
 
@@ -157,7 +157,7 @@ def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark
         answer=field(part.answer),
     )
     try:
-        extracted = yield from ask(Ask("label", prompt), read_extracted)
+        extracted = yield from ask(AskTeacher("label", prompt), read_extracted)
     except Dropped as drop:
         lost[drop.reason] += 1
         extracted = []
@@ -233,7 +233,7 @@ def _rewrite(
     template = template_of(question, part, first=before == question.question)
     prompt = PROMPTS.messages(template, question=field(before), infos=lines)
     given = sentence_words(before, known)
-    query, marks = yield from ask(Ask("filter", prompt), partial(read_query, given=given))
+    query, marks = yield from ask(AskTeacher("filter", prompt), partial(read_query, given=given))
     return Rewrite(before, known, marks), query
 
 
@@ -287,7 +287,7 @@ def _passage(passage: Passage) -> Paragraph:
 
 def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list[lessons.Negative]]:
     """Step 5: the first passage found that is no gold passage of the item."""
-    found = yield from search(Search(query, DEPTH))
+    found = yield from search(SearchCollection(query, DEPTH))
     others = [passage for passage in found if passage.passage_id not in gold]
     if not others:
         lost["search: no negative"] += 1

@@ -22,7 +22,7 @@ from service.strategies.revelator.parsing import parse_question, parse_verdict
 from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadReply,
     Dropped,
     Item,
@@ -30,7 +30,7 @@ from service.workshop.synthesis.contract import (
     OutputRow,
     Pipeline,
     RowOrigin,
-    Search,
+    SearchCollection,
     Selection,
     Steps,
     ask,
@@ -115,7 +115,7 @@ def _in_words(question: str, answer: str) -> Steps[str]:
         raise Dropped("chain: half a relation")
     prompt = PROMPTS.messages("verbalise", entity=field(entity), relation=field(relation))
     read = partial(read_words, entity=entity, answer=answer)
-    return (yield from ask(Ask("verbalise", prompt, max_tokens=64), read))
+    return (yield from ask(AskTeacher("verbalise", prompt, max_tokens=64), read))
 
 
 def read_words(text: str, entity: str, answer: str) -> str:
@@ -145,14 +145,16 @@ def label(
 
     One that cannot be labelled is left out and counted in `lost`.
     """
-    found = yield from search(Search(question, CANDIDATES, "bm25"))
+    found = yield from search(SearchCollection(question, CANDIDATES, "bm25"))
     labelled: list[tuple[Passage, bool]] = []
     for passage in with_gold(found, gold):
         shown = passage_line(PassageText(passage.title, passage.text))
         prompt = PROMPTS.messages("relevance", question=quote(question), passage=shown)
         is_gold = gold is not None and passage.passage_id == gold.passage_id
         try:
-            verdict = yield from ask(Ask("relevance", prompt), partial(read_verdict, gold=is_gold))
+            verdict = yield from ask(
+                AskTeacher("relevance", prompt), partial(read_verdict, gold=is_gold)
+            )
         except Dropped as drop:
             lost[drop.reason] += 1
         else:

@@ -25,7 +25,7 @@ from service.workshop.facts.questions import (
     hop_of,
     typed_like,
 )
-from service.workshop.facts.search import Nearest, Search
+from service.workshop.facts.search import Nearest, PassageSearch
 from service.workshop.facts.splits import canonical_form
 from service.workshop.facts.wordings import join_questions, vary_surface
 from service.workshop.synthesis.contract import Dropped, Item, ItemResult, OutputRow, RowOrigin
@@ -116,7 +116,7 @@ def begin_efficientrag(known: Known) -> Draw:
     forms = [form for form in (HELD_OUT_FORMS if test else FORMS) if _possible(form, known)]
     if not forms:
         raise Dropped("no facts that a question can be made of")
-    search = Search([*known.passages, *(known.others if test else ())])
+    search = PassageSearch([*known.passages, *(known.others if test else ())])
     items = _with_negatives(rules, forms, search)
 
     def draw(number: int) -> ItemResult:
@@ -129,7 +129,7 @@ def begin_efficientrag(known: Known) -> Draw:
 
 
 def _with_negatives(
-    rules: Rules, forms: Sequence[str], search: Search
+    rules: Rules, forms: Sequence[str], search: PassageSearch
 ) -> Iterator[tuple[Lesson | None, list[Negative]]]:
     """Items without end; None for what was drawn and makes none."""
     while True:

@@ -12,10 +12,10 @@ from yarl import URL
 
 from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
-from service.engines.pool.admission import Admission
+from service.engines.pool.admission import WorkerAdmission
 from service.engines.pool.limits import PoolLimits
 from service.engines.pool.member import Health, Member, Profile
-from service.engines.pool.queue import Waiter
+from service.engines.pool.queue import WaitingCall
 
 pytestmark = pytest.mark.anyio
 
@@ -33,12 +33,12 @@ class World:
         self.flights: list[tuple[str, int]] = []
         settings = EngineSettings.model_validate({"kind": "vllm", "urls": ["http://a:80"]})
         limits = PoolLimits(**{"per_worker": 1, **pool})
-        self.admission = Admission(
+        self.admission = WorkerAdmission(
             "e", settings, self.members, lambda *flight: self.flights.append(flight), limits
         )
 
     @asynccontextmanager
-    async def taken(self, waiter: Waiter) -> AsyncIterator[str]:
+    async def taken(self, waiter: WaitingCall) -> AsyncIterator[str]:
         async with self.admission.place(waiter) as place:
             yield place.name
 
@@ -52,10 +52,10 @@ async def test_a_place_that_comes_free_goes_to_who_waits() -> None:
     held: list[str] = []
 
     async def call() -> None:
-        async with world.taken(Waiter("second")) as name:
+        async with world.taken(WaitingCall("second")) as name:
             held.append(name)
 
-    async with asyncio.TaskGroup() as group, world.taken(Waiter("first")):
+    async with asyncio.TaskGroup() as group, world.taken(WaitingCall("first")):
         group.create_task(call())
         await world.waits(1)
         assert held == []
@@ -68,10 +68,10 @@ async def test_a_caller_that_leaves_while_it_waits_is_forgotten() -> None:
     world = World(member("a"))
 
     async def call() -> None:
-        async with world.taken(Waiter("leaves")):
+        async with world.taken(WaitingCall("leaves")):
             pytest.fail("it was sent")
 
-    async with world.taken(Waiter("first")):
+    async with world.taken(WaitingCall("first")):
         task = asyncio.create_task(call())
         await world.waits(1)
         task.cancel()
@@ -85,11 +85,11 @@ async def test_a_caller_that_leaves_as_it_is_sent_gives_its_place_back() -> None
     world = World(member("a"))
 
     async def call() -> None:
-        async with world.taken(Waiter("leaves")):
+        async with world.taken(WaitingCall("leaves")):
             pytest.fail("it was sent")
 
     for order in ("leave first", "free first"):
-        first = world.taken(Waiter("first"))
+        first = world.taken(WaitingCall("first"))
         await first.__aenter__()
         task = asyncio.create_task(call())
         await world.waits(1)
@@ -106,18 +106,18 @@ async def test_a_caller_that_leaves_as_it_is_sent_gives_its_place_back() -> None
 async def test_too_many_wait() -> None:
     world = World(member("a"), waiting=0)
 
-    async with world.taken(Waiter("first")):
+    async with world.taken(WaitingCall("first")):
         with pytest.raises(Overloaded, match="calls are waiting"):
-            async with world.taken(Waiter("second")):
+            async with world.taken(WaitingCall("second")):
                 pass
 
 
 async def test_it_took_too_long() -> None:
     world = World(member("a"), wait_s=0.01)
 
-    async with world.taken(Waiter("first")):
+    async with world.taken(WaitingCall("first")):
         with pytest.raises(Overloaded, match=r"no worker .* became free within 0.01 s"):
-            async with world.taken(Waiter("second")):
+            async with world.taken(WaitingCall("second")):
                 pass
     assert world.admission.waiting == 0
 
@@ -126,7 +126,7 @@ async def test_a_worker_gets_only_what_it_serves() -> None:
     world = World(member("a", "base"), member("b", "base", "adapter"), per_worker=5)
 
     for _ in range(3):
-        async with world.taken(Waiter("q", model="adapter")) as name:
+        async with world.taken(WaitingCall("q", model="adapter")) as name:
             assert name == "b:80"
 
 
@@ -135,7 +135,7 @@ async def test_no_worker_that_serves_it_says_why() -> None:
     world.members["b:80"].problem = "takes no connection"
 
     with pytest.raises(EngineFailure, match="a:80: serves base, not other; b:80: ejected, takes"):
-        async with world.taken(Waiter("q", model="other")):
+        async with world.taken(WaitingCall("q", model="other")):
             pass
 
 
@@ -144,7 +144,7 @@ async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
     got: list[str] = []
 
     async def call() -> None:
-        async with world.taken(Waiter("q")) as name:
+        async with world.taken(WaitingCall("q")) as name:
             got.append(name)
 
     async with asyncio.TaskGroup() as group:
@@ -158,9 +158,9 @@ async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
 async def test_what_failed_a_call_is_avoided_while_there_are_others() -> None:
     world = World(member("a"), member("b"), per_worker=5)
 
-    async with world.taken(Waiter("q", avoid=frozenset({"a:80"}))) as name:
+    async with world.taken(WaitingCall("q", avoid=frozenset({"a:80"}))) as name:
         assert name == "b:80"
-    async with world.taken(Waiter("q", avoid=frozenset({"a:80", "b:80"}))) as name:
+    async with world.taken(WaitingCall("q", avoid=frozenset({"a:80", "b:80"}))) as name:
         assert name in world.members
 
 
@@ -170,9 +170,9 @@ async def test_the_limit_over_all_workers_holds() -> None:
         {"kind": "vllm", "urls": ["http://a:80"], "max_concurrency": 2}
     )
     limits = PoolLimits(wait_s=0.01)
-    world.admission = Admission("e", settings, world.members, lambda *_: None, limits)
+    world.admission = WorkerAdmission("e", settings, world.members, lambda *_: None, limits)
 
-    async with world.taken(Waiter("p")), world.taken(Waiter("q")):
+    async with world.taken(WaitingCall("p")), world.taken(WaitingCall("q")):
         with pytest.raises(Overloaded):
-            async with world.taken(Waiter("r")):
+            async with world.taken(WaitingCall("r")):
                 pass

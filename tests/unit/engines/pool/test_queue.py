@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from service.engines.pool.queue import Waiter, WaitingCalls
+from service.engines.pool.queue import WaitingCall, WaitingCalls
 
 
-def drain(calls: WaitingCalls) -> list[Waiter]:
+def drain(calls: WaitingCalls) -> list[WaitingCall]:
     taken = []
     while found := calls.take(lambda waiter: True):
         taken.append(found[0])
@@ -12,8 +12,8 @@ def drain(calls: WaitingCalls) -> list[Waiter]:
 
 def test_questions_take_turns() -> None:
     calls = WaitingCalls()
-    many = [Waiter("many", turn=1) for _ in range(3)]
-    few = [Waiter("few", turn=1)]
+    many = [WaitingCall("many", turn=1) for _ in range(3)]
+    few = [WaitingCall("few", turn=1)]
     for waiter in [*many, *few]:
         calls.add(waiter)
 
@@ -22,7 +22,7 @@ def test_questions_take_turns() -> None:
 
 def test_a_question_under_way_goes_before_a_new_one() -> None:
     calls = WaitingCalls()
-    new, old = Waiter("new"), Waiter("old", turn=3)
+    new, old = WaitingCall("new"), WaitingCall("old", turn=3)
     calls.add(new)
     calls.add(old)
 
@@ -31,7 +31,7 @@ def test_a_question_under_way_goes_before_a_new_one() -> None:
 
 def test_a_call_without_a_place_holds_up_nobody() -> None:
     calls = WaitingCalls()
-    rare, common = Waiter("a", model="rare"), Waiter("b", model="common")
+    rare, common = WaitingCall("a", model="rare"), WaitingCall("b", model="common")
     calls.add(rare)
     calls.add(common)
 
@@ -44,7 +44,7 @@ def test_a_call_without_a_place_holds_up_nobody() -> None:
 
 def test_a_caller_that_left_is_never_sent() -> None:
     calls = WaitingCalls()
-    stays, leaves = Waiter("q", turn=1), Waiter("q", turn=1)
+    stays, leaves = WaitingCall("q", turn=1), WaitingCall("q", turn=1)
     calls.add(leaves)
     calls.add(stays)
 

@@ -10,7 +10,7 @@ from service.strategies.autorag.decisions import (
     Imagine,
     Policy,
     Remind,
-    Search,
+    Retrieve,
     is_looping,
 )
 from service.strategies.autorag.turns import AT_LINES
@@ -29,8 +29,8 @@ def test_both_phases_and_the_direct_answer() -> None:
         (policy.max_tokens, policy.decide(asks(query)), policy.document_number) for query in "abcde"
     ]
     assert steps == [
-        (200, Search("a"), 1),
-        (200, Search("b"), 2),
+        (200, Retrieve("a"), 1),
+        (200, Retrieve("b"), 2),
         (150, Imagine("c"), 3),
         (150, Imagine("d"), 4),
         (150, GiveUp("max_steps"), 4),
@@ -47,9 +47,9 @@ def test_the_answer_is_found_at_lines_5_10_and_15() -> None:
 
 def test_a_turn_without_marker_searches_the_question_then_the_last_query() -> None:
     policy = Policy("Q?", max_retrievals=9, max_parametric=0)
-    assert policy.decide("Hm.") == Search("Q?", repaired=True)
-    assert policy.decide(asks("a")) == Search("a")
-    assert policy.decide("Hm.") == Search("a", repaired=True)
+    assert policy.decide("Hm.") == Retrieve("Q?", repaired=True)
+    assert policy.decide(asks("a")) == Retrieve("a")
+    assert policy.decide("Hm.") == Retrieve("a", repaired=True)
     assert policy.document_number == 3
     assert policy.decide("Hm again.") == GiveUp("answer")
 
@@ -69,7 +69,7 @@ def test_only_a_refined_query_is_imagined() -> None:
 def test_a_query_outweighs_an_answer_but_not_beyond_the_limit() -> None:
     both = "Final Answer: X\nRefined Query: b"
     policy = Policy("Q?", max_retrievals=1, max_parametric=0)
-    assert policy.decide(both) == Search("b")
+    assert policy.decide(both) == Retrieve("b")
     assert policy.decide("Refined Query: b\nFinal Answer: X") == Conclude("X")
 
 
@@ -78,19 +78,19 @@ CUT = "Intermediate Answer_1: It is Bellini.\n\nRefined Query: birthplace of the
 
 def test_a_query_that_was_cut_is_none() -> None:
     policy = Policy("Q?", 9, 9, AT_LINES)
-    assert policy.decide(asks("a")) == Search("a")
-    assert policy.decide(CUT, cut=True) == Search("a", repaired=True)
-    assert policy.decide(asks("Where was Bellini born?"), cut=True) == Search(
+    assert policy.decide(asks("a")) == Retrieve("a")
+    assert policy.decide(CUT, cut=True) == Retrieve("a", repaired=True)
+    assert policy.decide(asks("Where was Bellini born?"), cut=True) == Retrieve(
         "Where was Bellini born?"
     )
-    assert policy.decide(asks("b\nIt will tell us the"), cut=True) == Search("b")
+    assert policy.decide(asks("b\nIt will tell us the"), cut=True) == Retrieve("b")
     assert not policy.shortened
 
 
 def test_a_cut_query_is_asked_for_again_once() -> None:
     policy = Policy("Q?", 9, 9, AT_LINES, reminds=True)
     assert policy.decide(CUT, cut=True) == Remind()
-    assert policy.decide(CUT, cut=True) == Search("Q?", repaired=True)
+    assert policy.decide(CUT, cut=True) == Retrieve("Q?", repaired=True)
 
 
 def test_no_document_is_imagined_for_a_cut_query() -> None:
@@ -102,7 +102,7 @@ def test_no_document_is_imagined_for_a_cut_query() -> None:
 
 def test_published_models_go_on_with_a_cut_query_and_it_is_told() -> None:
     policy = Policy("Q?", 1, 9)
-    for action in (Search, Imagine):
+    for action in (Retrieve, Imagine):
         assert policy.decide(CUT, cut=True) == action("birthplace of the composer Vin")
         assert policy.shortened
     policy.decide(CUT)
@@ -148,13 +148,13 @@ def test_an_untuned_model_is_reminded_of_the_form_once_before_it_misses() -> Non
     policy = Policy("Q?", max_retrievals=9, max_parametric=0, form=AT_LINES, reminds=True)
     assert policy.decide("Norma is an opera.") == Remind()
     assert (policy.retrieved, policy.misses) == (0, 0)
-    assert policy.decide("Norma is an opera.") == Search("Q?", repaired=True)
+    assert policy.decide("Norma is an opera.") == Retrieve("Q?", repaired=True)
     assert policy.decide("Norma is an opera.") == GiveUp("answer")
 
 
 def test_it_is_reminded_after_the_retrievals_too() -> None:
     policy = Policy("Q?", max_retrievals=1, max_parametric=0, form=AT_LINES, reminds=True)
-    assert policy.decide("Query: a") == Search("a")
+    assert policy.decide("Query: a") == Retrieve("a")
     assert policy.decide("It is Bellini.") == Remind()
     assert policy.decide("Final Answer: Bellini") == Conclude("Bellini")
 

@@ -7,7 +7,7 @@ import pytest
 from service.core.errors import EngineFailure
 from service.engines.signals import AttentionUpdate, DraftToken, ScoredToken, Scoring
 from service.strategies.dragin.draft import DraftWatch
-from service.strategies.dragin.options import IN_CONTEXT, OFFICIAL, SERVICE, Options
+from service.strategies.dragin.options import IN_CONTEXT, OFFICIAL, SERVICE, DraginOptions
 from service.strategies.dragin.rind import Hit, Rule
 from tests.unit.strategies.dragin.drafts import (
     SPLITTER,
@@ -20,7 +20,7 @@ from tests.unit.strategies.dragin.drafts import (
 )
 
 
-def watch(options: Options = IN_CONTEXT) -> DraftWatch:
+def watch(options: DraginOptions = IN_CONTEXT) -> DraftWatch:
     return DraftWatch(options, TAGGER, SPLITTER)
 
 
@@ -48,7 +48,9 @@ def worked_tokens(late: float = 0.0) -> list[DraftToken]:
     return tokens_of(pieces, entropy, updates)
 
 
-def run(tokens: list[DraftToken], options: Options = IN_CONTEXT) -> tuple[int | None, Hit | None]:
+def run(
+    tokens: list[DraftToken], options: DraginOptions = IN_CONTEXT
+) -> tuple[int | None, Hit | None]:
     """How many tokens were read when a hit was found, and the hit."""
     own = watch(options)
     for number, token in enumerate(tokens, 1):

@@ -10,14 +10,14 @@ from service.encoders.base import PassageLabel, Tag
 from service.strategies.efficientrag.decisions import (
     OFFICIAL,
     SERVICE,
-    Ask,
-    Options,
+    EfficientRagOptions,
+    NextQuery,
     Read,
     after_filter,
     after_labels,
     as_tagged,
 )
-from service.strategies.efficientrag.pool import Pool
+from service.strategies.efficientrag.pool import CandidatePool
 from tests.support.asking import passage
 
 ON = PassageLabel(Tag.CONTINUE, "Vincenzo Bellini", 0.8)
@@ -35,8 +35,8 @@ def test_in_two_tag_mode_finish_is_continue() -> None:
 
 
 @pytest.mark.parametrize("options", [OFFICIAL, SERVICE])
-def test_the_infos_of_passages_to_go_on_from_are_asked_for(options: Options) -> None:
-    assert after_labels([ON, OFF, ON], 2, 3, options) == Ask((ON.info, ON.info))
+def test_the_infos_of_passages_to_go_on_from_are_asked_for(options: EfficientRagOptions) -> None:
+    assert after_labels([ON, OFF, ON], 2, 3, options) == NextQuery((ON.info, ON.info))
 
 
 def test_a_hop_without_a_passage_to_go_on_from_is_the_last() -> None:
@@ -46,14 +46,14 @@ def test_a_hop_without_a_passage_to_go_on_from_is_the_last() -> None:
 
 
 def test_an_answering_passage_adds_its_words_with_two_tags_only() -> None:
-    assert after_labels(as_tagged([ON, DONE], OFFICIAL), 2, 3, OFFICIAL) == Ask(
+    assert after_labels(as_tagged([ON, DONE], OFFICIAL), 2, 3, OFFICIAL) == NextQuery(
         (ON.info, DONE.info)
     )
-    assert after_labels(as_tagged([ON, DONE], SERVICE), 2, 3, SERVICE) == Ask((ON.info,))
+    assert after_labels(as_tagged([ON, DONE], SERVICE), 2, 3, SERVICE) == NextQuery((ON.info,))
 
 
 def test_without_marked_words_the_filter_reads_the_query_alone() -> None:
-    assert after_labels([UNMARKED], 1, 3, SERVICE) == Ask(())
+    assert after_labels([UNMARKED], 1, 3, SERVICE) == NextQuery(())
 
 
 def test_the_search_ends_after_the_last_hop() -> None:
@@ -63,7 +63,7 @@ def test_the_search_ends_after_the_last_hop() -> None:
 
 def test_a_hop_that_adds_nothing_is_the_last_in_the_service_only() -> None:
     assert after_labels([ON], 0, 3, SERVICE) == Read(flag="no_new_evidence")
-    assert after_labels([ON], 0, 3, OFFICIAL) == Ask((ON.info,))
+    assert after_labels([ON], 0, 3, OFFICIAL) == NextQuery((ON.info,))
 
 
 def test_a_query_like_the_one_before_ends_the_search_in_the_service_only() -> None:
@@ -75,13 +75,13 @@ def test_a_query_like_the_one_before_ends_the_search_in_the_service_only() -> No
 
 
 @pytest.mark.parametrize("options", [OFFICIAL, SERVICE])
-def test_an_empty_query_is_never_searched(options: Options) -> None:
+def test_an_empty_query_is_never_searched(options: EfficientRagOptions) -> None:
     assert after_filter("Who wrote Norma?", "", options) == Read(flag="no_progress")
 
 
 def test_the_pool_has_hop_order_then_rank_and_each_passage_once() -> None:
     a, b, c = (passage(name, name) for name in "abc")
-    pool = Pool(deduplicate=True)
+    pool = CandidatePool(deduplicate=True)
     first = pool.add("1", [a, b], [ON, OFF])
     second = pool.add("2", [c, a, b], [DONE, ON, ON])
     assert [choice.kept for choice in first + second] == [True, False, True, False, True]
@@ -95,14 +95,14 @@ def test_the_pool_has_hop_order_then_rank_and_each_passage_once() -> None:
 
 def test_repeats_stay_where_they_are_not_taken_out() -> None:
     a = passage("a", "a")
-    pool = Pool(deduplicate=False)
+    pool = CandidatePool(deduplicate=False)
     pool.add("1", [a], [ON])
     assert pool.add("2", [a], [ON])[0].kept
     assert [each.step for each in pool.to_read(None, None)] == ["1", "2"]
 
 
 def test_where_few_may_be_read_who_finishes_comes_first_then_the_surest() -> None:
-    pool = Pool(deduplicate=True)
+    pool = CandidatePool(deduplicate=True)
     pool.add("1", [passage("a", "a"), passage("b", "b"), passage("c", "c")], [UNMARKED, ON, DONE])
 
     def read(most: int | None, room: int | None = None) -> str:
@@ -116,7 +116,7 @@ def test_where_few_may_be_read_who_finishes_comes_first_then_the_surest() -> Non
 
 
 def test_nearly_equal_probabilities_leave_the_order_of_the_pool() -> None:
-    pool = Pool(deduplicate=True)
+    pool = CandidatePool(deduplicate=True)
     labels = [replace(ON, probability=share) for share in (0.62, 0.96, 0.98)]
     pool.add("1", [passage("a", "a"), passage("b", "b"), passage("c", "c")], labels)
     assert [each.passage.passage_id for each in pool.to_read(2, None)] == ["b", "c"]

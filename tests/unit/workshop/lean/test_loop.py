@@ -20,7 +20,7 @@ from service.engines.training_notes import read_training_notes
 from service.workshop.facts.splits import is_held_out
 from service.workshop.lean.packing import Family, families_of, packed
 from service.workshop.recipes.chats import UNCOUNTED, TokenRow
-from service.workshop.recipes.recipe import Run
+from service.workshop.recipes.recipe import TrainingRun
 from service.workshop.recipes.run import run_recipe
 from tests.unit.workshop.recipes.test_sft import rows, write
 
@@ -69,7 +69,7 @@ def settings(model: Any, tmp_path: Path) -> Any:
 def train(settings: Any, folder: Path, *, resume: bool = False) -> dict[str, Any]:
     from service.workshop.recipes.sft import RECIPE
 
-    return run_recipe(RECIPE, settings, Run(folder, resume, say=lambda line: None))
+    return run_recipe(RECIPE, settings, TrainingRun(folder, resume, say=lambda line: None))
 
 
 def weights(folder: Path) -> dict[str, Any]:

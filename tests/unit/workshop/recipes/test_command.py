@@ -14,10 +14,10 @@ from service.workshop.recipes import run as runs
 from service.workshop.recipes.recipe import (
     LossPoint,
     Recipe,
-    Run,
     Score,
     TrainingData,
     TrainingResult,
+    TrainingRun,
 )
 from service.workshop.recipes.settings import TrainerSettings
 
@@ -26,7 +26,7 @@ class Settings(TrainerSettings):
     depth: int = 1
 
 
-def fit(settings: Settings, data: TrainingData[Any], run: Run) -> TrainingResult:
+def fit(settings: Settings, data: TrainingData[Any], run: TrainingRun) -> TrainingResult:
     (run.folder / "weights").write_text(f"{settings.depth} {settings.seed}")
     losses = [LossPoint(1, 4.0), LossPoint(2, float(settings.learning_rate))]
     return TrainingResult(losses, {"accuracy": Score(0.9, 0.5, 50)})

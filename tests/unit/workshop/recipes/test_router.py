@@ -17,7 +17,7 @@ need("onnxruntime")
 
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.encoders.router import CARD_FILE, WEIGHTS_FILE, load_head
-from service.workshop.recipes.recipe import Run
+from service.workshop.recipes.recipe import TrainingRun
 from service.workshop.recipes.router import (
     RECIPE,
     RouterNetwork,
@@ -45,7 +45,7 @@ def settings(tmp_path: Path) -> RouterTraining:
 
 
 def test_the_smoke_run_learns_and_its_head_serves(settings: Any, tmp_path: Path) -> None:
-    record = run_recipe(RECIPE, settings, Run(tmp_path / "run", say=quiet))
+    record = run_recipe(RECIPE, settings, TrainingRun(tmp_path / "run", say=quiet))
     assert judge(record) == []
     head = load_head(tmp_path / "run")
     assert head.card.layers == settings.layers
@@ -57,10 +57,10 @@ def test_interrupted_and_resumed_gives_the_same_head(settings: Any, tmp_path: Pa
         if line.startswith("step 76 "):
             raise Interrupted
 
-    run_recipe(RECIPE, settings, Run(tmp_path / "whole", say=quiet))
+    run_recipe(RECIPE, settings, TrainingRun(tmp_path / "whole", say=quiet))
     with pytest.raises(Interrupted):
-        run_recipe(RECIPE, settings, Run(tmp_path / "cut", say=say))
-    run_recipe(RECIPE, settings, Run(tmp_path / "cut", resume=True, say=quiet))
+        run_recipe(RECIPE, settings, TrainingRun(tmp_path / "cut", say=say))
+    run_recipe(RECIPE, settings, TrainingRun(tmp_path / "cut", resume=True, say=quiet))
     for name in (CARD_FILE, WEIGHTS_FILE):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

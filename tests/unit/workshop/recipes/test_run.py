@@ -19,7 +19,7 @@ from service.core.errors import ConfigurationError, InvalidRequest, RevelatorErr
 from service.workshop.facts.splits import is_held_out
 from service.workshop.recipes import trainer
 from service.workshop.recipes.checkpoint import POINTS, read_checkpoint
-from service.workshop.recipes.recipe import Run
+from service.workshop.recipes.recipe import TrainingRun
 from service.workshop.recipes.run import run_recipe
 from tests.unit.workshop.recipes.toy import RECIPE, ToySettings, point
 
@@ -45,7 +45,7 @@ def settings(tmp_path: Path) -> ToySettings:
 
 
 def train(settings: ToySettings, folder: Path, **options: Any) -> dict[str, Any]:
-    return run_recipe(RECIPE, settings, Run(folder, say=lambda _: None, **options))
+    return run_recipe(RECIPE, settings, TrainingRun(folder, say=lambda _: None, **options))
 
 
 def weights(folder: Path) -> bytes:
@@ -65,7 +65,7 @@ def train_until(settings: ToySettings, folder: Path, step: int, monkeypatch: Any
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_recipe(RECIPE, settings, Run(folder, say=say))
+        run_recipe(RECIPE, settings, TrainingRun(folder, say=say))
 
 
 def test_a_run_writes_weights_record_table_and_plot(settings: ToySettings, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_batch_means_the_same_on_any_number_of_devices(
 ) -> None:
     def rows(**changes: int) -> int:
         changed = settings.model_copy(update=changes)
-        given = trainer.trainer_arguments(changed, Run(tmp_path))
+        given = trainer.trainer_arguments(changed, TrainingRun(tmp_path))
         at_once: int = given["per_device_train_batch_size"]
         return at_once * given["gradient_accumulation_steps"] * trainer.devices(changed)
 

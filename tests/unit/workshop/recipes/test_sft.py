@@ -15,7 +15,7 @@ from tests.conftest import need
 torch = need("torch", "transformers")
 
 from service.core.errors import ConfigurationError, InvalidRequest
-from service.workshop.recipes.recipe import Run
+from service.workshop.recipes.recipe import TrainingRun
 from service.workshop.recipes.run import run_recipe
 from tests.stubs.tiny_model import save_tiny_model
 
@@ -62,7 +62,9 @@ def settings(tmp_path: Path) -> Any:
 def train(settings: Any, folder: Path, said: list[str] | None = None) -> dict[str, Any]:
     from service.workshop.recipes.sft import RECIPE
 
-    return run_recipe(RECIPE, settings, Run(folder, say=(said if said is not None else []).append))
+    return run_recipe(
+        RECIPE, settings, TrainingRun(folder, say=(said if said is not None else []).append)
+    )
 
 
 def changed(settings: Any, **values: Any) -> Any:
@@ -80,10 +82,10 @@ def test_the_batch_that_trains_counts_replies_alone(settings: Any, tmp_path: Pat
 
     encoder = PromptEncoder(AutoTokenizer.from_pretrained(settings.model))
     chats = [TrainingRow.model_validate(row) for row in rows(4)]
-    encoded = sft.token_rows(settings, chats, encoder, Run(tmp_path))
+    encoded = sft.token_rows(settings, chats, encoder, TrainingRun(tmp_path))
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(settings.model),
-        args=sft.sft_arguments(settings, Run(tmp_path)),
+        args=sft.sft_arguments(settings, TrainingRun(tmp_path)),
         train_dataset=Dataset.from_list([row._asdict() for row in encoded]),
         processing_class=encoder.tokenizer,
     )

@@ -11,10 +11,10 @@ from transformers import Trainer, TrainingArguments
 from service.workshop.facts.rows import Sourced
 from service.workshop.recipes.recipe import (
     Recipe,
-    Run,
     Score,
     TrainingData,
     TrainingResult,
+    TrainingRun,
     read_data,
 )
 from service.workshop.recipes.settings import TrainerSettings
@@ -42,7 +42,7 @@ class Net(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
 
 
-def fit_toy(settings: ToySettings, data: TrainingData[Point], run: Run) -> TrainingResult:
+def fit_toy(settings: ToySettings, data: TrainingData[Point], run: TrainingRun) -> TrainingResult:
     torch.manual_seed(settings.seed)
     model = Net(settings.width)
     trainer = Trainer(

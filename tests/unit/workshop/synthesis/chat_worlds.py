@@ -7,7 +7,7 @@ from typing import Any
 
 from service.core.domain import Passage
 from service.workshop.facts.splits import is_held_out
-from service.workshop.synthesis.contract import Search
+from service.workshop.synthesis.contract import SearchCollection
 from tests.unit.workshop.synthesis.recording import Line, World
 from tests.unit.workshop.synthesis.towns import (
     TOWNS,
@@ -29,7 +29,7 @@ def chain_of(town: int) -> dict[str, Any]:
     return {**line, "hops": hops}
 
 
-async def find(search: Search) -> tuple[Passage, ...]:
+async def find(search: SearchCollection) -> tuple[Passage, ...]:
     """What the query names, after what it also might have meant."""
     found = [documents_of(TOWNS.index(word))[0] for word in re.findall(r"\w+", search.query)
              if word in TOWNS]  # fmt: skip

@@ -9,13 +9,13 @@ from typing import Any
 
 from service.core.domain import Passage
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadRound,
     Item,
     ItemResult,
     Pipeline,
     Reply,
-    Search,
+    SearchCollection,
 )
 
 # "train" and "test" by the SHA-256 of the normalised name
@@ -27,17 +27,17 @@ Answer = str | Reply
 def run_by_hand(
     pipeline: Pipeline[Any],
     item: Item[Any],
-    replies: Sequence[Answer] | Callable[[Ask], Answer],
+    replies: Sequence[Answer] | Callable[[AskTeacher], Answer],
     found: Mapping[str, Sequence[Passage]] | None = None,
     seed: int = 0,
-) -> tuple[ItemResult, list[Ask], Counter[str]]:
+) -> tuple[ItemResult, list[AskTeacher], Counter[str]]:
     """The outcome, the calls, and the bad rounds; `replies` in order, or made from each call.
 
     `found`: passages by query; a query that it lacks finds nothing.
     """
     steps = pipeline.steps(item, random.Random(seed))
     given = iter(replies) if not callable(replies) else None
-    asked: list[Ask] = []
+    asked: list[AskTeacher] = []
     bad: Counter[str] = Counter()
     brought: Any = None
     while True:
@@ -48,7 +48,7 @@ def run_by_hand(
         brought = None
         if isinstance(request, BadRound):
             bad[f"{request.stage}: {request.reason}"] += 1
-        elif isinstance(request, Search):
+        elif isinstance(request, SearchCollection):
             brought = tuple((found or {}).get(request.query, ()))[: request.top_k]
         else:
             asked.append(request)

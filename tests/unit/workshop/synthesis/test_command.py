@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, NotFound
-from service.workshop.synthesis.contract import Search
+from service.workshop.synthesis.contract import SearchCollection
 from service.workshop.synthesis.driver import SPARE, finder_of
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.unit.workshop.synthesis.stepping import HELD_OUT, KNOWN
@@ -84,7 +84,11 @@ PASSAGES = [Passage(f"{n}", HELD_OUT if n % 2 else KNOWN, "words") for n in rang
 async def test_what_is_held_out_is_not_found_for_training() -> None:
     retriever = FakeRetriever({"c": PASSAGES})
     find = await finder_of(retriever, "c", "train")
-    assert [p.passage_id for p in await find(Search("words", 3, "bm25"))] == ["0", "2", "4"]
+    assert [p.passage_id for p in await find(SearchCollection("words", 3, "bm25"))] == [
+        "0",
+        "2",
+        "4",
+    ]
     (request,) = retriever.requests
     assert (request.top_k, request.retriever) == (3 * SPARE, "bm25")
 
@@ -92,7 +96,7 @@ async def test_what_is_held_out_is_not_found_for_training() -> None:
 @pytest.mark.anyio
 async def test_tests_search_everything() -> None:
     find = await finder_of(FakeRetriever({"c": PASSAGES}), "c", "test")
-    assert [p.passage_id for p in await find(Search("words", 3))] == ["0", "1", "2"]
+    assert [p.passage_id for p in await find(SearchCollection("words", 3))] == ["0", "1", "2"]
 
 
 @pytest.mark.anyio
@@ -101,4 +105,4 @@ async def test_where_there_is_nothing_to_search() -> None:
         await finder_of(FakeRetriever({"c": PASSAGES}), "other", "train")
     find = await finder_of(FakeRetriever({"c": PASSAGES}), None, "train")
     with pytest.raises(ConfigurationError, match="--collection"):
-        await find(Search("words", 3))
+        await find(SearchCollection("words", 3))

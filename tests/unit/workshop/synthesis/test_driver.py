@@ -15,9 +15,9 @@ from service.core.concurrency import closing
 from service.core.domain import Passage
 from service.core.errors import ConfigurationError, EngineFailure, EngineRefusal, StoreError
 from service.engines.base import GenerationRequest, Message
-from service.workshop.synthesis.command import Options, run_all
+from service.workshop.synthesis.command import SynthesisOptions, run_all
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadReply,
     InputItems,
     Item,
@@ -25,7 +25,7 @@ from service.workshop.synthesis.contract import (
     OutputRow,
     Pipeline,
     RowOrigin,
-    Search,
+    SearchCollection,
     Selection,
     Steps,
     ask,
@@ -55,8 +55,8 @@ def good(text: str) -> str:
 
 
 def steps(item: Item[str], rng: Any) -> Steps[ItemResult]:
-    said = yield from ask(Ask("q", (Message("user", item.content),)), good)
-    found = yield from search(Search(item.content, 3))
+    said = yield from ask(AskTeacher("q", (Message("user", item.content),)), good)
+    found = yield from search(SearchCollection(item.content, 3))
     source = RowOrigin(tuple(p.passage_id for p in found), tuple(p.title for p in found))
     return ItemResult((OutputRow({"said": said, "drawn": rng.random()}, source),))
 
@@ -66,7 +66,7 @@ def pipeline(**changed: Any) -> Pipeline[str]:
     return Pipeline("compound", 1, Prompts("compound"), **(given | changed))
 
 
-async def found(request: Search) -> tuple[Passage, ...]:
+async def found(request: SearchCollection) -> tuple[Passage, ...]:
     """A held-out passage for the question that asks for it."""
     return (Passage("p", HELD_OUT if request.query == "leak" else KNOWN, ""),)
 
@@ -85,7 +85,7 @@ def items_of(*asked: str, side: RowOrigin | None = None) -> list[Item[str]]:
 async def run_over(
     folder: Path, run: SynthesisRun, items: list[Item[str]], **changed: Any
 ) -> tuple[Report, list[dict[str, Any]]]:
-    options = Options(folder / "in", folder / "out.jsonl", date="2026-01-31", **changed)
+    options = SynthesisOptions(folder / "in", folder / "out.jsonl", date="2026-01-31", **changed)
     report = await run_all(run, InputItems(items, []), options, Console(quiet=True))
     lines = (folder / "out.jsonl").read_text().splitlines()
     return report, [json.loads(line) for line in lines]
@@ -157,7 +157,7 @@ async def test_a_question_that_people_wrote_is_held_out_by_its_text(tmp_path: Pa
 
 async def test_held_out_rows_for_tests(tmp_path: Path) -> None:
     def of_held_out(item: Item[str], rng: Any) -> Steps[ItemResult]:
-        said = yield from ask(Ask("q", (Message("user", item.content),)), good)
+        said = yield from ask(AskTeacher("q", (Message("user", item.content),)), good)
         return ItemResult((OutputRow({"said": said}, item.source),))
 
     test = RowOrigin(("p",), (HELD_OUT,), (HELD_OUT,))
@@ -261,7 +261,7 @@ async def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
 
 async def test_a_fault_of_a_pipeline_ends_the_run(tmp_path: Path) -> None:
     def faulty(item: Item[str], rng: Any) -> Steps[ItemResult]:
-        yield Search(item.content, 1)
+        yield SearchCollection(item.content, 1)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

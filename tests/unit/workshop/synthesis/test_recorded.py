@@ -13,7 +13,7 @@ from rich.console import Console
 
 from service.core.errors import InvalidRequest
 from service.workshop.facts.rows import read_rows
-from service.workshop.synthesis.command import Options, read_input, run_all
+from service.workshop.synthesis.command import SynthesisOptions, read_input, run_all
 from service.workshop.synthesis.contract import InputItems
 from service.workshop.synthesis.driver import SynthesisRun
 from service.workshop.synthesis.inputs import read_questions_of
@@ -35,14 +35,16 @@ async def replay(
 ) -> Report:
     """Run over the recording; every round of it must be asked for."""
     engine, teacher = replayed(recording.rounds, Clock())
-    options = Options(output.with_suffix(".in"), output, date=DATE, exclude=exclude)
+    options = SynthesisOptions(output.with_suffix(".in"), output, date=DATE, exclude=exclude)
     reading = written_and_read(world.name, recording, options)
     run = SynthesisRun(pipeline_of(world.name), teacher, world.find, concurrency=1)
     with engine:
         return await run_all(run, reading, options, Console(quiet=True))
 
 
-def written_and_read(name: PipelineName, recording: Recording, options: Options) -> InputItems[Any]:
+def written_and_read(
+    name: PipelineName, recording: Recording, options: SynthesisOptions
+) -> InputItems[Any]:
     lines = [json.dumps(line) for _, line in recording.lines]
     options.input.write_text("\n".join([*lines, "not JSON", '"text"', "{}", ""]))
     return read_input(pipeline_of(name), options)

@@ -15,7 +15,7 @@ from service.core.settings import Settings
 from service.evaluation.datasets import load_dataset
 from service.workshop.facts.rows import FilterRow, LabelerRow, read_rows, read_rows_of
 from service.workshop.facts.splits import Split, is_held_out
-from service.workshop.synthesis.command import Options, synthesize_file
+from service.workshop.synthesis.command import SynthesisOptions, synthesize_file
 from service.workshop.synthesis.pipelines import PipelineName
 from tests.conftest import need
 from tests.unit.workshop.synthesis.stepping import KNOWN
@@ -48,7 +48,7 @@ async def make(
     lines = corpus() if rows is None else rows
     given.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
     settings: dict[str, Any] = {"teacher": "rules", "limit": 40, "date": "2026-01-31"}
-    options = Options(given, output, **(settings | changed))
+    options = SynthesisOptions(given, output, **(settings | changed))
     report = await synthesize_file(
         Settings(data_dir=folder / "data"), name, options, Console(quiet=True)
     )

@@ -12,7 +12,7 @@ from service.core.errors import (
     Overloaded,
 )
 from service.engines.base import Message, TokenUsage
-from service.workshop.synthesis.contract import Ask, Dropped, Reply
+from service.workshop.synthesis.contract import AskTeacher, Dropped, Reply
 from service.workshop.synthesis.teacher import (
     FAILURES,
     LIMITS,
@@ -26,7 +26,7 @@ from tests.support.scripted import ScriptedGenerator, ScriptStep
 from tests.unit.workshop.synthesis.recording import Clock, limited
 
 pytestmark = pytest.mark.anyio
-ASK = Ask("label", (Message("user", "Which?"),))
+ASK = AskTeacher("label", (Message("user", "Which?"),))
 USAGE = TokenUsage(5, 2)
 
 
@@ -87,7 +87,7 @@ async def test_reasoning_is_no_part_of_the_reply() -> None:
 async def test_the_request_is_as_the_pipeline_wants_it() -> None:
     engine, _, clock = teacher_of(ScriptStep("x"))
     teacher = Teacher(engine, "label", "model-x", sleep=clock.sleep, clock=clock)
-    ask = Ask("q", ASK.messages, 9, 0.3, ("\n",), {"type": "object"})
+    ask = AskTeacher("q", ASK.messages, 9, 0.3, ("\n",), {"type": "object"})
     await teacher.say(ask, 11, Spent())
     (request,) = engine.requests
     assert (request.max_tokens, request.temperature, request.seed) == (9, 0.3, 11)

@@ -16,7 +16,14 @@ from service.engines.base import Message
 from service.prompts.templates import TemplateSet
 from service.strategies.autorag.dialogue import opening
 from service.workshop.facts.rows import TrainingRow
-from service.workshop.synthesis.contract import Ask, Dropped, Item, ItemResult, Reply, RowOrigin
+from service.workshop.synthesis.contract import (
+    AskTeacher,
+    Dropped,
+    Item,
+    ItemResult,
+    Reply,
+    RowOrigin,
+)
 from service.workshop.synthesis.pipelines.autorag import (
     PIPELINE,
     Trajectory,
@@ -57,7 +64,7 @@ def run(
     replies: Sequence[str | Reply],
     found: Mapping[str, Sequence[Passage]] = FOUND,
     item: Item[ChainedQuestion] = ITEM,
-) -> tuple[ItemResult, list[Ask], Counter[str]]:
+) -> tuple[ItemResult, list[AskTeacher], Counter[str]]:
     return run_by_hand(PIPELINE, item, replies, found)
 
 
@@ -221,7 +228,7 @@ def test_no_text_can_change_what_the_dialogue_says(
     shown = Passage("p", "t", passage)
     notes = iter([said[0], said[1]])
 
-    def reply(ask: Ask) -> str:
+    def reply(ask: AskTeacher) -> str:
         prompt, shots = ask.messages[-1].content, 0 if ask.stage == "query" else 8
         assert prompt.count("###") == shots
         assert sum(line.startswith("Question:") for line in prompt.split("\n")) == shots + 1

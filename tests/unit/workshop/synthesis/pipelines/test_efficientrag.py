@@ -12,7 +12,14 @@ import pytest
 from service.core.domain import Passage
 from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
-from service.workshop.synthesis.contract import Ask, BadReply, Dropped, Item, ItemResult, Reply
+from service.workshop.synthesis.contract import (
+    AskTeacher,
+    BadReply,
+    Dropped,
+    Item,
+    ItemResult,
+    Reply,
+)
 from service.workshop.synthesis.pipelines.efficientrag import (
     PIPELINE,
     PROMPTS,
@@ -239,7 +246,7 @@ def test_2wiki_bridge_comparison_knows_all_independent_parts() -> None:
     }  # fmt: skip
     label = '{{"extracted_words": "word{}"}}'
 
-    def reply(ask: Ask) -> str:
+    def reply(ask: AskTeacher) -> str:
         if ask.stage == "decompose":
             return json.dumps({"decomposed_questions": parts})
         asked = ask.messages[0].content.rpartition("Question")[2]
@@ -351,7 +358,7 @@ def test_hotpotqa_borrows_2wikis_templates() -> None:
     line = {k: v for k, v in WIKI.items() if k != "evidences"} | {"type": "bridge"}
     item = item_of(line)
     request = next(decompose(item.content))
-    assert isinstance(request, Ask)
+    assert isinstance(request, AskTeacher)
     assert request.messages[0].content.endswith("Answer: Catania\nOutput:")
     named = {
         "1": {**PARTS["1"], "document": "Norma (opera)"},

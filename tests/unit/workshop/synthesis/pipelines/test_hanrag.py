@@ -22,7 +22,7 @@ from service.strategies.revelator.parsing import (
 from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts import rows as training
 from service.workshop.synthesis.contract import (
-    Ask,
+    AskTeacher,
     BadReply,
     Dropped,
     Item,
@@ -72,7 +72,7 @@ def said(outcome: ItemResult, task: str) -> list[tuple[str, str]]:
     return [(prompt_of(row), target_of(row)) for row in rows]
 
 
-def judge(ask: Ask) -> str:
+def judge(ask: AskTeacher) -> str:
     """A teacher who knows."""
     prompt = ask.messages[-1].content
     if ask.stage == "verbalise":

@@ -20,11 +20,11 @@ from starlette.datastructures import State
 
 from service.answer.events import AnswerReady, BaseEvent, Done, Failed, Start
 from service.answer.request import PreparedRequest
-from service.api.draining import DETAIL, Drain
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
 from service.api.recordings import Origin, Recording, Recordings
 from service.api.security import tenant_of
+from service.api.shutdown import DETAIL, Drain
 from service.core.channel import Channel
 from service.core.concurrency import first_of
 from service.core.errors import Draining, RevelatorError
@@ -44,7 +44,7 @@ class ClientStalled(RevelatorError):
     slug, title, status = "client-stalled", "The client does not read its events", 408
 
 
-class Answering:
+class QuestionTask:
     """A question in progress. `events` are sent to its client.
 
     With `only_end`, only the last events are kept: `answer` or `error`, and `done`.
@@ -140,9 +140,9 @@ class Answering:
 
 
 @asynccontextmanager
-async def open_answering(
+async def open_question(
     request: Request, question: PreparedRequest, *, only_end: bool = False
-) -> AsyncIterator[Answering]:
+) -> AsyncIterator[QuestionTask]:
     """Admit a prepared question and start answering it. Leaving the context cancels it.
 
     With `only_end`, disconnects are watched too, because nothing is sent before the end that would
@@ -151,19 +151,19 @@ async def open_answering(
     state = request.app.state
     admission: Admission = state.admission
     place = await admission.enter(lambda: disconnected(request), tenant_of(request).name)
-    answering = Answering(state.runtime, question, request, only_end)
-    async with _produced(state, answering, place) as group:
+    task = QuestionTask(state.runtime, question, request, only_end)
+    async with _produced(state, task, place) as group:
         if only_end:
-            group.start_soon(answering.watch, request)
-        yield answering
+            group.start_soon(task.watch, request)
+        yield task
 
 
 @asynccontextmanager
-async def _produced(state: State, answering: Answering, place: Place) -> AsyncIterator[TaskGroup]:
+async def _produced(state: State, task: QuestionTask, place: Place) -> AsyncIterator[TaskGroup]:
     """Answer in a task of the group that is given. Leaving the context cancels all its tasks."""
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(answering.produce, place, state.drain)
+            group.start_soon(task.produce, place, state.drain)
             try:
                 yield group
             finally:
@@ -171,7 +171,7 @@ async def _produced(state: State, answering: Answering, place: Place) -> AsyncIt
     except BaseExceptionGroup as failures:
         raise first_of(failures) from None
     finally:
-        answering.close()
+        task.close()
         place.release()
 
 
@@ -181,7 +181,7 @@ async def record(
     """Admit a prepared question, and answer it in a task of the app, not of the request.
 
     The same request with the same key gets the recording that is there. Raises KeyReused, and what
-    `open_answering` raises.
+    `open_question` raises.
     """
     state = request.app.state
     recordings: Recordings = state.recordings
@@ -191,22 +191,22 @@ async def record(
     if found := recordings.same(origin, question):
         place.release()
         return found
-    answering = Answering(state.runtime, question, request, only_end)
+    task = QuestionTask(state.runtime, question, request, only_end)
 
     def cancel() -> None:
-        answering.cut_off(ClientGone("The client disconnected and did not come back in time."))
+        task.cut_off(ClientGone("The client disconnected and did not come back in time."))
 
-    recording = Recording(answering.id, origin, question, cancel)
+    recording = Recording(task.id, origin, question, cancel)
     recordings.add(recording)
     recording.watch()
-    state.tasks.start_soon(_record, state, answering, place, recording)
+    state.tasks.start_soon(_record, state, task, place, recording)
     return recording
 
 
-async def _record(state: State, answering: Answering, place: Place, recording: Recording) -> None:
+async def _record(state: State, task: QuestionTask, place: Place, recording: Recording) -> None:
     try:
-        async with _produced(state, answering, place):
-            async for event in answering.events():
+        async with _produced(state, task, place):
+            async for event in task.events():
                 state.recordings.put(recording, event)
     except Exception:  # an error of one question must not end the app's tasks
         log.exception("recorded question failed", id=recording.id)
