@@ -34,6 +34,8 @@ def cite(evidence: Sequence[Evidence]) -> list[Citation]:
                 text=passage.text[start:end],
                 start=start,
                 end=end,
+                url=passage.url,
+                page=passage.page,
             )
     return list(citations.values())
 

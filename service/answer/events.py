@@ -5,7 +5,7 @@ Producers set `step`; `service.strategies.pipeline` sets `seq` and `ms`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -19,11 +19,13 @@ from service.core.domain import (
     Problem,
     RetrieverName,
     RouteName,
+    ScoredPassage,
     StepKind,
     StoppedBy,
     TriggerDetail,
 )
 
+LONGEST_URL: Final = 2_000  # characters; a longer one is no address that a reader opens
 TokenRole = Literal["draft", "answer"]
 
 
@@ -102,7 +104,7 @@ class QueryIssued(BaseEvent):
 
 
 class RetrievedPassage(Model):
-    """A retrieved passage, with its text."""
+    """A retrieved passage, with its text, and the metadata `url` and `page` of its document."""
 
     passage_id: str
     title: str
@@ -111,6 +113,27 @@ class RetrievedPassage(Model):
     score: float
     kept: bool | None = None
     reason: str | None = None
+    url: str | None = None
+    page: int | None = None
+
+    @classmethod
+    def of(
+        cls, hit: ScoredPassage, kept: bool | None = None, reason: str | None = None
+    ) -> RetrievedPassage:
+        """Return a hit of a search as events have it."""
+        passage = hit.passage
+        url, page = passage.metadata.get("url"), passage.metadata.get("page")
+        return cls(
+            passage_id=passage.passage_id,
+            title=passage.title,
+            text=passage.text,
+            rank=hit.rank,
+            score=hit.score,
+            kept=kept,
+            reason=reason,
+            url=url if isinstance(url, str) and len(url) <= LONGEST_URL else None,
+            page=page if isinstance(page, int) and not isinstance(page, bool) else None,
+        )
 
 
 class PassagesFound(BaseEvent):

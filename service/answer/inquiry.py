@@ -343,15 +343,7 @@ class OpenStep:
     ) -> None:
         """Emit the passages of a search; `kept` and `reasons` are in rank order."""
         found = [
-            RetrievedPassage(
-                passage_id=hit.passage.passage_id,
-                title=hit.passage.title,
-                text=hit.passage.text,
-                rank=hit.rank,
-                score=hit.score,
-                kept=keep,
-                reason=reason,
-            )
+            RetrievedPassage.of(hit, keep, reason)
             for hit, keep, reason in zip(result.passages, kept, reasons, strict=True)
         ]
         await self.emit(PassagesFound(passages=found, missing=list(result.missing)))

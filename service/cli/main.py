@@ -141,8 +141,8 @@ def ingest(
         list[Path],
         typer.Argument(
             help="Files or folders; `-` reads standard input. Formats: JSONL, Parquet, DPR's "
-            "Wikipedia (psgs_w100.tsv), BEIR folders, HippoRAG's JSON, text and Markdown; also "
-            "compressed (.gz, .zst).",
+            "Wikipedia (psgs_w100.tsv), BEIR folders, HippoRAG's JSON, text, Markdown, "
+            "HTML, PDF and DOCX (extra `documents`); also compressed (.gz, .zst).",
         ),
     ],
     collection: Annotated[
@@ -155,8 +155,9 @@ def ingest(
     format: Annotated[
         str | None,
         typer.Option(
-            help="Format of the files: jsonl, parquet, dpr, beir, hipporag or text; hotpotqa, "
-            "2wiki or musique for the passages in these question files. Default: detected per file."
+            help="Format of the files: jsonl, parquet, dpr, beir, hipporag, text, html, pdf or "
+            "docx; hotpotqa, 2wiki or musique for the passages in these question files. Default: "
+            "detected per file."
         ),
     ] = None,
     ray: Annotated[

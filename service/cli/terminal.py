@@ -21,7 +21,7 @@ from service.answer.events import (
     Trigger,
     Withdraw,
 )
-from service.core.domain import Answer
+from service.core.domain import Answer, Citation
 
 
 class EventPrinter:
@@ -122,7 +122,8 @@ class EventPrinter:
         )
         for number, citation in enumerate(body.citations, 1):
             self._console.print(
-                f"  \\[{number}] [dim]{escape(citation.title)}:[/] {escape(citation.text)}",
+                f"  \\[{number}] [dim]{escape(citation.title)}{_place(citation)}:[/] "
+                f"{escape(citation.text)}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -133,6 +134,12 @@ class EventPrinter:
             f"{', degraded: ' + ', '.join(body.degraded) if body.degraded else ''}[/]",
             highlight=False,
         )
+
+
+def _place(citation: Citation) -> str:
+    """The page and the address of a citation, where its document has them."""
+    page = f", page {citation.page}" if citation.page is not None else ""
+    return f"{page} ({escape(citation.url)})" if citation.url else page
 
 
 def _chooser(chosen: RouteChosen) -> str:

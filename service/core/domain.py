@@ -99,7 +99,7 @@ class Step(Model):
 
 class Citation(Model):
     """A sentence of a passage that the reader was shown. `text` equals the passage's
-    text[start:end]."""
+    text[start:end]. `url` and `page` are the metadata of its document with these names."""
 
     passage_id: str
     title: str
@@ -107,6 +107,8 @@ class Citation(Model):
     text: str
     start: int
     end: int
+    url: str | None = None
+    page: int | None = None
 
 
 class CallUsage(Model):

@@ -47,10 +47,7 @@ class Collected:
         self.rounds += 1
         choices: list[Choice] = []
         for hit in result.passages:
-            passage = RetrievedPassage(
-                passage_id=hit.passage.passage_id, title=hit.passage.title, text=hit.passage.text,
-                rank=hit.rank, score=hit.score,
-            )  # fmt: skip
+            passage = RetrievedPassage.of(hit)
             if any(_same(passage, known.passage) for known in self.found):
                 choices.append(Choice(False, AGAIN))
             elif self.most is not None and len(self.found) >= self.most:

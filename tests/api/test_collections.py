@@ -19,7 +19,8 @@ from tests.support.scripted import ScriptedGenerator
 pytestmark = pytest.mark.anyio
 NDJSON = {"Content-Type": "application/x-ndjson"}
 TEXT = "Norma was composed by Vincenzo Bellini."
-NORMA = {"id": "n", "title": "Norma", "text": TEXT, "year": 1831}
+METADATA = {"year": 1831, "url": "https://example.org/n", "page": 2}
+NORMA = {"id": "n", "title": "Norma", "text": TEXT, **METADATA}
 
 
 @asynccontextmanager
@@ -72,12 +73,15 @@ async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None
         async with service.http.get("/collections/mine/documents/n") as response:
             document = await response.json()
         assert document["passages"] == [{"passage_id": "n", "text": TEXT}]
-        assert document["metadata"] == {"year": 1831}
+        assert document["metadata"] == METADATA
         status, body = await service.ask(
             "Who composed Norma?", collection="mine", route="single", filter={"year": 1831}
         )
         assert (status, body["answer"]) == (200, "Vincenzo Bellini")
-        assert body["citations"][0]["passage_id"] == "n"
+        (citation,) = body["citations"]
+        assert (citation["passage_id"], citation["url"], citation["page"]) == (
+            "n", "https://example.org/n", 2,
+        )  # fmt: skip
         async with service.http.delete("/collections/mine/documents/n") as response:
             assert response.status == 204
         async with service.http.get("/collections/mine/documents/n") as response:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.formats import FORMATS, KNOWN, detect
+from service.retrieval.ingest.formats import FORMATS, KNOWN, detect, is_named
 from service.retrieval.ingest.formats.base import (
     DAMAGED,
     STANDARD_INPUT,
@@ -18,7 +18,6 @@ from service.retrieval.ingest.formats.base import (
     open_input,
     plain_suffix,
 )
-from service.retrieval.ingest.formats.text import MARKDOWN, TEXT
 
 BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 
@@ -102,8 +101,8 @@ def expand(
                 str(path), 0, f"the folder contains no file; known formats: {KNOWN}"
             )
         for source in found:
-            text = format == "text" or plain_suffix(source.path) in TEXT | MARKDOWN
-            if text and source.label in labels:  # it is the id: the second would replace the first
+            # The label is the id: the second would replace the first.
+            if is_named(source.path, format) and source.label in labels:
                 yield SourceProblem(source.name, 0, "another file of this run has the same name")
                 continue
             labels.add(source.label)

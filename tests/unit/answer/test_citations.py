@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.answer.citations import Evidence, bearing_sentence, cite
 from service.answer.events import RetrievedPassage
+from service.core.domain import Passage, ScoredPassage
 from service.text import content_words, sentences
 from service.text.grounding import bears
 
@@ -32,6 +36,23 @@ def test_among_equals_the_sentence_closest_to_the_question() -> None:
     assert "Bellini" in TEXT[start:end]
     start, end = bearing_sentence(TEXT, "yes", "How many acts has the opera Norma?")
     assert TEXT[start:end] == "Norma is an opera in two acts."
+
+
+@pytest.mark.parametrize(
+    ("metadata", "url", "page"),
+    [
+        ({"url": "https://example.org/a", "page": 3}, "https://example.org/a", 3),
+        ({"url": ["a"], "page": "iv"}, None, None),
+        ({"url": "x" * 3_000, "page": True}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_a_citation_has_the_url_and_the_page_of_its_document(
+    metadata: dict[str, Any], url: str | None, page: int | None
+) -> None:
+    hit = ScoredPassage(Passage("p", "T", TEXT, metadata), 1, 0.5)
+    (citation,) = cite([Evidence("1", RetrievedPassage.of(hit), "Bellini", "Who?")])
+    assert (citation.url, citation.page) == (url, page)
 
 
 def test_no_passage_is_cited_twice_and_order_is_step_then_rank() -> None:

@@ -9,10 +9,13 @@ from typing import Final
 
 from service.retrieval.ingest.formats.base import BOM, Reader, plain_suffix
 from service.retrieval.ingest.formats.distractors import read_2wiki, read_hotpotqa, read_musique
+from service.retrieval.ingest.formats.docx import DOCX, read_docx
 from service.retrieval.ingest.formats.dpr import looks_like_dpr, read_dpr
 from service.retrieval.ingest.formats.hipporag import read_hipporag
+from service.retrieval.ingest.formats.html import HTML, looks_like_html, read_html
 from service.retrieval.ingest.formats.jsonl import looks_like_beir, read_beir, read_jsonl
 from service.retrieval.ingest.formats.parquet import MAGIC, read_parquet
+from service.retrieval.ingest.formats.pdf import PDF, PDF_MAGIC, read_pdf
 from service.retrieval.ingest.formats.text import MARKDOWN, TEXT, read_text
 
 FORMATS: Final[Mapping[str, Reader]] = {
@@ -22,14 +25,27 @@ FORMATS: Final[Mapping[str, Reader]] = {
     "beir": read_beir,
     "hipporag": read_hipporag,
     "text": read_text,
+    "html": read_html,
+    "pdf": read_pdf,
+    "docx": read_docx,
     # Never detected: their files are questions, and are only ingested if one says so.
     "hotpotqa": read_hotpotqa,
     "2wiki": read_2wiki,
     "musique": read_musique,
 }
-KNOWN: Final = ".jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or .zst of them"
+KNOWN: Final = (
+    ".jsonl, .json, .parquet, .tsv, .txt, .md, .html, .pdf, .docx, and .gz or .zst of them"
+)
 _LINES = frozenset({".jsonl", ".ndjson"})
-_NAMED = {".parquet": "parquet", ".tsv": "dpr", **dict.fromkeys(TEXT | MARKDOWN, "text")}
+_NAMED = {
+    ".parquet": "parquet",
+    ".tsv": "dpr",
+    **dict.fromkeys(TEXT | MARKDOWN, "text"),
+    **dict.fromkeys(HTML, "html"),
+    **dict.fromkeys(PDF, "pdf"),
+    **dict.fromkeys(DOCX, "docx"),
+}
+BY_NAME: Final = frozenset({"text", "html", "pdf", "docx"})  # whose documents are named after files
 _UNSAID = frozenset({"", ".json"})  # names that leave it to the content
 
 
@@ -38,11 +54,18 @@ def detect(path: Path, head: bytes) -> str | None:
     suffix = plain_suffix(path)
     if head.startswith(MAGIC):
         return "parquet"
+    if head.startswith(PDF_MAGIC):
+        return "pdf"
     if suffix in _LINES:
         return "beir" if looks_like_beir(head) else "jsonl"
     if suffix in _UNSAID:
         return _by_content(head) or ("jsonl" if suffix else None)
     return _NAMED.get(suffix)
+
+
+def is_named(path: Path, format: str | None) -> bool:
+    """Return whether the ids of a file's documents begin with its name."""
+    return (format or _NAMED.get(plain_suffix(path))) in BY_NAME
 
 
 def _by_content(head: bytes) -> str | None:
@@ -51,4 +74,6 @@ def _by_content(head: bytes) -> str | None:
         return "hipporag"
     if start.startswith(b"{"):
         return "beir" if looks_like_beir(head) else "jsonl"
+    if looks_like_html(start):
+        return "html"
     return "dpr" if looks_like_dpr(head) else None

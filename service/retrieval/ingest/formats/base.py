@@ -138,7 +138,9 @@ class _Counted(_Filled):
         return size
 
 
+LARGEST = 50_000_000  # bytes of a file that is read as a whole
 LONGEST_ROW = 1_000_000  # bytes; longer lines are bad lines
+TOO_LARGE = f"the file is larger than {LARGEST:,} bytes; split it"
 TOO_LONG = f"longer than {LONGEST_ROW:,} bytes; split the document"
 
 
@@ -151,6 +153,14 @@ class SourceRow:
 
 
 Reader = Callable[[Input], Iterator[SourceRow]]
+
+
+def read_whole(source: Input) -> bytes | str:
+    """Return the decompressed content, or what is wrong with its size."""
+    content = source.stream.read(LARGEST + 1)
+    return content if len(content) <= LARGEST else TOO_LARGE
+
+
 Maker = Callable[[object], Document]
 
 

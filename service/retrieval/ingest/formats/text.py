@@ -15,9 +15,8 @@ from service.retrieval.ingest.formats.base import (
     made,
     not_utf8,
     plain_suffix,
+    read_whole,
 )
-
-LARGEST = 50_000_000  # bytes of a file
 
 TEXT = frozenset({".txt", ".text"})
 MARKDOWN = frozenset({".md", ".markdown"})
@@ -27,9 +26,9 @@ _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 def read_text(source: Input) -> Iterator[SourceRow]:
     """Yield the document: its id is the name of the file, its title Markdown's first heading or the
     stem of the name."""
-    content = source.stream.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        yield SourceRow(0, f"the file is larger than {LARGEST:,} bytes; split it")
+    content = read_whole(source)
+    if isinstance(content, str):
+        yield SourceRow(0, content)
         return
     try:
         text = content.removeprefix(BOM).decode("utf-8")

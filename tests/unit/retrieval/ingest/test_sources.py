@@ -5,6 +5,7 @@ import tracemalloc
 from pathlib import Path
 
 from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.formats import KNOWN
 from service.retrieval.ingest.formats.base import LONGEST_ROW, STANDARD_INPUT
 from service.retrieval.ingest.sources import SourceProblem, read_files, total_bytes
 
@@ -89,20 +90,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "other" / "a.txt").write_text("two")
     (tmp_path / "empty.md").write_text("\n")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "x.pdf").write_bytes(b"%PDF")
+    (tmp_path / "x.csv").write_bytes(b"a,b")
     (tmp_path / "folder.jsonl").mkdir()
-    names = ("a.txt", "other/a.txt", "empty.md", "latin.txt", "x.pdf", "gone.jsonl", "folder.jsonl")
+    names = ("a.txt", "other/a.txt", "empty.md", "latin.txt", "x.csv", "gone.jsonl", "folder.jsonl")
     good, bad = read(*(tmp_path / name for name in names))
     assert good == ["a.txt"]
     assert [problem for _, problem in bad] == [
         "another file of this run has the same name",
         "text is empty",
         "not UTF-8: byte 4",
-        "unknown file type '.pdf'; known: .jsonl, .json, .parquet, .tsv, .txt, .md, and .gz or "
-        ".zst of them; or set it with --format",
+        f"unknown file type '.csv'; known: {KNOWN}; or set it with --format",
         "cannot be read: No such file or directory",
-        "the folder contains no file; known formats: .jsonl, .json, .parquet, .tsv, .txt, .md, and "
-        ".gz or .zst of them",
+        f"the folder contains no file; known formats: {KNOWN}",
     ]
 
 

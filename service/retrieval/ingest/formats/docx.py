@@ -1,0 +1,59 @@
+"""DOCX: Word's documents are read as HTML, and cut at their headings (extra `documents`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from typing import Final
+
+from service.retrieval.ingest.formats.base import LARGEST, Input, SourceRow, read_whole
+from service.retrieval.ingest.formats.html import NEEDS, NO_TEXT, rows_of
+
+DOCX: Final = frozenset({".docx"})
+MOST_UNPACKED: Final = 4 * LARGEST  # bytes of the text's part; images are not read
+_BODY: Final = "word/document.xml"
+_STYLES: Final = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
+_NOT_DOCX: Final = "not a DOCX file; save it in Word or LibreOffice as .docx"
+
+
+def read_docx(source: Input) -> Iterator[SourceRow]:
+    """Yield a document for each section."""
+    for package in ("mammoth", "selectolax"):
+        if importlib.util.find_spec(package) is None:
+            yield SourceRow(0, NEEDS.format(what="DOCX", package=package))
+            return
+    content = read_whole(source)
+    html = _html(content) if isinstance(content, bytes) else (False, content)
+    if not html[0]:
+        yield SourceRow(0, html[1])
+        return
+    for row in rows_of(source, html[1]):
+        yield SourceRow(0, "the document has no text") if row.found == NO_TEXT else row
+
+
+def _html(content: bytes) -> tuple[bool, str]:
+    """Whether it could be read, and the HTML, or what is wrong."""
+    import mammoth  # noqa: PLC0415
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            if sum(part.file_size for part in packed.infolist() if _is_read(part)) > MOST_UNPACKED:
+                return False, f"its text is larger than {MOST_UNPACKED:,} bytes; split it"
+            packed.getinfo(_BODY)
+        result = mammoth.convert_to_html(
+            io.BytesIO(content),
+            style_map=_STYLES,
+            include_embedded_style_map=False,
+            convert_image=lambda _: [],
+        )
+    except (zipfile.BadZipFile, KeyError):
+        return False, _NOT_DOCX
+    except Exception as error:  # a damaged file fails anywhere in the parsing
+        return False, f"the DOCX file is damaged ({type(error).__name__}); save it again"
+    return True, str(result.value)
+
+
+def _is_read(part: zipfile.ZipInfo) -> bool:
+    return part.filename.endswith((".xml", ".rels"))

@@ -1,0 +1,228 @@
+"""HTML: a page is one document for each section, by its headings (extra `documents`)."""
+
+from __future__ import annotations
+
+import codecs
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from service.retrieval.ingest.documents import LONGEST_TITLE
+from service.retrieval.ingest.formats.base import (
+    BOM,
+    STANDARD_INPUT,
+    Input,
+    SourceRow,
+    made,
+    read_whole,
+)
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+HTML: Final = frozenset({".html", ".htm", ".xhtml"})
+NEEDS: Final = "{what} needs {package}; run: pip install 'revelator[documents]'"
+NO_TEXT: Final = (
+    "the page has no text; if scripts write it, save the page from a browser after it has loaded"
+)
+SECTIONS: Final = {"h1": 1, "h2": 2, "h3": 3}  # headings that begin a section, with their level
+LONGEST_ANCHOR: Final = 100  # characters; a longer one would make the id too long
+_ASIDE: Final = (
+    "script, style, noscript, template, nav, footer, aside, form, button, svg, iframe, object, "
+    "[hidden], [aria-hidden=true], [role=navigation], [role=banner], [role=contentinfo]"
+)
+_BLOCKS: Final = frozenset([
+    "address", "article", "blockquote", "body", "caption", "dd", "details", "div", "dl", "dt",
+    "fieldset", "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "html",
+    "legend", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot",
+    "thead", "tr", "ul",
+])  # fmt: skip
+_DECLARED: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
+_SPACE: Final = re.compile(r"\s+")
+
+
+@dataclass(slots=True)
+class Section:
+    """A part of a page: the headings that it is below, the anchor of its own one, and its text."""
+
+    headings: tuple[str, ...]
+    anchor: str
+    text: str
+
+
+def read_html(source: Input) -> Iterator[SourceRow]:
+    """Yield a document for each section. Its `url` is the page's canonical address."""
+    if importlib.util.find_spec("selectolax") is None:
+        yield SourceRow(0, NEEDS.format(what="HTML", package="selectolax"))
+        return
+    content = read_whole(source)
+    if isinstance(content, str):
+        yield SourceRow(0, content)
+        return
+    yield from rows_of(source, decoded(content))
+
+
+def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
+    """Yield the sections of a page with text as documents, or say that there is no text."""
+    from selectolax.lexbor import LexborHTMLParser  # noqa: PLC0415
+
+    tree = LexborHTMLParser(html)
+    title, url = _title(tree), _address(tree)
+    sections = list(_sections(tree))
+    if not sections:
+        yield SourceRow(0, NO_TEXT)
+    titled = title or next((part.headings[0] for part in sections if part.headings), "")
+    if not titled and source.path != STANDARD_INPUT:
+        titled = source.path.stem
+    used: set[str] = set()
+    for number, section in enumerate(sections, 1):
+        anchor = section.anchor
+        if not anchor or anchor in used or anchor.isdigit() or len(anchor) > LONGEST_ANCHOR:
+            anchor = f"section={number}"
+        used.add(anchor)
+        value = _value(section, titled, url)
+        if source.path != STANDARD_INPUT:
+            value["id"] = source.label if len(sections) == 1 else f"{source.label}#{anchor}"
+        yield SourceRow(number, made(value))
+
+
+def looks_like_html(start: bytes) -> bool:
+    """Return whether a content, without space before it, begins as pages do."""
+    return start[:32].lower().startswith((b"<!doctype html", b"<html"))
+
+
+def decoded(content: bytes) -> str:
+    """Decode a page as browsers do: by its byte order mark, else as it declares, else as UTF-8,
+    else as Windows-1252."""
+    for mark, encoding in (
+        (BOM, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ):
+        if content.startswith(mark):
+            return content.removeprefix(mark).decode(encoding, "replace")
+    declared = _DECLARED.search(content[:4_096])
+    for encoding in (declared[1].decode() if declared else "utf-8", "utf-8"):
+        try:
+            return content.decode(encoding)
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return content.decode("cp1252", "replace")
+
+
+def _value(section: Section, title: str, url: str) -> dict[str, Any]:
+    """The fields of a section's document: the path of headings is in its title, which is searched,
+    without a first one that only says the title again."""
+    path = section.headings
+    if path and path[0] in title:
+        path = path[1:]
+    told = ": ".join(part for part in (title, " > ".join(path)) if part)
+    value: dict[str, Any] = {"title": told[:LONGEST_TITLE], "text": section.text}
+    if section.headings:
+        value["heading"] = section.headings[-1]
+    if url:
+        value["url"] = f"{url}#{section.anchor}" if section.anchor else url
+    return value
+
+
+def _title(tree: LexborHTMLParser) -> str:
+    found = tree.css_first("head title")
+    return _plain(found.text()) if found else ""
+
+
+def _address(tree: LexborHTMLParser) -> str:
+    """The canonical address, without a fragment; empty if the page has none."""
+    for selector, attribute in (
+        ("link[rel=canonical]", "href"),
+        ('meta[property="og:url"]', "content"),
+    ):
+        found = tree.css_first(selector)
+        address = (found.attributes.get(attribute) or "").strip() if found else ""
+        if address.startswith(("http://", "https://")):
+            return address.partition("#")[0]
+    return ""
+
+
+def _sections(tree: LexborHTMLParser) -> Iterator[Section]:
+    """Sections with text, in order."""
+    path: list[tuple[int, str]] = []
+    anchor, blocks = "", list[str]()
+
+    def section() -> Iterator[Section]:
+        if blocks:
+            yield Section(tuple(text for _, text in path), anchor, "\n\n".join(blocks))
+
+    for node, text in _blocks(tree):
+        level = SECTIONS.get(node.tag or "")
+        if level is None:
+            blocks.append(text)
+            continue
+        yield from section()
+        path = [each for each in path if each[0] < level]
+        path.append((level, _plain(text)))
+        anchor, blocks = (node.attributes.get("id") or "").strip(), []
+    yield from section()
+
+
+def _blocks(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
+    """Each block element with text directly in it, and this text, in order. The tree is traversed,
+    not recursed into: pages may be nested without limit."""
+    root = _content(tree)
+    if root is None:
+        return
+    current, parts, cell = root, list[str](), False
+    for node in root.traverse(include_text=True):
+        tag = node.tag or ""
+        if tag == "br":
+            parts.append("\n")
+        elif tag in {"td", "th"}:
+            cell = True
+        elif tag == "-text":
+            block = _block_of(node, root)
+            if block.mem_id != current.mem_id:
+                if text := _tidy("".join(parts)):
+                    yield current, text
+                current, parts = block, []
+            text = node.text_content or ""
+            if cell and text.strip():
+                parts += [" | "] if parts else []
+                cell = False
+            parts.append(text if block.tag == "pre" else _SPACE.sub(" ", text))
+    if text := _tidy("".join(parts)):
+        yield current, text
+
+
+def _content(tree: LexborHTMLParser) -> LexborNode | None:
+    """Where the text is: `main`, or the only `article`, or the body without what is around it."""
+    for node in tree.css(_ASIDE):
+        node.decompose()
+    for node in tree.css("header"):
+        if node.css_first("h1") is None:
+            node.decompose()
+    for selector in ("main, [role=main]", "article"):
+        found = tree.css(selector)
+        if len(found) == 1 and found[0].text().strip():
+            return found[0]
+    return tree.body
+
+
+def _block_of(node: LexborNode, root: LexborNode) -> LexborNode:
+    """The block element that a text is in."""
+    parent = node.parent
+    while parent is not None and parent.mem_id != root.mem_id:
+        if parent.tag in _BLOCKS:
+            return parent
+        parent = parent.parent
+    return root
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _tidy(text: str) -> str:
+    """Without space at the ends of lines, and without empty lines, which would end sentences."""
+    lines = (line.strip() if line.strip() else "" for line in text.split("\n"))
+    return "\n".join(line for line in lines if line)

@@ -1,0 +1,96 @@
+"""Small PDF and DOCX files, as the writers of such files make them."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Sequence
+from xml.sax.saxutils import escape
+
+_ESCAPED, _BACKSLASHED = re.compile(r"[()\\]"), r"\\\g<0>"
+IMAGE = None  # in place of a page's text: the page is an image
+
+
+def pdf(pages: Sequence[str | None], title: str = "") -> bytes:
+    """A PDF with these texts, a line for each line, in Helvetica."""
+    count, objects = len(pages), list[bytes]()
+    kids = " ".join(f"{5 + 2 * n} 0 R" for n in range(count))
+    objects.append(b"<< /Type /Catalog /Pages 2 0 R >>")
+    objects.append(f"<< /Type /Pages /Kids [{kids}] /Count {count} >>".encode())
+    objects.append(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
+    image = b"<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /ColorSpace /DeviceGray "
+    objects.append(image + b"/BitsPerComponent 8 /Length 1 >>\nstream\n\x80\nendstream")
+    for n, text in enumerate(pages):
+        resources = "/XObject << /I 4 0 R >>" if text is IMAGE else "/Font << /F 3 0 R >>"
+        objects.append(
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {6 + 2 * n} 0 R "
+            f"/Resources << {resources} >> >>".encode()
+        )
+        drawn = "q 612 0 0 792 0 0 cm /I Do Q" if text is IMAGE else _written(text)
+        content = drawn.encode("latin-1")
+        objects.append(b"<< /Length %d >>\nstream\n%b\nendstream" % (len(content), content))
+    objects.append(f"<< /Title ({title}) >>".encode("latin-1"))
+    return _assembled(objects)
+
+
+def _written(text: str) -> str:
+    lines = [f"({_ESCAPED.sub(_BACKSLASHED, line)}) Tj T*" for line in text.split("\n")]
+    return "BT /F 12 Tf 14 TL 72 720 Td " + " ".join(lines) + " ET"
+
+
+def _assembled(objects: Sequence[bytes]) -> bytes:
+    out, places = bytearray(b"%PDF-1.7\n"), list[int]()
+    for number, content in enumerate(objects, 1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%b\nendobj\n" % (number, content)
+    begin = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    out += b"".join(b"%010d 00000 n \n" % place for place in places)
+    out += b"trailer << /Size %d /Root 1 0 R /Info %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
+        len(objects) + 1,
+        len(objects),
+        begin,
+    )
+    return bytes(out)
+
+
+_WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+_TYPES = (
+    '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">'
+    '<Default Extension="rels" '
+    'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    '<Override PartName="/word/document.xml" ContentType="application/'
+    'vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>'
+)
+_RELATIONS = (
+    '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+    '<Relationship Id="r1" Target="word/document.xml" Type="http://schemas.openxmlformats.org/'
+    'officeDocument/2006/relationships/officeDocument"/></Relationships>'
+)
+
+
+def docx(paragraphs: Sequence[tuple[str, str]]) -> bytes:
+    """A DOCX of these paragraphs: a style's name, such as `Heading 1`, and a text."""
+    names = sorted({style for style, _ in paragraphs if style})
+    styles = "".join(
+        f'<w:style w:type="paragraph" w:styleId="{name.replace(" ", "")}">'
+        f'<w:name w:val="{name}"/></w:style>'
+        for name in names
+    )
+    body = "".join(
+        f'<w:p><w:pPr><w:pStyle w:val="{style.replace(" ", "")}"/></w:pPr>'
+        f"<w:r><w:t>{escape(text)}</w:t></w:r></w:p>"
+        for style, text in paragraphs
+    )
+    parts = {
+        "[Content_Types].xml": _TYPES,
+        "_rels/.rels": _RELATIONS,
+        "word/document.xml": f'<w:document xmlns:w="{_WORD}"><w:body>{body}</w:body></w:document>',
+        "word/styles.xml": f'<w:styles xmlns:w="{_WORD}">{styles}</w:styles>',
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in parts.items():
+            file.writestr(name, content)
+    return packed.getvalue()
