@@ -58,6 +58,14 @@ def evaluate(
             help="Engine in the settings that all roles use. Default: as in the settings."
         ),
     ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Engine in the settings that judges whether each answer is right, beside the "
+            "other scores.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -154,6 +162,7 @@ def evaluate(
         trace,
         url,
         route_of or (),
+        judge,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 

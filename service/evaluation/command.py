@@ -20,13 +20,14 @@ from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
 from service.evaluation.document.writing import write_report
 from service.evaluation.entries import Entry, open_entry
 from service.evaluation.identity import with_engine
+from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import ALL, Method, methods_of
 from service.evaluation.metrics import VERSIONS, Scoring
 from service.evaluation.progress import shown_progress
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row
 from service.evaluation.run_folder import EvaluationRun, RunFolder, open_run
-from service.evaluation.runner import Ask, Plan, Task, work_off
+from service.evaluation.runner import Ask, Finish, Plan, Task, work_off
 from service.evaluation.sources import Dataset, read_datasets
 
 DONE: Final = 0
@@ -46,7 +47,7 @@ class EvaluationOptions:
     questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
     each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is the
     folder for the rows and `trace` that for the events, None to keep none. `url` is a server that
-    is asked instead of this process."""
+    is asked instead of this process. `judge` is the engine that judges the answers."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -63,6 +64,7 @@ class EvaluationOptions:
     trace: Path | None = None
     url: str | None = None
     routes: Sequence[str] = ()
+    judge: str | None = None
 
 
 async def evaluate_datasets(
@@ -81,13 +83,18 @@ async def evaluate_datasets(
     datasets = await read_or_tell(options, screen)
     if datasets is None:
         return BAD_INPUT
-    async with open_entry(settings, options.url) as entry:
+    async with (
+        open_entry(settings, options.url) as entry,
+        open_judge(settings, options.judge, entry.engines) as judge,
+    ):
         plans, skipped = await plans_of(entry, datasets, methods, options)
         for line in skipped:
             screen.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
-        run = await run_of(entry, datasets, plans, options)
+        run = await run_of(entry, datasets, plans, options, judge)
         tasks = tasks_of(datasets, plans)
-        rows = await ask_all(tasks, entry.ask, options, run, screen)
+        rows = await ask_all(
+            tasks, entry.ask, options, run, screen, judge.judged if judge else None
+        )
     show(rows, screen)
     if options.out:
         await report_on(options.out, options.trace, screen)
@@ -184,7 +191,11 @@ def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:
 
 
 async def run_of(
-    entry: Entry, datasets: Sequence[Dataset], plans: Sequence[Plan], options: EvaluationOptions
+    entry: Entry,
+    datasets: Sequence[Dataset],
+    plans: Sequence[Plan],
+    options: EvaluationOptions,
+    judge: Judge | None,
 ) -> EvaluationRun:
     """What `run.json` says of this evaluation."""
     searched = {plan.dataset: plan.request.collection for plan in plans}
@@ -195,6 +206,7 @@ async def run_of(
         "request": dict(options.fields),
         "gold_routes": options.gold_routes,
         "evaluators": VERSIONS,
+        **({"judge": dict(judge.described)} if judge else {}),
     }
     return EvaluationRun(
         common,
@@ -212,7 +224,12 @@ async def run_of(
 
 
 async def ask_all(
-    tasks: Sequence[Task], ask: Ask, options: EvaluationOptions, run: EvaluationRun, screen: Console
+    tasks: Sequence[Task],
+    ask: Ask,
+    options: EvaluationOptions,
+    run: EvaluationRun,
+    screen: Console,
+    finish: Finish | None = None,
 ) -> list[Row]:
     """Ask what has no row yet, and keep each row as it ends. Returns the rows of all tasks, or
     those until an engine or a store was out for too long."""
@@ -225,7 +242,7 @@ async def ask_all(
         todo = [task for task in tasks if task.key not in rows]
         ended = stack.enter_context(shown_progress(len(todo), screen))
         out = 0
-        async with closing(work_off(todo, ask, options.concurrency)) as results:
+        async with closing(work_off(todo, ask, options.concurrency, finish)) as results:
             async for row in results:
                 rows[row.key] = row
                 if folder:
@@ -240,11 +257,12 @@ async def ask_all(
 
 def kept_rows(folder: RunFolder | None, options: EvaluationOptions) -> list[Row]:
     """The rows that need not be asked again: those of questions that failed because something was
-    out are, and with `retry_failed` all that failed."""
+    out are, and with `retry_failed` all that failed, also at the judge."""
     if folder is None:
         return []
-    everything = options.retry_failed
-    return [row for row in folder.rows if not (row.error if everything else row.interrupted)]
+    if options.retry_failed:
+        return [row for row in folder.rows if not (row.error or row.judge_error)]
+    return [row for row in folder.rows if not row.interrupted]
 
 
 def show(rows: Sequence[Row], screen: Console) -> None:
@@ -254,4 +272,8 @@ def show(rows: Sequence[Row], screen: Console) -> None:
     screen.print(versions(), style="dim", highlight=False, soft_wrap=True)
     for row in [row for row in rows if row.error][:SHOWN_FAILURES]:
         said = f"failed: {row.dataset}: {row.method}: {row.id}: {row.error}"
+        screen.print(said, style="red", markup=False, soft_wrap=True)
+    unjudged = [row for row in rows if row.judge_error]
+    if unjudged:
+        said = f"not judged: {len(unjudged):,} answers, the first: {unjudged[0].judge_error}"
         screen.print(said, style="red", markup=False, soft_wrap=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import anyio
@@ -16,6 +17,7 @@ from service.core.concurrency import closing
 from service.core.errors import InvalidRequest, Overloaded
 from service.core.settings import Settings
 from service.core.settings.urls import shown
+from service.engines.base import Generator
 from service.evaluation.identity import described
 from service.retrieval.client import send, session_with
 from service.retrieval.collections.catalog import describe
@@ -33,6 +35,10 @@ class Entry(Protocol):
     @property
     def identity(self) -> dict[str, Any]: ...
 
+    @property
+    def engines(self) -> Mapping[str, Generator]:
+        """The engines that are open here."""
+
     async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
         """Raises InvalidRequest, LoopUnavailable or NotFound if it cannot be answered here."""
 
@@ -47,6 +53,7 @@ class InProcess:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self.engines = runtime.engines
         self.ask = runtime.ask
         self.prepare = runtime.prepare
 
@@ -62,6 +69,8 @@ class InProcess:
 
 class AtServer:
     """A running server, which has settings of its own."""
+
+    engines: Mapping[str, Generator] = MappingProxyType({})
 
     def __init__(self, client: AnswerClient, settings: Settings) -> None:
         self._client = client

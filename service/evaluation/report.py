@@ -9,6 +9,7 @@ from typing import get_args
 from rich.table import Table
 
 from service.core.domain import RouteName
+from service.evaluation.llm_judge import MEASURE
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import Row
 
@@ -53,6 +54,7 @@ def summary(group: str, rows: Sequence[Row]) -> Summary:
     means["compound_accuracy_micro"] = (
         sum(row.parts_found for row in rows) / parts if parts else None
     )
+    means[MEASURE] = mean(row.scores.get(MEASURE) for row in rows)
     means["answered"] = mean(float(row.answered) for row in rows)
     means["steps"] = mean(row.steps for row in rows)
     means["retrievals"] = mean(row.retrievals for row in rows)
@@ -92,6 +94,7 @@ _LABELS = {
     "supporting_precision": "supporting passages found, precision",
     "pool_recall": "supporting passages read, recall",
     "route_accuracy": "route accuracy",
+    MEASURE: "LLM judge",
     "answered": "answered",
     "steps": "steps",
     "retrievals": "retrievals",

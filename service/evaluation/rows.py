@@ -21,6 +21,7 @@ counts. `DIR/run.json` says what all rows have in common (`run_folder.py`).
 | `wall_ms` | time from the request to the last event as the evaluation measured it |
 | `degraded` | the sides that were out |
 | `answer_id` | the id of the answer, as in logs; null if the question never started |
+| `judge_error` | why `--judge` gave no verdict, or null; its score is `scores.judge` |
 | `error` | null, or `TYPE: DETAIL` of the failure |
 
 A failed question has the cost until its failure; its `scores` count it as wrong; `steps`,
@@ -86,6 +87,7 @@ class Row:
     wall_ms: float | None = None
     degraded: tuple[str, ...] = ()
     answer_id: str | None = None
+    judge_error: str | None = None
     error: str | None = None
 
     @property

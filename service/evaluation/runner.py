@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from service.evaluation.rows import Key, Row
 from service.evaluation.traces import Recorder, header_of, trace_path
 
 Ask = Callable[[PreparedRequest], AsyncIterator[BaseEvent]]
+Finish = Callable[[Row], Awaitable[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +87,21 @@ async def evaluate(questions: Sequence[GoldQuestion], ask: Ask, plan: Plan) -> A
             yield row
 
 
-async def work_off(tasks: Sequence[Task], ask: Ask, concurrency: int) -> AsyncIterator[Row]:
-    """Return the row of each task as it ends; they begin in order."""
+async def work_off(
+    tasks: Sequence[Task], ask: Ask, concurrency: int, finish: Finish | None = None
+) -> AsyncIterator[Row]:
+    """Return the row of each task as it ends, after `finish`; they begin in order."""
     todo = iter(tasks)
-    workers = [_work(todo, ask) for _ in range(min(max(concurrency, 1), len(tasks)))]
+    workers = [_work(todo, ask, finish) for _ in range(min(max(concurrency, 1), len(tasks)))]
     async with closing(merge(workers)) as results:
         async for _, row in results:
             yield row
 
 
-async def _work(todo: Iterator[Task], ask: Ask) -> AsyncIterator[Row]:
+async def _work(todo: Iterator[Task], ask: Ask, finish: Finish | None) -> AsyncIterator[Row]:
     for task in todo:
-        yield await ask_one(task, ask)
+        row = await ask_one(task, ask)
+        yield await finish(row) if finish else row
 
 
 @dataclass(slots=True)

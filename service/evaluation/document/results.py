@@ -18,6 +18,7 @@ Judged = Mapping[str, Sequence[Verdict]]
 MEASURE: Final = "f1"
 SCORES: Final = {
     "em": "EM", "f1": "F1", "accuracy": "accuracy", "compound_accuracy": "compound accuracy",
+    "judge": "LLM judge",
     "supporting_recall": "supporting recall", "pool_recall": "recall of those read",
 }  # fmt: skip
 COSTS: Final = {

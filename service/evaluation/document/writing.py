@@ -87,6 +87,12 @@ def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def judged_by(judge: Mapping[str, Any]) -> str:
+    """Return the engine and the version of the prompt, for people."""
+    model = judge["model"] or "the engine's own model"
+    return f"{judge['engine']} ({judge['kind']}): {model}, prompt version {judge['version']}"
+
+
 def _setting(run: Mapping[str, Any], dataset: str) -> Setting:
     known = run["datasets"].get(dataset) or {}
     collection = known.get("collection") or {}
@@ -107,6 +113,7 @@ def _provenance(run: Mapping[str, Any], commit: str | None, machine: str) -> Ite
         ["commit", commit or "not a working tree of git"],
         ["machine", machine],
         *([f"role {role}", told] for role, told in engines_of(run).items()),
+        *([["LLM judge", judged_by(common["judge"])]] if "judge" in common else []),
         ["digest of settings, request and scoring", run["digest"]],
     ]
     yield Heading("Provenance")
@@ -121,5 +128,7 @@ def _provenance(run: Mapping[str, Any], commit: str | None, machine: str) -> Ite
         ],
         numbers=False,
     )  # fmt: skip
+    if "judge" in common:
+        yield Folded("Prompt of the LLM judge", common["judge"]["prompt"].split("\n"))
     lines = json.dumps(common, ensure_ascii=False, indent=1).split("\n")
     yield Folded("Settings, request and scoring", lines)
