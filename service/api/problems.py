@@ -6,6 +6,7 @@ RevelatorError
 ├── MalformedRequest      400 malformed-request       not valid JSON, or not UTF-8
 ├── KeyMissing            401 key-missing             the server requires a key
 ├── KeyRefused            403 key-refused             the key is not one of the server's
+├── CrossSite             403 cross-site              a browser asks for a page of another site
 ├── NotAllowed            403 not-allowed             the key lacks the right, or the collection
 ├── RateLimited           429 rate-limited            the key has used up its requests a minute
 ├── AnswerElsewhere       409 answer-elsewhere        another gateway has the events of an answer

@@ -27,6 +27,10 @@ class NotAllowed(RevelatorError):
     slug, title, status = "not-allowed", "The key does not have this right", 403
 
 
+class CrossSite(RevelatorError):
+    slug, title, status = "cross-site", "Web pages of other sites may not call this server", 403
+
+
 def check_exposure(settings: ServerSettings) -> None:
     """Raise ConfigurationError for a host other than loopback without keys, unless `insecure` is
     set."""
@@ -126,9 +130,14 @@ def _take(request: Request, quota: Quota | None) -> None:
 
 def require(right: Right) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that admits only tenants with this right, to the collections that they
-    may use. It raises KeyMissing, KeyRefused, RateLimited or NotAllowed."""
+    may use. It raises CrossSite, KeyMissing, KeyRefused, RateLimited or NotAllowed."""
 
     async def check(request: Request) -> None:
+        if request.headers.get("Sec-Fetch-Site") == "cross-site":
+            raise CrossSite(
+                "A browser sent this request for a page of another site. Let the page's own server "
+                "ask, or serve both under one name."
+            )
         access = access_of(request)
         tenant = access.tenant(_given(request))
         request.state.tenant = tenant

@@ -20,6 +20,7 @@ import structlog
 import uvicorn
 
 from service.api.app import create_app
+from service.api.connections import Connection
 from service.api.security import check_exposure
 from service.core.errors import ConfigurationError
 from service.core.settings import ServerSettings, Settings
@@ -137,6 +138,8 @@ def make_server(app: FastAPI, settings: ServerSettings) -> Server:
     config = uvicorn.Config(
         app,
         lifespan="on",
+        http=Connection,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

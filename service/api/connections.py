@@ -1,0 +1,101 @@
+"""What a connection may send before its request is known: so many bytes, in so much time.
+
+uvicorn bounds neither: a head that never ends would hold a connection and memory for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+MAX_HEAD_BYTES: Final = 65_536  # of a request's first line and header fields together
+HEAD_S: Final = 10.0  # from a connection's beginning, or a head's first byte, to the head's end
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that gets 431 for a head that is too large, and 408 for one that is too late.
+
+    One that has sent nothing is closed without a word.
+    """
+
+    _heading = True  # what comes next belongs to a head
+    _received = 0  # bytes of it, without those that came with the request before
+    _begun = False
+    _oversized = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_S, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._heading:
+            self._received += len(data)
+        super().data_received(data)
+        if self.transport.is_closing() or not (self._heading and (self._begun or self._received)):
+            return
+        if self._received > MAX_HEAD_BYTES:
+            self._refuse(431)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEAD_S, self._late)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun = True
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._heading, self._begun, self._received = False, False, 0
+        fields = sum(len(name) + len(value) for name, value in self.headers)
+        if len(self.url) + fields > MAX_HEAD_BYTES:
+            self._oversized = True
+            raise ValueError  # ends the parsing; `send_400_response` follows
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._heading = True
+
+    def send_400_response(self, msg: str) -> None:
+        if self._oversized:
+            self._refuse(431)
+        else:
+            super().send_400_response(msg)
+
+    def _late(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self._responding:
+            self._timer = self.loop.call_later(HEAD_S, self._late)
+        elif self._begun or self._received:
+            self._refuse(408)
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int) -> None:
+        """Refuse the head and close; behind a response that is still being sent, only close."""
+        if not self._responding:
+            end = b"content-length: 0\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status] + end)
+        self.transport.close()
+
+    @property
+    def _responding(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
