@@ -20,6 +20,7 @@ from service.core.channel import emitted
 from service.core.concurrency import gather
 from service.core.domain import RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
+from service.core.private import hold
 from service.core.settings import RoleSettings, Settings
 from service.encoders.efficientrag import open_labelling
 from service.encoders.router import open_classifier
@@ -111,6 +112,7 @@ class Runtime:
     ) -> None:
         """Emit the events of one prepared question, observed by the metrics. Cancelling the task
         cancels the question."""
+        hold("question", request.question)
         async with self._held_retriever() as retriever:
             inquiry = self._inquiry(request, answer_id or new_id(), retriever)
             with self.metrics.question() as observation:

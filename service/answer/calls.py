@@ -118,6 +118,13 @@ async def restarted(
     return await call()
 
 
+def texts_of(request: GenerationRequest | SignalRequest | ScoreRequest) -> list[str]:
+    """Return the texts that a call sends to its engine."""
+    if isinstance(request, GenerationRequest):
+        return [request.prompt or "", *(message.content for message in request.messages)]
+    return [(request.text if isinstance(request, ScoreRequest) else request.prompt) or ""]
+
+
 def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
     """Estimate the tokens of a call at most, assuming four letters per token of the prompt."""
     if isinstance(request, ScoreRequest):

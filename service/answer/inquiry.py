@@ -21,6 +21,7 @@ from service.answer.calls import (
     Roles,
     expected_tokens,
     restarted,
+    texts_of,
 )
 from service.answer.events import (
     BaseEvent,
@@ -36,6 +37,7 @@ from service.answer.events import (
 from service.answer.request import PreparedRequest
 from service.core.concurrency import closing, deadline
 from service.core.domain import CallUsage, Flag, RoleName, StepKind, StoppedBy
+from service.core.private import hold
 from service.core.settings import Settings
 from service.engines.base import Completion, Delta, GenerationRequest, TokenUsage
 from service.engines.reasoning import ThinkFilter, strip_thinking
@@ -289,6 +291,7 @@ class OpenStep:
     ) -> EngineCall:
         """Count a call that is about to start. Raises BudgetExceeded if none is left."""
         estimated = expected_tokens(request)
+        hold("prompt", *texts_of(request))
         self.inquiry.budget.start_call(estimated, final=final)
         if self.inquiry.observer and not role.pooled:
             self.inquiry.observer.worker_in_flight(role.generator.name, 1)
@@ -330,6 +333,7 @@ class OpenStep:
         Raises BudgetExceeded if no retrieval is left, DeadlineExceeded and RetrievalFailure."""
         request, budget = self.inquiry.request, self.inquiry.budget
         budget.start_retrieval()
+        hold("query", query)
         await self.emit(QueryIssued(query=query, retriever=request.retriever))
         search = SearchRequest(
             query, top_k, request.collection, request.retriever, request.filter or {}, exclude,

@@ -176,7 +176,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 def base_url(listener: socket.socket) -> str:
     """Return the URL of the listener for this machine. Wildcard hosts become loopback."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # shown, not bound  # nosec B104
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -33,6 +33,7 @@ from service.core.domain import (
     Timing,
 )
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
+from service.core.private import withhold
 from service.strategies.base import Outcome
 from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
@@ -72,12 +73,12 @@ _UNEXPECTED = "An unexpected error occurred. It was logged under this request_id
 
 
 def problem_of(error: RevelatorError, request_id: str) -> Problem:
-    """Return the RFC 9457 problem of an error."""
+    """Return the RFC 9457 problem of an error, without texts of the question under way."""
     return Problem(
         type=f"urn:revelator:problem:{error.slug}",
         title=error.title,
         status=error.status,
-        detail=error.detail,
+        detail=withhold(error.detail),
         request_id=request_id,
     )
 

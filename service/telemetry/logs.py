@@ -1,6 +1,7 @@
 """Logging: one JSON object per line on stderr, and one line per question.
 
-The text of questions, passages and answers is never logged at level info or above.
+The text of questions, passages and answers is never logged at level info or above: what a server
+or an exception repeats of them is taken out. At level debug tracebacks keep their messages.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import traceback
+from collections.abc import Iterator
 from typing import Any, Final, Literal, TextIO
 
 import orjson
@@ -16,14 +19,9 @@ import structlog
 from service.answer.events import AnswerReady, BaseEvent, Failed, QueryIssued, RouteChosen
 from service.core.domain import LoopName, RouteName
 from service.core.errors import ConfigurationError
+from service.core.private import withhold
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
-    structlog.contextvars.merge_contextvars,
-    structlog.stdlib.add_log_level,
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.format_exc_info,
-)
 
 log = structlog.get_logger("service.questions")
 
@@ -38,10 +36,11 @@ def configure_logging(level: str = "info", stream: TextIO | None = None) -> None
     if level not in LEVELS:
         raise ConfigurationError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
     threshold = getattr(logging, level.upper())
+    shared = _processors(messages=level == "debug")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*SHARED, structlog.stdlib.add_logger_name],
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.JSONRenderer(serializer=_dumps),
@@ -53,10 +52,49 @@ def configure_logging(level: str = "info", stream: TextIO | None = None) -> None
     root.setLevel(max(threshold, logging.WARNING))
     logging.getLogger("service").setLevel(threshold)
     structlog.configure(
-        processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
     )
+
+
+def _processors(*, messages: bool) -> list[structlog.typing.Processor]:
+    """What our own log lines and those of libraries go through; with `messages`, tracebacks say
+    what an exception says."""
+    renderer = structlog.processors.ExceptionRenderer(format_traceback)
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info if messages else renderer,
+        _withhold,
+    ]
+
+
+def format_traceback(exc_info: structlog.typing.ExcInfo) -> str:
+    """Return a traceback with the types of its exceptions and without their messages, which may
+    hold anything."""
+    return "".join(_traceback(exc_info[1], set())).rstrip("\n")
+
+
+def _traceback(error: BaseException, seen: set[int]) -> Iterator[str]:
+    seen.add(id(error))
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None and id(before) not in seen:
+        yield from _traceback(before, seen)
+        yield "\nWhile this was handled:\n\n"
+    yield "Traceback (most recent call last):\n"
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{type(error).__module__}.{type(error).__qualname__}\n"
+    for inner in getattr(error, "exceptions", ()):
+        yield from _traceback(inner, seen)
+
+
+def _withhold(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = withhold(value)
+    return event
 
 
 def _dumps(event: Any, **_: Any) -> str:

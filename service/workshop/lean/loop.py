@@ -170,7 +170,7 @@ class Loop:
         self.run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
         if point is None:
             return
-        state = torch.load(point / STATE, weights_only=False)
+        state = torch.load(point / STATE, weights_only=False)  # this run wrote it  # nosec B614
         self.step, self.tokens = state["step"], state["tokens"]
         self.losses, self.recent = state["losses"], state["recent"]
         with torch.no_grad():

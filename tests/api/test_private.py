@@ -1,0 +1,190 @@
+"""A marked question, its passages and the keys go through every path, errors included: no log line
+at level info repeats them, and no error tells what a server said of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from service.core.domain import Passage
+from service.core.errors import BackendUnavailable, EngineFailure, RetrievalFailure
+from service.core.settings import Settings
+from service.engines.base import Delta, GenerationRequest
+from service.retrieval.base import SearchRequest, SearchResult
+from service.telemetry.logs import configure_logging
+from tests.stubs.fake_retriever import FakeRetriever
+from tests.support.live import Live, Raw, answering, config, live
+from tests.support.scripted import ScriptedGenerator, render
+
+pytestmark = pytest.mark.anyio
+
+MARK = "Quokkatown"
+QUESTION = f"Who was the mayor of {MARK}?"
+PASSAGE = "Wombatville lies on the river Echidna"
+KEY = "key-Numbatfield"
+MARKS = (MARK, "Wombatville", "Numbatfield")
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+class Telling(ScriptedGenerator):
+    """Fails with what it was sent, as servers do that refuse a call."""
+
+    def __init__(self, failure: Callable[[str], Exception]) -> None:
+        super().__init__()
+        self._failure = failure
+
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        raise self._failure(render(request))
+        yield Delta("")
+
+
+class TellingRetriever(FakeRetriever):
+    def __init__(self, failure: Callable[[str], Exception]) -> None:
+        super().__init__()
+        self._failure = failure
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        raise self._failure(f"cannot read [{request.query}]")
+
+
+def caused(told: str) -> Exception:
+    error = RuntimeError("for a reason")
+    error.__cause__ = ExceptionGroup(told, [KeyError(told)])
+    return error
+
+
+FAILURES: dict[str, Callable[[str], Exception]] = {
+    "a server's refusal": lambda told: EngineFailure(f"answered 400: {told[-300:]}"),
+    "a refusal in JSON": lambda told: EngineFailure(f"answered 400: {json.dumps(told)[-300:]}"),
+    "a store's refusal": RetrievalFailure,
+    "a store that is out": BackendUnavailable,
+    "what nobody expects": ValueError,
+    "what nobody expects, for a reason": caused,
+}
+
+
+async def check_silent(
+    path: Callable[[Live], Any], said: list[str], **given: Any
+) -> list[dict[str, Any]]:
+    """Run the path with the log at info; nothing of the marks is in the log or in `said`. Returns
+    the log's lines."""
+    stream = io.StringIO()
+    settings: Settings = config(server={"keys": [KEY]})
+    async with live(given.get("engine"), settings=settings, retriever=given.get("retriever")) as at:
+        configure_logging("info", stream)
+        at.http.headers["Authorization"] = f"Bearer {KEY}"
+        await path(at)
+    lines = stream.getvalue()
+    for mark in MARKS:
+        assert mark not in lines
+        assert mark not in "".join(said)
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def passages() -> FakeRetriever:
+    return FakeRetriever({"sample": [Passage("p1", "Rivers", PASSAGE)]})
+
+
+async def test_questions_that_are_answered() -> None:
+    async def path(at: Live) -> None:
+        assert (await at.ask(QUESTION))[0] == 200
+        assert (await at.stream(QUESTION))[-1][0] == "done"
+        async with at.http.get("/answer/stream", params={"question": QUESTION}) as response:
+            assert "event: done" in await response.text()
+
+    lines = await check_silent(path, [], retriever=passages())
+    assert [line["event"] for line in lines].count("question") == 3
+
+
+@pytest.mark.parametrize("where", ["engine", "retriever"])
+@pytest.mark.parametrize("name", FAILURES)
+async def test_questions_that_fail(name: str, where: str) -> None:
+    said: list[str] = []
+
+    async def path(at: Live) -> None:
+        status, body = await at.ask(QUESTION, route="single")
+        said.append(body.get("detail", ""))
+        events = await at.stream(QUESTION, route="single")
+        said.extend(data["problem"]["detail"] for kind, data in events if kind == "error")
+        assert status >= 500
+
+    failure = FAILURES[name]
+    given: dict[str, Any] = {"retriever": passages()}
+    if where == "engine":
+        given["engine"] = Telling(failure)
+    else:
+        given["retriever"] = TellingRetriever(failure)
+    lines = await check_silent(path, said, **given)
+    unexpected = [line for line in lines if line["event"] == "question failed"]
+    for line in unexpected:
+        assert "Traceback (most recent call last):" in line["exception"]
+    assert bool(unexpected) == name.startswith("what nobody expects")
+
+
+async def test_requests_that_are_refused() -> None:
+    said: list[str] = []
+    bodies: list[Any] = [
+        {"question": QUESTION * 200}, {"question": [QUESTION]},
+        {"question": QUESTION, "top_k": MARK}, {"question": QUESTION, "loop": MARK},
+        {"question": QUESTION, "filter": {"x": MARK}},
+        {"question": QUESTION, "route": "direct", "loop": "anrag"}, QUESTION,
+    ]  # fmt: skip
+
+    async def path(at: Live) -> None:
+        for body in bodies:
+            async with at.http.post("/answer", json=body) as response:
+                assert response.status == 422
+                said.append(await response.text())
+        as_json = {"Content-Type": "application/json"}
+        for data in (f'{{"question": "{MARK}', f'{{"question": "{MARK}"}}{MARK}'):
+            async with at.http.post("/answer", data=data, headers=as_json) as response:
+                assert response.status == 400
+                said.append(await response.text())
+        query = {"question": QUESTION, "top_k": MARK}
+        async with at.http.get("/answer/stream", params=query) as response:
+            said.append(await response.text())
+        for headers in (
+            {"Authorization": "Bearer Numbatfield"},
+            {"Authorization": "", "X-API-Key": "Numbatfield"},
+        ):
+            async with at.http.post("/answer", json={}, headers=headers) as response:
+                assert response.status == 403
+                said.append(await response.text())
+
+    await check_silent(path, said, retriever=passages())
+
+
+async def test_connections_that_break() -> None:
+    async def path(at: Live) -> None:
+        for text in (f"GET /{MARK} {MARK}\r\n\r\n", f"POST /answer HTTP/1.1\r\n{MARK}\r\n\r\n"):
+            raw = await Raw.ask(at.port, question=QUESTION)
+            raw.writer.write(text.encode())
+            await raw.close()
+        at.http.headers.pop("Authorization")
+        await at.ask(QUESTION)
+
+    engine = ScriptedGenerator(answering(delay=0.05))
+    await check_silent(path, [], engine=engine, retriever=passages())
+
+
+async def test_at_level_debug_a_traceback_says_what_happened() -> None:
+    stream = io.StringIO()
+    async with live(Telling(lambda told: ValueError("a word"))) as at:
+        configure_logging("debug", stream)
+        await at.ask("Who?")
+    assert "ValueError: a word" in stream.getvalue()
