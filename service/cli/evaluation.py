@@ -66,6 +66,14 @@ def evaluate(
             "other scores.",
         ),
     ] = None,
+    robustness: Annotated[
+        bool,
+        typer.Option(
+            "--robustness",
+            help="Ask every question twelve times more, each time with other poisoned passages "
+            "among those found, for the report's table of robustness. Needs --out.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -163,6 +171,7 @@ def evaluate(
         url,
         route_of or (),
         judge,
+        robustness,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from service.evaluation.identity import with_engine
 from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import ALL, Method, methods_of
 from service.evaluation.metrics import VERSIONS, Scoring
+from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
 from service.evaluation.progress import shown_progress
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row
@@ -47,7 +48,8 @@ class EvaluationOptions:
     questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
     each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is the
     folder for the rows and `trace` that for the events, None to keep none. `url` is a server that
-    is asked instead of this process. `judge` is the engine that judges the answers."""
+    is asked instead of this process. `judge` is the engine that judges the answers. With
+    `robustness`, every question is asked again with each attack of `poison.py`."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -65,6 +67,7 @@ class EvaluationOptions:
     url: str | None = None
     routes: Sequence[str] = ()
     judge: str | None = None
+    robustness: bool = False
 
 
 async def evaluate_datasets(
@@ -79,6 +82,11 @@ async def evaluate_datasets(
     screen = console or Console()
     if options.url and options.engine:
         raise InvalidRequest("--engine is for this process; the server of --url has its own")
+    if options.robustness and (options.url or not options.out):
+        raise InvalidRequest(
+            "--robustness needs --out, and changes what searches find in this "
+            "process, so that --url cannot be used with it"
+        )
     methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
     datasets = await read_or_tell(options, screen)
     if datasets is None:
@@ -95,6 +103,8 @@ async def evaluate_datasets(
         rows = await ask_all(
             tasks, entry.ask, options, run, screen, judge.judged if judge else None
         )
+        if options.robustness and len(rows) == len(tasks):
+            await attack_all(entry, datasets, tasks, options, run, screen)
     show(rows, screen)
     if options.out:
         await report_on(options.out, options.trace, screen)
@@ -253,6 +263,32 @@ async def ask_all(
                     screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)
                     break
     return [rows[task.key] for task in tasks if task.key in rows]
+
+
+async def attack_all(
+    entry: Entry,
+    datasets: Sequence[Dataset],
+    tasks: Sequence[Task],
+    options: EvaluationOptions,
+    run: EvaluationRun,
+    screen: Console,
+) -> None:
+    """Ask every question again with each attack. The rows are in a folder of their own, as of
+    datasets `NAME+ATTACK`. Ends early if something was out for too long."""
+    victims = [victim for data in datasets for victim in victims_of(data.questions)]
+    own = replace(options, out=(options.out or Path()) / ROBUSTNESS)
+    for attack in ATTACKS:
+        screen.print(f"poisoned passages: {attack.name}", highlight=False)
+        again = [
+            Task(task.question, replace(plan, dataset=attack.of(plan.dataset), traces=None))
+            for task in tasks
+            for plan in [task.plan]
+        ]
+        known = {attack.of(name): told for name, told in run.datasets.items()}
+        ask = entry.altered(planting(attack, victims))
+        rows = await ask_all(again, ask, own, replace(run, datasets=known), screen)
+        if len(rows) < len(again):
+            return
 
 
 def kept_rows(folder: RunFolder | None, options: EvaluationOptions) -> list[Row]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -19,6 +20,8 @@ from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
 from service.evaluation.identity import described
+from service.evaluation.runner import Ask
+from service.retrieval.base import Retriever
 from service.retrieval.client import send, session_with
 from service.retrieval.collections.catalog import describe
 from service.runtime import Runtime, open_runtime
@@ -27,6 +30,10 @@ PATIENCE_S: Final = 300.0  # that a question waits for a server that is busy
 LONGEST_WAIT_S: Final = 30.0  # between two attempts
 _TIMEOUT_S: Final = 30.0  # of a look at the collections
 _BY_DEFAULT: Final = ("default", "sample")
+
+
+# The retriever for a question, in place of the deployment's own.
+Alter = Callable[[Retriever, PreparedRequest], Retriever]
 
 
 class Entry(Protocol):
@@ -47,6 +54,10 @@ class Entry(Protocol):
     async def collection(self, name: str) -> dict[str, Any]:
         """Describe a collection."""
 
+    def altered(self, alter: Alter) -> Ask:
+        """Return an `ask` whose questions search with another retriever each. Raises
+        InvalidRequest where that cannot be done."""
+
 
 class InProcess:
     """This process."""
@@ -65,6 +76,13 @@ class InProcess:
         if self._runtime.stores is None:
             return {"name": name}
         return describe(await self._runtime.stores.collections.manifest(name))
+
+    def altered(self, alter: Alter) -> Ask:
+        def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+            retriever = alter(self._runtime.retriever, request)
+            return replace(self._runtime, retriever=retriever).ask(request)
+
+        return ask
 
 
 class AtServer:
@@ -114,6 +132,9 @@ class AtServer:
     async def collection(self, name: str) -> dict[str, Any]:
         found = await self._collections()
         return found.get(name, {"name": name})
+
+    def altered(self, alter: Alter) -> Ask:
+        raise InvalidRequest("--robustness changes what searches find, which --url does not allow")
 
     async def _collections(self) -> dict[str, dict[str, Any]]:
         """By name; none where the server's retriever is external, or the key may not see them."""

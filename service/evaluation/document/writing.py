@@ -28,7 +28,9 @@ from service.evaluation.document.results import (
     judged_loops,
     score_blocks,
 )
+from service.evaluation.document.robustness import robustness_blocks
 from service.evaluation.document.routing import routing_blocks
+from service.evaluation.poison import ROBUSTNESS
 from service.evaluation.rows import Row, read_rows
 from service.evaluation.run_folder import read_run
 
@@ -44,7 +46,8 @@ def write_report(folder: Path, traces: Path | None = None) -> list[Path]:
     run, rows = read_run(folder), read_rows(folder)
     if run is None or not rows:
         return []
-    blocks = list(report_blocks(run, rows, traces, commit(), machine()))
+    attacked = read_rows(folder / ROBUSTNESS)
+    blocks = list(report_blocks(run, rows, traces, commit(), machine(), attacked))
     files = {folder / HTML: as_html(TITLE, blocks), folder / MARKDOWN: as_markdown(TITLE, blocks)}
     for path, content in files.items():
         try:
@@ -60,14 +63,16 @@ def report_blocks(
     traces: Path | None,
     commit: str | None,
     machine: str,
+    attacked: Sequence[Row] = (),
 ) -> Iterator[Block]:
-    """The chapters, of a `run.json` and its rows."""
+    """The chapters, of a `run.json` and its rows, and of those under attack."""
     datasets = by_dataset(rows)
     settings = {name: _setting(run, name) for name in datasets}
     judged = judged_loops(datasets)
     yield from score_blocks(datasets, judged)
     yield from cost_blocks(datasets)
     yield from budget_blocks(judged)
+    yield from robustness_blocks(datasets, attacked)
     yield from published_blocks(datasets, settings)
     yield from routing_blocks(rows)
     yield from question_blocks(rows, traces)
