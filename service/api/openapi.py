@@ -73,6 +73,7 @@ def _as_data(schema: dict[str, Any], model: type[BaseEvent]) -> None:
     """From the model's schema to that of `data`: the tag is the SSE field `event`."""
     schema["properties"].pop("event")
     optional = set(schema["properties"]) if model is Judgement else set()
+    optional |= {name for name, field in model.model_fields.items() if field.exclude_if}
     optional.add("step")
     schema["required"] = [
         name for name in schema["properties"] if name not in optional - {"seq", "ms"}

@@ -26,6 +26,12 @@ class Proxy:
         self.only = b""
         self.product = "Elasticsearch"
         self.requests = 0
+        self._open: set[anyio.CancelScope] = set()
+
+    def cut(self) -> None:
+        """Drop all connections. New ones are let through."""
+        for connection in list(self._open):
+            connection.cancel()
 
     async def serve(self, client: SocketStream) -> None:
         """One connection; a request fits into what is read at once."""
@@ -35,9 +41,11 @@ class Proxy:
                 await anyio.connect_tcp(*self._target) as server,
                 anyio.create_task_group() as group,
             ):
+                self._open.add(group.cancel_scope)
                 group.start_soon(self._answers, server, client, group.cancel_scope)
                 with contextlib.suppress(anyio.BrokenResourceError, OSError):
                     await self._requests(client, server)
+                self._open.discard(group.cancel_scope)
                 group.cancel_scope.cancel()
 
     async def _requests(self, client: SocketStream, server: SocketStream) -> None:

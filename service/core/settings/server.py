@@ -25,6 +25,9 @@ class ServerSettings(SectionWithSecrets):
         description="TOML file of tenants: keys with a name, rights, collections and rates. It is "
         "read again when it changes. `revelator key NAME` makes an entry.",
     )
+    page: bool = Field(
+        True, description="Serve the page at `/`. Its files need no key; its questions do."
+    )
     max_running: int = Field(
         64,
         ge=1,

@@ -16,7 +16,7 @@ import anyio.to_thread
 import structlog
 
 from service.answer.calls import Roles
-from service.answer.events import ThoughtWritten, TokenRole, Trigger, Withdraw
+from service.answer.events import DraftWord, ThoughtWritten, TokenRole, Trigger, Withdraw
 from service.answer.inquiry import Scope
 from service.core.domain import LoopName
 from service.core.settings import Settings
@@ -104,4 +104,13 @@ def _trigger(run: DraginRun, hit: Hit, query: str) -> Trigger:
         score=word.score,
         threshold=run.options.rule.threshold,
         query=query,
+        words=[
+            DraftWord(
+                text=each.word.text,
+                entropy=each.weight,
+                attention=each.attention,
+                score=each.score,
+            )
+            for each in hit.words
+        ],
     )

@@ -149,6 +149,7 @@ async def test_the_worked_example() -> None:
     (trigger,) = of(events, Trigger)
     assert (trigger.token, trigger.threshold, trigger.entropy) == ("Palermo.", 0.8, None)
     assert trigger.score == pytest.approx(0.3)
+    assert "words" not in trigger.model_dump()
     assert [(e.step, e.reason) for e in of(events, Withdraw)] == [("3", "trigger")]
     assert [e.text for e in of(events, ThoughtWritten)] == [FIRST, LAST]
     assert [e.answer for e in of(events, StepEnd)] == [None, None, None, SURE, "Catania"]

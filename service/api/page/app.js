@@ -1,0 +1,249 @@
+// The page: the form, the key, the link, and one or two questions in progress.
+
+import { DONE, FAILED, RUNNING, answerOf, fail, fold, newRun, notice, traceOf } from "./state.js";
+import { Refused, ask, getJson } from "./stream.js";
+import { View, element, showPassage } from "./draw.js";
+
+const EXAMPLES = [
+  "Who directed Laserblast?",
+  "When was Carl Oscar Borg born and when did Carl Oscar Borg die?",
+  "When was the writer of Billy Elliot born?",
+  "Which film came out first, La Boum 2 or La Carapate?",
+];
+const CHOICES = ["route", "loop", "retriever", "collection"];
+const NUMBERS = ["top_k", "max_steps", "timeout_s"];
+const KEY = "revelator-key";
+const SPEAK_MS = 1_500; // at least, between two announcements
+
+const byId = (id) => document.getElementById(id);
+const fields = Object.fromEntries([...CHOICES, ...NUMBERS, "question", "compare"].map((id) => [id, byId(id)]));
+let current = []; // the runs on the page, each with its view
+let stopping = null; // stops the runs in progress
+
+// The key is kept for this tab only.
+const keyOf = () => sessionStorage.getItem(KEY) ?? "";
+
+function requestOf(loop) {
+  const request = { question: fields.question.value.trim() };
+  for (const name of CHOICES) if (fields[name].value) request[name] = fields[name].value;
+  for (const name of NUMBERS) if (fields[name].value) request[name] = Number(fields[name].value);
+  if (loop) request.loop = loop;
+  return request;
+}
+
+async function submit(event) {
+  event?.preventDefault();
+  if (!fields.question.value.trim() || stopping) return;
+  const loops = [fields.loop.value || "default"];
+  if (fields.compare.value) loops.push(fields.compare.value);
+  rememberLink();
+  byId("problem").hidden = true;
+  stopping = new AbortController();
+  setBusy(true);
+  current = loops.map((loop) => begin(loop, loops.length > 1));
+  const results = byId("results");
+  results.replaceChildren(...current.map(({ view }) => view.element));
+  results.dataset.runs = String(current.length);
+  schedule();
+  await Promise.all(current.map(({ run }) => answer(run, stopping.signal)));
+  stopping = null;
+  setBusy(false);
+  speakEnd();
+  schedule();
+}
+
+function begin(loop, comparing) {
+  const run = newRun(requestOf(comparing ? loop : fields.loop.value));
+  const view = new View(run, comparing ? `Loop ${loop}` : "Answer", {
+    open: (passage, quote) => showPassage(byId("passage-dialog"), passage, quote),
+    download: () => download(run),
+  });
+  return { run, view };
+}
+
+async function answer(run, signal) {
+  try {
+    await ask(run.request, keyOf(), {
+      signal,
+      take: (name, data) => fold(run, name, data),
+      tell: (text) => notice(run, text),
+    });
+  } catch (error) {
+    if (signal.aborted) return fail(run, { title: "Stopped", detail: "You stopped this question." });
+    if (!(error instanceof Refused)) throw error;
+    fail(run, error.problem);
+    if (aboutKey(error)) askForKey(error.problem.detail);
+  }
+  return undefined;
+}
+
+let scheduled = false;
+
+function schedule() {
+  if (!scheduled) requestAnimationFrame(frame);
+  scheduled = true;
+}
+
+function frame() {
+  scheduled = false;
+  for (const { view } of current) view.draw();
+  speakProgress();
+  if (current.some(({ run }) => run.phase === RUNNING || run.changed.size)) schedule();
+}
+
+function setBusy(busy) {
+  byId("submit").disabled = busy;
+  byId("cancel").hidden = !busy;
+  byId("results").setAttribute("aria-busy", String(busy));
+}
+
+// What a screen reader says: each search, now and then, and the answer.
+let spokenAt = 0;
+let spokenQuery = "";
+
+function speak(text) {
+  spokenAt = performance.now();
+  byId("spoken").textContent = text;
+}
+
+function speakProgress() {
+  if (performance.now() - spokenAt < SPEAK_MS) return;
+  const run = current.find((each) => each.run.phase === RUNNING)?.run;
+  const queries = run ? [...run.steps.values()].flatMap((step) => step.queries) : [];
+  const query = queries.at(-1)?.query;
+  if (query && query !== spokenQuery) {
+    spokenQuery = query;
+    speak(`Searching: ${query}`);
+  }
+}
+
+function speakEnd() {
+  const told = current.map(({ run }) => (run.phase === FAILED ? run.problem.title : `Answer: ${answerOf(run)}`));
+  spokenQuery = "";
+  speak(told.join(". "));
+}
+
+function download(run) {
+  const url = URL.createObjectURL(new Blob(traceOf(run), { type: "application/json" }));
+  const link = element("a", "");
+  link.href = url;
+  link.download = `revelator-${run.id ?? "trace"}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+// The link holds question and options. Opening it fills the form and does not ask: that is the
+// reader's decision, because it costs.
+function linkOf() {
+  const values = new URLSearchParams();
+  for (const [name, field] of Object.entries(fields)) if (field.value) values.set(name, field.value.trim());
+  return `#${values}`;
+}
+
+function rememberLink() {
+  const link = byId("permalink");
+  link.href = linkOf();
+  link.hidden = false;
+  history.replaceState(null, "", linkOf());
+}
+
+function readLink() {
+  const values = new URLSearchParams(location.hash.slice(1));
+  if (!values.has("question")) return;
+  for (const [name, field] of Object.entries(fields)) {
+    const value = values.get(name) ?? "";
+    if (field instanceof HTMLSelectElement && value && !hasOption(field, value)) field.add(new Option(value, value));
+    field.value = value;
+  }
+  byId("submit").focus();
+}
+
+const hasOption = (select, value) => [...select.options].some((option) => option.value === value);
+
+function fillSelect(select, values) {
+  const chosen = select.value;
+  for (const value of values) if (!hasOption(select, value)) select.add(new Option(value, value));
+  select.value = chosen;
+}
+
+// Loops, routes and retrievers are those of the API's own description.
+async function learnFields() {
+  const schema = await getJson("openapi.json", "");
+  const { properties } = schema.components.schemas.AnswerRequest;
+  const valuesOf = (name) => (properties[name].enum ?? []).filter((value) => value !== properties[name].default);
+  for (const name of ["route", "loop", "retriever"]) fillSelect(fields[name], valuesOf(name));
+  fillSelect(fields.compare, properties.loop.enum ?? []);
+}
+
+// A deployment whose retriever is external has no list of collections.
+async function learnCollections() {
+  try {
+    const { collections } = await getJson("collections", keyOf());
+    fillSelect(fields.collection, collections.map((each) => each.name));
+  } catch (error) {
+    if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Load the page again.");
+    if (aboutKey(error)) return askForKey(error.problem.detail);
+    if (error.status !== 404) showProblem(error.problem.title, error.problem.detail);
+  }
+  return undefined;
+}
+
+function showProblem(title, detail) {
+  const place = byId("problem");
+  place.textContent = `${title}. ${detail}`;
+  place.hidden = false;
+}
+
+const aboutKey = (error) => error.status === 401 || error.problem.type.endsWith(":key-refused");
+
+function askForKey(reason) {
+  const dialog = byId("key-dialog");
+  if (reason) byId("key-reason").textContent = `${reason} The key stays in this tab and is forgotten when it is closed.`;
+  byId("key").value = "";
+  if (!dialog.open) dialog.showModal();
+}
+
+function useKey(key) {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+  byId("key-dialog").close();
+  byId("problem").hidden = true;
+  learnCollections();
+}
+
+function addExamples() {
+  byId("examples").append(...EXAMPLES.map((text) => {
+    const button = element("button", "example", text);
+    button.type = "button";
+    button.addEventListener("click", () => {
+      fields.question.value = text;
+      fields.question.focus();
+    });
+    return button;
+  }));
+}
+
+function listen() {
+  byId("ask").addEventListener("submit", submit);
+  fields.question.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+  });
+  byId("cancel").addEventListener("click", () => stopping?.abort());
+  byId("key-button").addEventListener("click", () => askForKey(""));
+  byId("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    useKey(byId("key").value.trim());
+  });
+  byId("key-forget").addEventListener("click", () => useKey(""));
+  byId("key-close").addEventListener("click", () => byId("key-dialog").close());
+  byId("passage-close").addEventListener("click", () => byId("passage-dialog").close());
+  window.addEventListener("hashchange", readLink);
+}
+
+addExamples();
+listen();
+readLink();
+learnCollections();
+learnFields().catch(() => {}); // the form asks by the defaults
+
+export { DONE, current };

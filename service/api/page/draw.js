@@ -1,0 +1,387 @@
+// Draws a run. Every text is set as text, never as markup.
+//
+// A view draws a run's changes when it is told to, which is once a frame: the question as a whole,
+// and the cards of the steps that changed.
+
+import {
+  DONE, FAILED, RUNNING, answerOf, asksAnew, cited, costOf, judged, laneOf, split,
+} from "./state.js";
+
+const PREVIEW = 220; // characters of a passage in the timeline
+const LONGEST_SHOWN = 4_000; // of a draft or a thought in the timeline
+const LONGEST_HEAT = 600; // words of a heat-map
+const SLICE_MS = 8; // of drawing in a frame
+const KINDS = {
+  route: "Route", decompose: "Split", ending: "Enough?", retrieve: "Search", merge: "Merge",
+  answer: "Answer",
+};
+const STOPPED = {
+  answer: "answer", max_steps: "the limit of steps", deadline: "the time limit", budget: "the budget",
+};
+const WITHDRAWN = {
+  trigger: "a word of it asked for a search", restart: "a worker was lost",
+  repair: "it was corrected", unsupported: "no passage supports it",
+};
+
+// An element: its class, and children, which are elements or texts.
+export function element(tag, name, ...children) {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  made.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  return made;
+}
+
+// A text of the user, a model or a passage, which may run from right to left.
+function words(tag, name, text) {
+  const made = element(tag, name, text);
+  made.dir = "auto";
+  return made;
+}
+
+export function seconds(ms) {
+  if (ms < 995) return `${Math.round(ms)} ms`;
+  return ms < 9_950 ? `${(ms / 1_000).toFixed(1)} s` : `${Math.round(ms / 1_000)} s`;
+}
+
+const number = (value) => Number(value).toLocaleString("en");
+const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(2));
+const shortened = (text, most) => (text.length > most ? `${text.slice(0, most)} …` : text);
+const tail = (text) => (text.length > LONGEST_SHOWN ? `… ${text.slice(-LONGEST_SHOWN)}` : text);
+
+export class View {
+  // `open(passage, quote)` shows a passage, `download()` saves the trace.
+  constructor(run, title, { open, download }) {
+    this.run = run;
+    this.open = open;
+    this.cards = new Map();
+    this.lanes = new Map();
+    this.status = element("span", "status");
+    this.problem = element("div", "problem");
+    this.problem.hidden = true;
+    this.answer = words("p", "answer", "");
+    this.citations = element("ol", "citations");
+    this.cost = element("dl", "cost");
+    this.flow = element("div", "flow");
+    const save = element("button", "", "Download the trace");
+    save.type = "button";
+    save.addEventListener("click", download);
+    this.save = save;
+    const name = element("h2", "", title, " ", this.status);
+    this.element = element(
+      "section", "run", name, this.problem, this.answer, this.citations, this.cost, save,
+      element("h3", "", "Steps"), this.flow,
+    );
+    this.element.setAttribute("aria-label", title);
+  }
+
+  // What does not fit into the time of a frame is drawn in the next.
+  draw() {
+    const { run } = this;
+    if (!run.changed.size) return;
+    if (run.changed.delete("run")) this.drawRun();
+    const since = performance.now();
+    for (const id of run.changed) {
+      run.changed.delete(id);
+      if (run.steps.has(id)) this.drawStep(run.steps.get(id));
+      if (performance.now() - since > SLICE_MS) return;
+    }
+  }
+
+  drawRun() {
+    const { run } = this;
+    this.element.dataset.phase = run.phase;
+    this.status.textContent = statusOf(run);
+    this.problem.hidden = !run.problem;
+    if (run.problem) {
+      this.problem.replaceChildren(
+        element("strong", "", run.problem.title), words("p", "", run.problem.detail ?? ""),
+      );
+    }
+    const answer = answerOf(run);
+    if (this.answer.textContent !== answer) this.answer.textContent = answer;
+    this.answer.classList.toggle("none", run.body?.answered === false);
+    this.drawCitations();
+    this.drawCost();
+    this.flow.style.setProperty("--total", String(Math.max(run.ms, 1)));
+    this.save.hidden = !run.trace.length;
+  }
+
+  drawCitations() {
+    const found = this.run.stop?.citations ?? [];
+    if (this.citations.childElementCount === found.length) return;
+    this.citations.replaceChildren(...found.map((each) => this.citation(each)));
+  }
+
+  citation(each) {
+    const passage = cited(this.run, each);
+    const button = element("button", "citation");
+    button.type = "button";
+    button.append(words("strong", "", each.title || each.passage_id), " ", words("q", "", each.text));
+    button.addEventListener("click", () => this.open(passage ?? each, passage ? each : null));
+    return element("li", "", button);
+  }
+
+  drawCost() {
+    const { usage, ms, stoppedBy, degraded } = costOf(this.run);
+    const rows = [
+      ["Time", seconds(ms)],
+      ["Searches", number(usage.retrievals)],
+      ["LLM calls", number(usage.llm_calls)],
+      ["Tokens in + out", `${number(usage.prompt_tokens)} + ${number(usage.completion_tokens)}`],
+    ];
+    if (stoppedBy) rows.push(["Stopped by", STOPPED[stoppedBy] ?? stoppedBy]);
+    if (degraded.length) rows.push(["Without", degraded.join(", ")]);
+    if (this.cost.childElementCount !== rows.length) {
+      this.cost.replaceChildren(
+        ...rows.map(([name]) => element("div", "", element("dt", "", name), element("dd", ""))),
+      );
+    }
+    rows.forEach(([name, value], place) => {
+      const [term, told] = this.cost.children[place].children;
+      if (term.textContent !== name) term.textContent = name;
+      if (told.textContent !== value) told.textContent = value;
+    });
+  }
+
+  drawStep(step) {
+    let card = this.cards.get(step.id);
+    if (!card) {
+      card = newCard(step);
+      this.cards.set(step.id, card);
+      this.placeOf(step).append(card.element);
+    }
+    const { run } = this;
+    card.element.dataset.open = String(step.to === null);
+    card.title.textContent = KINDS[step.kind] ?? step.kind;
+    card.time.textContent = step.to === null ? "running" : seconds(step.to - step.from);
+    card.element.style.setProperty("--from", String(step.from));
+    card.element.style.setProperty("--to", String(step.to ?? Math.max(run.ms, step.from + 1)));
+    for (const [name, draw] of Object.entries(PARTS)) {
+      this.drawPart(card, name, () => draw(step, run, this.open), signatureOf[name](step, run));
+    }
+  }
+
+  // A part of a card is made again only where what it shows has changed.
+  drawPart(card, name, draw, signature) {
+    if (card.drawn[name] === signature) return;
+    card.drawn[name] = signature;
+    const made = draw();
+    card.parts[name].replaceChildren(...made);
+    card.parts[name].hidden = !made.length;
+  }
+
+  // Where a step stands: in the one column, or in the lane of its part.
+  placeOf(step) {
+    const lane = laneOf(step.id);
+    if (!lane) return this.flow;
+    const name = `${lane.group}.${lane.part}`;
+    if (!this.lanes.has(name)) this.addLane(lane, name);
+    return this.lanes.get(name);
+  }
+
+  addLane({ group, part }, name) {
+    let lanes = this.lanes.get(group);
+    if (!lanes) {
+      lanes = element("div", "lanes");
+      this.lanes.set(group, lanes);
+      this.flow.append(lanes);
+    }
+    const made = words("section", "lane", "");
+    const question = this.run.parts[part - 1] ?? "";
+    made.append(words("h4", "", `Part ${part}${question && `: ${question}`}`));
+    made.setAttribute("aria-label", `Part ${part}`);
+    made.dataset.part = String(part);
+    const after = [...lanes.children].find((other) => Number(other.dataset.part) > part);
+    lanes.insertBefore(made, after ?? null);
+    this.lanes.set(name, made);
+  }
+}
+
+function statusOf(run) {
+  if (run.note) return run.note;
+  if (run.phase === FAILED) return "failed";
+  const route = run.route;
+  if (!route) return run.phase === RUNNING ? "waiting" : "";
+  const sure = route.confidence === null ? "" : `, ${Math.round(route.confidence * 100)} % sure`;
+  const told = `route ${route.route}, loop ${route.loop}, chosen by ${route.by}${sure}`;
+  return run.phase === DONE ? told : `${told} – running`;
+}
+
+function newCard(step) {
+  const made = element("article", "step");
+  const title = element("span", "kind");
+  const time = element("span", "time");
+  const bar = element("div", "bar", element("div", "span"));
+  bar.setAttribute("aria-hidden", "true");
+  made.append(element("h4", "", `${step.id} `, title, " ", time), bar);
+  const parts = {};
+  for (const name of Object.keys(PARTS)) {
+    parts[name] = element("div", name);
+    parts[name].hidden = true;
+    made.append(parts[name]);
+  }
+  return { element: made, title, time, parts, drawn: {} };
+}
+
+// What a card shows, in order. Each returns elements.
+const PARTS = {
+  asked: (step, run) => (step.question && asksAnew(run, step) ? [words("p", "", step.question)] : []),
+  split: (step) => (step.parts.length > 1 ? [list(step.parts)] : []),
+  thought: (step) => (step.thought ? [words("p", "", tail(step.thought))] : []),
+  trigger: (step, run) => (step.trigger ? heatMap(step.trigger, run) : []),
+  withdrawn: (step) => step.withdrawn.map(withdrawnDraft),
+  draft: (step) => (isNews(step) ? [words("p", "", tail(step.written.draft))] : []),
+  queries: (step) => step.queries.map(queryLine),
+  passages: (step, run, open) => passageList(step, open),
+  ended: (step) => endOf(step),
+};
+
+// What a part depends on, as short as can be.
+const signatureOf = {
+  asked: (step) => step.question,
+  split: (step) => step.parts.length,
+  thought: (step) => step.thought.length,
+  trigger: (step) => step.trigger,
+  withdrawn: (step) => step.withdrawn.length,
+  draft: (step) => isNews(step) && step.written.draft,
+  queries: (step) => step.queries.length,
+  passages: (step) => `${step.passages.length} ${step.judged.size} ${step.missing}`,
+  ended: (step) => `${step.to} ${step.ending} ${step.written.answer.length}`,
+};
+
+// Whether a draft says more than what the step ended with.
+function isNews(step) {
+  const draft = step.written.draft.trim();
+  return draft && draft !== step.answer && draft !== step.thought;
+}
+
+function list(texts) {
+  return element("ul", "", ...texts.map((text) => words("li", "", text)));
+}
+
+function queryLine({ query, retriever }) {
+  return element("p", "", element("span", "label", `Query (${retriever})`), " ", words("span", "", query));
+}
+
+function withdrawnDraft({ text, reason }) {
+  return element(
+    "p", "", element("span", "label", `Withdrawn, because ${WITHDRAWN[reason] ?? reason}`), " ",
+    words("s", "", tail(text)),
+  );
+}
+
+function endOf(step) {
+  const told = [];
+  if (step.ending !== null) {
+    told.push(element("p", "", element("span", "label", "Enough to answer"), step.ending ? " yes" : " no"));
+  }
+  if (step.to === null) return told;
+  if (step.answer) {
+    told.push(element("p", "result", element("span", "label", "Result"), " ", words("span", "", tail(step.answer))));
+  }
+  if (step.flags.length) {
+    told.push(element("p", "flags", ...step.flags.map((flag) => element("span", "flag", flag.replaceAll("_", " ")))));
+  }
+  return told;
+}
+
+function passageList(step, open) {
+  const made = [];
+  if (step.missing.length) {
+    made.push(element("p", "flags", element("span", "flag", `without ${step.missing.join(", ")}`)));
+  }
+  if (!step.passages.length) return made;
+  const kept = step.passages.filter((each) => judged(step, each).kept).length;
+  const summary = element("summary", "", `${counted(step.passages.length, "passage")}, ${kept} kept`);
+  const shown = element("details", "", summary, element(
+    "ol", "found", ...step.passages.map((passage) => passageLine(step, passage, open)),
+  ));
+  shown.open = true;
+  return [...made, shown];
+}
+
+function passageLine(step, passage, open) {
+  const { kept, reason } = judged(step, passage);
+  const state = kept === null ? "not judged" : kept ? "kept" : `dropped${reason ? `: ${reason}` : ""}`;
+  const button = element("button", "passage");
+  button.type = "button";
+  button.append(
+    element("span", "label", state), " ", words("strong", "", passage.title || passage.passage_id),
+    " ", words("span", "preview", shortened(passage.text, PREVIEW)),
+  );
+  button.addEventListener("click", () => open(passage, null));
+  return element("li", kept ? "kept" : "dropped", button);
+}
+
+// The sentence of a draft that asked for a search: how much each of its words did.
+function heatMap(trigger, run) {
+  const asked = wordsOf(trigger.query);
+  const heat = (trigger.words ?? []).slice(0, LONGEST_HEAT);
+  const made = element("figure", "heat");
+  if (heat.length) {
+    const line = words("p", "sentence", "");
+    for (const word of heat) line.append(heatWord(word, trigger, asked), " ");
+    made.append(line);
+    if (run.request.question) made.append(questionLine(run.request.question, asked));
+  }
+  made.append(element("figcaption", "", ...captionOf(trigger)));
+  if (heat.length) made.append(numbersOf(heat));
+  return [made];
+}
+
+function captionOf({ token, entropy, attention, score: value, threshold }) {
+  const how = entropy === null
+    ? ` asked for a search: its probability ${score(value)} is not above ${score(threshold)}.`
+    : ` asked for a search: entropy ${score(entropy)} × attention ${score(attention)}, scaled to the sentence, is ${score(value)}, above ${score(threshold)}. Underlined words are in the query.`;
+  return [words("strong", "", token), how];
+}
+
+function heatWord(word, trigger, asked) {
+  const made = words("span", "word", word.text);
+  const heat = Math.min(word.score / Math.max(trigger.threshold, 0.01), 1.5) / 1.5;
+  made.style.setProperty("--heat", heat.toFixed(3));
+  made.title = `entropy ${score(word.entropy)}, attention ${score(word.attention)}, score ${score(word.score)}`;
+  if (word.text === trigger.token) made.classList.add("asking");
+  if (asked.has(bare(word.text))) made.classList.add("queried");
+  return made;
+}
+
+function questionLine(question, asked) {
+  const line = words("p", "question", "");
+  for (const word of question.split(/\s+/u)) {
+    line.append(words("span", asked.has(bare(word)) ? "word queried" : "word", word), " ");
+  }
+  return line;
+}
+
+function numbersOf(heat) {
+  const row = (tag, cells) => element("tr", "", ...cells.map((cell) => words(tag, "", cell)));
+  const head = row("th", ["Word", "Entropy", "Attention", "Score"]);
+  for (const cell of head.children) cell.scope = "col";
+  const rows = heat.map((word) => row("td", [
+    word.text, score(word.entropy), score(word.attention), score(word.score),
+  ]));
+  const table = element("table", "", element("thead", "", head), element("tbody", "", ...rows));
+  return element("details", "", element("summary", "", "Numbers of each word"), table);
+}
+
+const bare = (word) => word.toLowerCase().replace(/^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu, "");
+const wordsOf = (text) => new Set(text.split(/\s+/u).map(bare).filter(Boolean));
+
+// Fills the dialog of a passage; the quoted part is marked.
+export function showPassage(dialog, passage, quote) {
+  const find = (name) => dialog.querySelector(`#passage-${name}`);
+  find("title").textContent = passage.title || passage.passage_id;
+  find("source").textContent = passage.passage_id;
+  const text = find("text");
+  if (quote) {
+    const [before, inside, after] = split(passage.text, quote.start, quote.end);
+    text.replaceChildren(before, element("mark", "", inside), after);
+  } else {
+    text.replaceChildren(passage.text);
+  }
+  dialog.showModal();
+  text.scrollTop = 0;
+  text.querySelector("mark")?.scrollIntoView({ block: "center" });
+}

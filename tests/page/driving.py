@@ -1,0 +1,36 @@
+"""What the tests do on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.answer.events import BaseEvent
+from tests.page.streams import sse
+
+DONE = ".run[data-phase=done]"
+
+
+async def ask(tab: Any, question: str = "Who composed Norma?", **choices: str) -> None:
+    await tab.fill("#question", question)
+    for name, value in choices.items():
+        await tab.wait_for_selector(f"#{name} option[value={value}]", state="attached")
+        await tab.select_option(f"#{name}", value)
+    await tab.click("#submit")
+
+
+async def violations(tab: Any) -> str:
+    """What axe finds wrong on the page."""
+    from axe_playwright_python.async_playwright import Axe
+
+    found = await Axe().run(tab)
+    return str(found.generate_report()) if found.violations_count else ""
+
+
+async def replay(tab: Any, *events: BaseEvent, url: str) -> None:
+    """Open the page, and answer its next question by these events."""
+    await tab.goto(url)
+    await tab.route(
+        "**/answer/stream",
+        lambda route: route.fulfill(body=sse(*events), content_type="text/event-stream"),
+    )
+    await ask(tab)

@@ -1,0 +1,244 @@
+"""The page in real headless Chromium, on the real server with a scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from service.answer.events import (
+    AnswerReady,
+    Done,
+    PassagesFound,
+    Start,
+    StepEnd,
+    StepStart,
+    Stop,
+    Token,
+)
+from service.api.openapi import event_models
+from service.core.domain import Citation
+from tests.faults.proxy import proxied
+from tests.page.driving import DONE, ask, replay
+from tests.page.streams import body, every_event, passage, sse
+from tests.stubs.fake_retriever import SAMPLE
+from tests.support.live import answering, config, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep, render
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
+
+
+async def test_a_question_is_answered_with_citations_that_open_the_passage(tab: Any) -> None:
+    async with live(answering("Vincenzo Bellini")) as service:
+        await tab.goto(service.url)
+        await ask(tab)
+        await tab.wait_for_selector(DONE)
+        assert await tab.inner_text(".answer") == "Vincenzo Bellini"
+        assert "route single, loop anrag" in await tab.inner_text(".status")
+        cost = await tab.inner_text(".cost")
+        await tab.click(".citation >> nth=0")
+        assert await tab.inner_text("#passage-text mark") in SAMPLE[0].text
+        assert await tab.inner_text("#passage-title") == "Norma"
+        await tab.keyboard.press("Escape")
+        assert not await tab.is_visible("#passage-dialog")
+        assert "Vincenzo Bellini" in await tab.inner_text("#spoken")
+    assert "Stopped by\nanswer" in cost
+    assert "Searches\n1" in cost
+
+
+async def test_every_type_of_event_is_drawn(tab: Any) -> None:
+    """Each event of a stream with all types changes what can be read, or the state of the page."""
+    events = every_event()
+    assert {event.event for event in events} == set(event_models())  # type: ignore[attr-defined]
+    async with live() as service:
+        await tab.goto(service.url)
+        unchanged = await tab.evaluate(DRAWN, sse(*events))
+    assert unchanged == []
+
+
+DRAWN = """async (stream) => {
+  const { FOLDS, fold, newRun } = await import("/page/state.js");
+  const { readEvents } = await import("/page/stream.js");
+  const { View } = await import("/page/draw.js");
+  const run = newRun({ question: "Where?" });
+  const view = new View(run, "Answer", {});
+  document.getElementById("results").replaceChildren(view.element);
+  const seen = () => view.element.dataset.phase + view.element.textContent;
+  view.draw();
+  const wrong = [];
+  await readEvents(new Blob([stream]).stream(), ({ event, data }) => {
+    const before = seen();
+    fold(run, event, data);
+    view.draw();
+    if (!FOLDS[event] || (seen() === before && event !== "start")) wrong.push(event);
+  });
+  return wrong;
+}"""
+
+
+async def test_texts_of_passages_are_never_markup(tab: Any) -> None:
+    html = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script><b>bold</b>'
+    arabic = "وُلد بيليني في كاتانيا"
+    long = "x" * 100_000
+    texts = [html, arabic, long]
+    found = [passage(f"p{n}", text, title=text[:80], kept=True) for n, text in enumerate(texts)]
+    quote = Citation(passage_id="p1", title=arabic, step="1", text=arabic[5:12], start=5, end=12)
+    events = [
+        Start(id="a", question=html),
+        StepStart(step="1", kind="retrieve", question=html),
+        PassagesFound(step="1", passages=found),
+        Token(step="1", role="answer", text=html),
+        StepEnd(step="1", answer=html),
+        Stop(stopped_by="answer", answered=True, citations=[quote]),
+        AnswerReady(body=body(html)),
+        Done(),
+    ]
+    async with live() as service:
+        await replay(tab, *events, url=service.url)
+        await tab.wait_for_selector(DONE)
+        assert await tab.inner_text(".answer") == html
+        assert await tab.evaluate("window.hacked === undefined")
+        assert await tab.locator(".run img, .run script, .run b").count() == 0
+        arabic_line = tab.locator(".preview >> nth=1")
+        assert await arabic_line.evaluate("e => getComputedStyle(e).direction") == "rtl"
+        await tab.click(".citation")
+        assert await tab.inner_text("#passage-text mark") == arabic[5:12]
+        await tab.keyboard.press("Escape")
+        await tab.click(".passage >> nth=2")
+        assert len(await tab.inner_text("#passage-text")) == len(long)
+        wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        assert not await tab.evaluate(wide)
+
+
+async def test_quotes_are_counted_in_code_points(tab: Any) -> None:
+    text = "𝒩orma 🎭 by Bellini."
+    start = text.index("Bellini")
+    async with live() as service:
+        await tab.goto(service.url)
+        split = await tab.evaluate(
+            "async (given) => (await import('/page/state.js')).split(...given)",
+            [text, start, start + 7],
+        )
+    assert split == [text[:start], "Bellini", "."]
+
+
+@pytest.mark.parametrize("given", ["", "wrong"])
+async def test_a_page_without_the_right_key_asks_for_it(tab: Any, given: str) -> None:
+    async with live(settings=config(server={"keys": ["right"]})) as service:
+        await tab.goto(service.url)
+        await tab.wait_for_selector("#key-dialog[open]")
+        if given:
+            await tab.fill("#key", given)
+            await tab.keyboard.press("Enter")
+            await tab.wait_for_selector("#key-reason:has-text('not one of')")
+        await tab.fill("#key", "right")
+        await tab.keyboard.press("Enter")
+        await tab.wait_for_selector("#key-dialog:not([open])", state="attached")
+        await ask(tab)
+        await tab.wait_for_selector(DONE)
+        kept = await tab.evaluate("[Object.values(sessionStorage), localStorage.length]")
+        assert kept == [["right"], 0]
+        assert "right" not in tab.url
+        assert await tab.evaluate("document.cookie") == ""
+
+
+async def test_a_key_that_ends_meanwhile_is_asked_for_again(tab: Any) -> None:
+    async with live(settings=config(server={"keys": ["right"]})) as service:
+        await tab.goto(service.url)
+        await tab.click("#key-close")
+        await ask(tab)
+        await tab.wait_for_selector("#key-dialog[open]")
+        assert "API key is required" in await tab.inner_text(".problem")
+
+
+async def test_a_drain_is_waited_out_and_told(tab: Any) -> None:
+    async with live() as service:
+        service.app.state.drain.begin()
+        await tab.goto(service.url)
+        await ask(tab)
+        await tab.wait_for_selector("text=Asking again in")
+        service.app.state.drain.begun = False  # as if the next gateway answers
+        await tab.wait_for_selector(DONE)
+        assert await tab.inner_text(".answer") == "Vincenzo Bellini"
+
+
+async def test_a_stream_that_a_drain_ends_says_so(tab: Any) -> None:
+    async with live(answering("word " * 5_000, delay=0.01)) as service:
+        await tab.goto(service.url)
+        await ask(tab)
+        await tab.wait_for_selector("text=word word")
+        service.app.state.drain.expire()
+        await tab.wait_for_selector(".run[data-phase=failed]")
+        assert "shutting down" in await tab.inner_text(".problem")
+        assert await tab.is_enabled("#submit")
+
+
+async def test_a_broken_connection_goes_on_where_it_was(tab: Any) -> None:
+    words = [f"w{number} " for number in range(300)]
+    engine = ScriptedGenerator([*answering()[:2], ScriptStep(reply=words, delay=0.01, times=None)])
+    async with live(engine) as service, proxied(service.url) as proxy:
+        await tab.goto(proxy.url)
+        await ask(tab)
+        for seen in ("w20 ", "w100 "):
+            await tab.wait_for_selector(f"text={seen}")
+            proxy.cut()
+        await tab.wait_for_selector(DONE)
+        assert (await tab.inner_text(".answer")).split() == "".join(words).split()
+    assert len([each for each in engine.requests if "Task: answer" in render(each)]) == 1
+
+
+async def test_a_question_can_be_stopped(tab: Any) -> None:
+    async with live(answering("word " * 5_000, delay=0.01)) as service:
+        await tab.goto(service.url)
+        await ask(tab)
+        await tab.wait_for_selector("text=word word")
+        await tab.click("#cancel")
+        await tab.wait_for_selector(".run[data-phase=failed]")
+        assert "Stopped" in await tab.inner_text(".problem")
+
+
+async def test_the_link_fills_the_form_and_does_not_ask(tab: Any) -> None:
+    async with live(answering("Bellini")) as service:
+        await tab.goto(service.url)
+        await tab.wait_for_selector("#loop option[value=anrag]", state="attached")
+        await tab.select_option("#loop", "anrag")
+        await ask(tab, "Who composed Norma & why?")
+        await tab.wait_for_selector(DONE)
+        link = await tab.evaluate("document.getElementById('permalink').href")
+        assert link == tab.url
+        await tab.goto("about:blank")
+        await tab.goto(link)
+        assert await tab.input_value("#question") == "Who composed Norma & why?"
+        assert await tab.input_value("#loop") == "anrag"
+        assert await tab.locator(".run").count() == 0
+        await tab.keyboard.press("Enter")
+        await tab.wait_for_selector(DONE)
+
+
+async def test_the_trace_is_what_was_sent(tab: Any) -> None:
+    events = [*every_event()[:-2], Done()]
+    async with live() as service:
+        await replay(tab, *events, url=service.url)
+        await tab.wait_for_selector(DONE)
+        async with tab.expect_download() as waiting:
+            await tab.click("text=Download the trace")
+        download = await waiting.value
+        trace = json.loads(await asyncio.to_thread((await download.path()).read_bytes))
+    assert download.suggested_filename == "revelator-a.json"
+    assert trace["complete"]
+    assert trace["request"] == {"question": "Who composed Norma?"}
+    assert [each["event"] for each in trace["events"]] == [each.event for each in events]  # type: ignore[attr-defined]
+    assert [each["seq"] for each in trace["events"]] == list(range(len(events)))
+
+
+async def test_loops_and_collections_are_those_of_the_api(tab: Any) -> None:
+    async with live(
+        own_stores=True, settings=config(retrieval={"embedding_model": "hashing"})
+    ) as service:
+        await tab.goto(service.url)
+        await tab.wait_for_selector("#collection option[value=sample]", state="attached")
+        await tab.wait_for_selector("#loop option[value=self_ask]", state="attached")
+        assert await tab.locator("#compare option[value=default]").count() == 1
+        assert await tab.locator("#route option[value=compound]").count() == 1

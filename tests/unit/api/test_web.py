@@ -1,0 +1,119 @@
+"""The page's files as the gateway sends them, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from service.api.openapi import event_models
+from service.api.web import FOLDER, MEDIA_TYPES
+from service.cli.banner import sample_questions
+from tests.support.live import config, live
+
+pytestmark = pytest.mark.anyio
+LARGEST = 150_000  # bytes of all files
+FILES = sorted(path for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES)
+ROOT = Path(__file__).parents[3]
+
+
+async def test_the_page_needs_no_key_and_the_api_does() -> None:
+    settings = config(server={"keys": ["secret"]})
+    async with live(settings=settings) as service:
+        async with service.http.get("/") as page, service.http.get("/page/app.js") as script:
+            assert (page.status, script.status) == (200, 200)
+            assert "<title>Revelator</title>" in await page.text()
+        async with service.http.get("/collections") as refused:
+            assert refused.status == 401
+
+
+async def test_the_policy_allows_only_its_own_files() -> None:
+    async with live() as service, service.http.get("/") as page:
+        policy = page.headers["Content-Security-Policy"]
+        assert page.headers["X-Content-Type-Options"] == "nosniff"
+    directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert directives["default-src"] == "'none'"
+    assert directives["script-src"] == directives["style-src"] == directives["connect-src"]
+    assert directives["script-src"] == "'self'"
+    assert directives["frame-ancestors"] == directives["form-action"] == "'none'"
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+async def test_each_file_has_its_type_and_is_sent_again_only_once_changed(path: Path) -> None:
+    where = "/" if path.name == "index.html" else f"/page/{path.name}"
+    async with live() as service:
+        async with service.http.get(where) as first:
+            assert first.content_type in MEDIA_TYPES[path.suffix]
+            assert first.headers["Cache-Control"] == "no-cache"
+            assert await first.read() == await asyncio.to_thread(path.read_bytes)
+            tag = first.headers["ETag"]
+        for given, status in ((tag, 304), (f'"other", W/{tag}', 304), ('"other"', 200)):
+            async with service.http.get(where, headers={"If-None-Match": given}) as again:
+                assert again.status == status
+                assert bool(await again.read()) == (status == 200)
+                assert again.headers["ETag"] == tag
+        async with service.http.head(where) as head:
+            assert head.status == 200
+            assert not await head.read()
+
+
+@pytest.mark.parametrize("name", ["web.py", "__init__.py", "..%2Fweb.py", "%00"])
+async def test_nothing_else_is_served(name: str) -> None:
+    async with live() as service, service.http.get(f"/page/{name}") as response:
+        assert response.status == 404
+        problem = await response.json(content_type=None)
+    assert problem["type"] == "urn:revelator:problem:not-found"
+
+
+async def test_a_setting_switches_the_page_off() -> None:
+    async with live(settings=config(server={"page": False})) as service:
+        for path in ("/", "/page/app.js"):
+            async with service.http.get(path) as response:
+                assert response.status == 404
+
+
+async def test_the_api_reference_does_not_list_the_page() -> None:
+    async with live() as service, service.http.get("/openapi.json") as response:
+        paths = (await response.json())["paths"]
+    assert not [path for path in paths if path == "/" or path.startswith("/page")]
+
+
+def test_the_files_are_small_and_name_no_other_host() -> None:
+    assert sum(path.stat().st_size for path in FILES) <= LARGEST
+    for path in FILES:
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path.name
+
+
+def test_no_text_becomes_markup() -> None:
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert way not in text, f"{path.name} uses {way}"
+        assert not re.search(r"\s(on\w+|style)=", text), f"{path.name} has inline code or style"
+
+
+def test_every_type_of_event_is_drawn() -> None:
+    state = (FOLDER / "state.js").read_text(encoding="utf-8")
+    folds = state.partition("export const FOLDS = {")[2].partition("\n};")[0]
+    assert set(re.findall(r"^  (\w+)\(run", folds, re.MULTILINE)) == set(event_models())
+
+
+def test_the_examples_are_questions_of_the_sample() -> None:
+    listed = (FOLDER / "app.js").read_text(encoding="utf-8").partition("EXAMPLES = [")[2]
+    examples = re.findall(r'"(.+)"', listed.partition("];")[0])
+    assert len(examples) >= 4
+    assert set(examples) <= {sample["question"] for sample in sample_questions()}
+
+
+def test_the_package_contains_the_files() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["service"]
+    assert {"index.html", "page.css", "app.js"} <= {path.name for path in FILES}
+    service = FOLDER.parents[1]
+    packed = {path for pattern in patterns for path in service.glob(pattern)}
+    assert set(FILES) <= packed
