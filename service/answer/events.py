@@ -5,7 +5,8 @@ Producers set `step`; `service.strategies.pipeline` sets `seq` and `ms`.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from types import UnionType
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -268,3 +269,9 @@ Event = Annotated[
     | Done,
     Field(discriminator="event"),
 ]
+
+
+def event_models() -> dict[str, type[BaseEvent]]:
+    """Return every event of the union by its tag."""
+    union: UnionType = get_args(Event)[0]
+    return {model.model_fields["event"].default: model for model in get_args(union)}

@@ -20,6 +20,14 @@ from service.api.shutdown import DETAIL, Drain
 from service.api.tenants import RIGHTS
 from service.core.errors import Draining, NotFound
 from service.core.validation import parse
+from service.retrieval.collections.bodies import (
+    CollectionInfo,
+    CollectionList,
+    FailedDocument,
+    IngestReport,
+    StoredDocument,
+    StoredPassage,
+)
 from service.retrieval.ingest.documents import BadDocument, Document, parse_document
 from service.runtime import Runtime
 
@@ -61,52 +69,6 @@ class DocumentBatch(Closed):
     name."""
 
     documents: list[Any]
-
-
-class CollectionInfo(BaseModel):
-    """A collection and its counts. `state` is `building` during an ingest and after an interrupted
-    one."""
-
-    name: str
-    description: str
-    analysis: Literal["english", "simple"]
-    metadata_fields: list[str]
-    embedding_model: str
-    documents: int
-    passages: int
-    content_hash: str
-    state: Literal["building", "complete"]
-
-
-class CollectionList(BaseModel):
-    collections: list[CollectionInfo]
-
-
-class FailedDocument(BaseModel):
-    """A document that was not indexed. `index` is its position among the documents or lines, from
-    0."""
-
-    index: int
-    id: str | None
-    problem: str
-
-
-class IngestReport(BaseModel):
-    indexed: int = 0
-    unchanged: int = 0
-    failed: list[FailedDocument] = []
-
-
-class StoredPassage(BaseModel):
-    passage_id: str
-    text: str
-
-
-class StoredDocument(BaseModel):
-    id: str
-    title: str
-    metadata: dict[str, Any]
-    passages: list[StoredPassage]
 
 
 async def collections_of(request: Request) -> Collections:

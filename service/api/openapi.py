@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from types import UnionType
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.answer.events import BaseEvent, Event, Judgement
+from service.answer.events import BaseEvent, Judgement, event_models
 from service.answer.request import AnswerRequest
 from service.api.bodies import JSON
 from service.api.documents import CollectionRequest, DocumentBatch
@@ -44,12 +43,6 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
             _describe_stream(operation)
         app.openapi_schema = schema
     return app.openapi_schema
-
-
-def event_models() -> dict[str, type[BaseEvent]]:
-    """Return every event of the union by its tag."""
-    union: UnionType = get_args(Event)[0]
-    return {model.model_fields["event"].default: model for model in get_args(union)}
 
 
 def _models() -> dict[str, Any]:

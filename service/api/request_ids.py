@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import anyio
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,7 +44,10 @@ class RequestIds:
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=made):
-            await self.app(scope, receive, send_with_id)
+            try:
+                await self.app(scope, receive, send_with_id)
+            except* anyio.BrokenResourceError:
+                pass  # the client left a stream into which FastAPI was to write
 
 
 def _given(scope: Scope) -> str | None:

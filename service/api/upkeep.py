@@ -16,7 +16,6 @@ from service.api.documents import (
     MOST_FAILED,
     WRITE,
     Ingest,
-    IngestReport,
     Item,
     Stores,
     body_schema,
@@ -25,6 +24,7 @@ from service.api.documents import (
 from service.api.problems import RequestTimeout, documented
 from service.api.shutdown import DETAIL, Drain
 from service.core.errors import Draining, InvalidRequest
+from service.retrieval.collections.bodies import IngestReport
 
 REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
 REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)

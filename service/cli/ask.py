@@ -46,8 +46,11 @@ async def through_server(
     base: str, fields: Mapping[str, Any], settings: Settings
 ) -> AsyncIterator[BaseEvent]:
     """Ask the server."""
-    from service.api.client import open_client  # noqa: PLC0415
+    from service.client import Client  # noqa: PLC0415
 
-    async with open_client(base, settings) as client, closing(client.events(fields)) as events:
+    async with (
+        Client(base, key=settings.server.own_key) as client,
+        closing(client.events(fields)) as events,
+    ):
         async for event in events:
             yield event

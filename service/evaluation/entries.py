@@ -8,27 +8,22 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-import anyio
-
 from service import __version__
 from service.answer.events import BaseEvent
 from service.answer.request import AnswerRequest, PreparedRequest
-from service.api.client import AnswerClient, open_client
+from service.client import Client
 from service.core.concurrency import closing
-from service.core.errors import InvalidRequest, Overloaded
+from service.core.errors import InvalidRequest, NotFound
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
 from service.evaluation.identity import described
 from service.evaluation.runner import Ask
 from service.retrieval.base import Retriever
-from service.retrieval.client import send, session_with
 from service.retrieval.collections.catalog import describe
 from service.runtime import Runtime, open_runtime
 
 PATIENCE_S: Final = 300.0  # that a question waits for a server that is busy
-LONGEST_WAIT_S: Final = 30.0  # between two attempts
-_TIMEOUT_S: Final = 30.0  # of a look at the collections
 _BY_DEFAULT: Final = ("default", "sample")
 
 
@@ -90,7 +85,7 @@ class AtServer:
 
     engines: Mapping[str, Generator] = MappingProxyType({})
 
-    def __init__(self, client: AnswerClient, settings: Settings) -> None:
+    def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._settings = settings
 
@@ -107,27 +102,13 @@ class AtServer:
             "timeout_s": asked.timeout_s or self._settings.limits.timeout_s,
         }
         prepared = PreparedRequest(**dict(asked) | resolved)
-        async with closing(self.ask(prepared)) as events:
+        async with closing(self._client.events(_fields(prepared), resumed=False)) as events:
             await anext(events, None)
         return prepared
 
-    async def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        """Iterate over the events. A server that is busy is asked again, for a while."""
-        fields = request.model_dump(mode="json", exclude_none=True)
-        with anyio.move_on_after(PATIENCE_S) as patience:
-            while True:
-                try:
-                    async with closing(self._client.events(fields)) as events:
-                        first = await anext(events, None)
-                        patience.deadline = float("inf")
-                        if first is not None:
-                            yield first
-                        async for event in events:
-                            yield event
-                    return
-                except Overloaded as busy:
-                    await anyio.sleep(min(busy.retry_after or 1, LONGEST_WAIT_S))
-        raise Overloaded(f"{shown(self._client.base)} was busy for {PATIENCE_S:.0f} s")
+    def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+        """Iterate over the events."""
+        return self._client.events(_fields(request))
 
     async def collection(self, name: str) -> dict[str, Any]:
         found = await self._collections()
@@ -138,15 +119,15 @@ class AtServer:
 
     async def _collections(self) -> dict[str, dict[str, Any]]:
         """By name; none where the server's retriever is external, or the key may not see them."""
-        base = self._client.base.rstrip("/")
         try:
-            async with session_with(
-                base, self._settings, _TIMEOUT_S, "start the server"
-            ) as session:
-                found = await send(session, "GET", f"{base}/collections")
-        except InvalidRequest:
+            found = await self._client.collections()
+        except (InvalidRequest, NotFound):
             return {}
-        return {each["name"]: each for each in found["collections"]}
+        return {each.name: each.model_dump() for each in found}
+
+
+def _fields(request: PreparedRequest) -> dict[str, Any]:
+    return request.model_dump(mode="json", exclude_none=True)
 
 
 @asynccontextmanager
@@ -156,5 +137,5 @@ async def open_entry(settings: Settings, url: str | None) -> AsyncIterator[Entry
         async with open_runtime(settings) as runtime:
             yield InProcess(runtime)
     else:
-        async with open_client(url, settings) as client:
+        async with Client(url, key=settings.server.own_key, patience_s=PATIENCE_S) as client:
             yield AtServer(client, settings)

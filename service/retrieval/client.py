@@ -1,4 +1,5 @@
-"""Requests from the command line to the server that owns a data directory."""
+"""Requests from the command line to the server that owns a data directory, and what refusals of a
+server mean."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from service.core.connections import open_session, reason_of
-from service.core.errors import ConfigurationError, InvalidRequest, StoreError
+from service.core.errors import (
+    ConfigurationError,
+    Draining,
+    EngineFailure,
+    InvalidRequest,
+    LoopUnavailable,
+    NotFound,
+    Overloaded,
+    RevelatorError,
+    StoreError,
+)
 from service.core.settings import Settings
 from service.core.settings.urls import address_of, authorization, shown
 
@@ -21,7 +32,15 @@ ANOTHER: Final = (
     "this is not a Revelator server; give its address without a path, such as http://127.0.0.1:8000"
 )
 _NO_SUCH_PATH: Final = {404, 405}
+_KEY_REFUSED: Final = {401, 403}
 AGAIN: Final = "run the same command again, which continues after what is indexed"
+# What a problem is here, by the end of its type. Others are known by their status.
+_PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
+    **{error.slug: error for error in (LoopUnavailable, NotFound, Draining, Overloaded)},
+    "rate-limited": Overloaded,
+    "answer-gone": EngineFailure,
+    "answer-elsewhere": EngineFailure,
+}
 
 
 @asynccontextmanager
@@ -51,19 +70,39 @@ async def send(
     kind: str = JSON,
     again: str = AGAIN,
 ) -> Any:
-    """Return the decoded response. Raises InvalidRequest, ConfigurationError or StoreError with the
-    server's own message if it refuses."""
+    """Return the decoded response. Raises as `refused` says if the server refuses."""
     headers = {"content-type": kind}
     async with session.request(method, address_of(url).url, data=body, headers=headers) as response:
-        content = await response.read()
         if response.status < 400:
-            return _decoded(content, url)
-        said = f"{method} {shown(url)}: {response.status}: {refusal(content, response.status)}"
-        if response.status in {401, 403}:
-            raise ConfigurationError(f"{said}; set server.keys to a key of that server")
-        if response.status < 500:
-            raise InvalidRequest(said)
-        raise StoreError(f"{said}; {again}")
+            return _decoded(await response.read(), url)
+        raise await refused(response, f"{method} {shown(url)}: {response.status}", again)
+
+
+async def refused(response: aiohttp.ClientResponse, where: str, again: str = "") -> RevelatorError:
+    """Return the error of a refusal, with the server's own message, after `where`.
+
+    ConfigurationError for a key; Overloaded or Draining, with `retry_after`; NotFound and
+    LoopUnavailable; EngineFailure for an answer that is not kept; else InvalidRequest, or from 500
+    on StoreError, with the advice `again`.
+    """
+    content, status = await response.read(), response.status
+    said = f"{where}: {refusal(content, status) or f'HTTP {status}'}"
+    if status in _KEY_REFUSED:
+        return ConfigurationError(f"{said}; set server.keys to a key of that server")
+    kind = _PROBLEMS.get(_slug(content))
+    if kind is None:
+        kind = InvalidRequest if status < 500 else StoreError
+    error = kind(f"{said}; {again}" if again and kind is StoreError else said)
+    wait = response.headers.get("Retry-After", "")
+    error.retry_after = int(wait) if wait.isdecimal() else None
+    return error
+
+
+def _slug(content: bytes) -> str:
+    try:
+        return str(orjson.loads(content)["type"]).rpartition(":")[2]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ""
 
 
 def refusal(content: bytes, status: int) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from service.answer.events import event_models
 from service.api.app import create_app
-from service.api.openapi import event_models
 from service.core.errors import ConfigurationError, EngineFailure
 from service.core.settings import Settings
 from tests.api.test_bad_input import check_problem

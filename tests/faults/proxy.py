@@ -14,7 +14,8 @@ from anyio.abc import SocketAttribute, SocketStream
 
 class Proxy:
     """`delay_s` and `status` may change while it runs; `refusals` bounds how often `status` is
-    answered, `only` to which requests: those that hold it. `requests` counts what came in."""
+    answered, `only` to which requests: those that hold it. `requests` counts what came in. `cuts`:
+    bytes of responses after which the next connections break."""
 
     def __init__(self, target: str) -> None:
         parts = urlsplit(target)
@@ -26,6 +27,7 @@ class Proxy:
         self.only = b""
         self.product = "Elasticsearch"
         self.requests = 0
+        self.cuts: list[int] = []
         self._open: set[anyio.CancelScope] = set()
 
     def cut(self) -> None:
@@ -58,13 +60,17 @@ class Proxy:
                 return
             await server.send(data)
 
-    @staticmethod
     async def _answers(
-        server: SocketStream, client: SocketStream, connection: anyio.CancelScope
+        self, server: SocketStream, client: SocketStream, connection: anyio.CancelScope
     ) -> None:
+        left = self.cuts.pop(0) if self.cuts else None
         with contextlib.suppress(anyio.BrokenResourceError, OSError):
             async for data in server:
-                await client.send(data)
+                await client.send(data[:left])
+                if left is not None:
+                    left -= len(data)
+                    if left <= 0:
+                        break
         connection.cancel()  # a server that is gone leaves no client waiting
 
 

@@ -27,7 +27,6 @@ from service.core.errors import (
     InvalidRequest,
     LoopUnavailable,
     NotFound,
-    StoreError,
 )
 from service.core.settings import Settings
 from service.engines.base import GenerationRequest
@@ -109,7 +108,7 @@ async def test_what_the_server_refuses_is_told_before_anything_is_asked(tmp_path
             await evaluated(file, server.url, methods=["dragin"])
         with pytest.raises(InvalidRequest, match="--engine is for this process"):
             await evaluated(file, server.url, engine="default")
-    with pytest.raises(StoreError, match="did not respond"):
+    with pytest.raises(EngineFailure, match="cannot be reached"):
         await evaluated(file, server.url)
 
 

@@ -1,0 +1,53 @@
+"""Collections and documents as responses over HTTP hold them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class CollectionInfo(BaseModel):
+    """A collection and its counts. `state` is `building` during an ingest and after an interrupted
+    one."""
+
+    name: str
+    description: str
+    analysis: Literal["english", "simple"]
+    metadata_fields: list[str]
+    embedding_model: str
+    documents: int
+    passages: int
+    content_hash: str
+    state: Literal["building", "complete"]
+
+
+class CollectionList(BaseModel):
+    collections: list[CollectionInfo]
+
+
+class FailedDocument(BaseModel):
+    """A document that was not indexed. `index` is its position among the documents or lines, from
+    0."""
+
+    index: int
+    id: str | None
+    problem: str
+
+
+class IngestReport(BaseModel):
+    indexed: int = 0
+    unchanged: int = 0
+    failed: list[FailedDocument] = []
+
+
+class StoredPassage(BaseModel):
+    passage_id: str
+    text: str
+
+
+class StoredDocument(BaseModel):
+    id: str
+    title: str
+    metadata: dict[str, Any]
+    passages: list[StoredPassage]

@@ -1,0 +1,150 @@
+"""The Python client, and a live server with connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from service.answer.events import Done, Start, Token
+from service.client import AnswerFailed, Client
+from service.core.errors import (
+    ConfigurationError,
+    EngineFailure,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+)
+from tests.faults.proxy import free_port, proxied
+from tests.support.live import answering, config, eventually, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_answer_and_its_events() -> None:
+    async with live() as server, Client(server.url) as client:
+        answer = await client.answer("Who composed Norma?", route="single")
+        assert answer.answer == "Vincenzo Bellini"
+        assert answer.citations[0].text
+        events = [event async for event in client.stream("Who composed Norma?")]
+        assert isinstance(events[0], Start)
+        assert isinstance(events[-1], Done)
+        assert [event.seq for event in events] == list(range(len(events)))
+
+
+async def test_refusals_are_errors_of_their_kind() -> None:
+    async with live(settings=config(server={"keys": ["secret"]})) as server:
+        async with Client(server.url) as client:
+            with pytest.raises(ConfigurationError, match="key"):
+                await client.answer("Who?")
+            with pytest.raises(ConfigurationError, match="key"):
+                await client.collections()
+        async with Client(server.url, key="secret") as client:
+            with pytest.raises(InvalidRequest, match="top_k"):
+                await client.answer("Who?", top_k=0)
+            with pytest.raises(NotFound):
+                await client.collection("gone")
+
+
+async def test_a_question_that_fails_says_why() -> None:
+    script = [ScriptStep(reply=EngineFailure("out of order"), times=None)]
+    async with live(script) as server, Client(server.url) as client:
+        with pytest.raises(AnswerFailed, match="out of order") as failed:
+            await client.answer("Who?", route="direct")
+        assert (failed.value.status, failed.value.slug) == (503, "engine-unavailable")
+
+
+@pytest.mark.parametrize("cuts", [[20], [700], [900, 500, 400, 300]])
+async def test_a_stream_that_breaks_goes_on_and_the_question_is_asked_once(
+    cuts: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"w{n} " for n in range(40)]
+    engine = ScriptedGenerator([ScriptStep(reply=words, delay=0.002)])
+    async with live(engine) as server, proxied(server.url) as proxy:
+        proxy.cuts = list(cuts)
+        async with Client(proxy.url) as client:
+            events = [event async for event in client.stream("Who?", route="direct")]
+        assert not proxy.cuts
+        assert proxy.requests > len(cuts)
+        assert [event.seq for event in events] == list(range(len(events)))
+        told = [event.text for event in events if isinstance(event, Token)]
+        assert "".join(told).split() == "".join(words).split()
+        assert len(engine.requests) == 1
+    assert "request failed" not in capfd.readouterr().err
+
+
+async def test_a_stream_that_only_breaks_is_given_up() -> None:
+    async with live() as server, proxied(server.url) as proxy:
+        proxy.cuts = [30] * 10
+        async with Client(proxy.url, retries=1) as client:
+            with pytest.raises(EngineFailure, match="closed the connection"):
+                await client.answer("Who?")
+        assert proxy.requests == 2
+    async with Client(f"http://127.0.0.1:{free_port()}", retries=0) as client:
+        with pytest.raises(EngineFailure, match="revelator serve"):
+            await client.answer("Who?")
+        with pytest.raises(EngineFailure, match="revelator serve"):
+            await client.collections()
+
+
+async def test_a_busy_server_is_asked_again_when_it_says() -> None:
+    settings = config(server={"max_running": 1})
+    async with live(answering(delay=0.05), settings=settings) as server:
+        async with Client(server.url) as client:
+            answers = await asyncio.gather(*(client.answer(f"Who {n}?") for n in range(8)))
+        assert {answer.answer for answer in answers} == {"Vincenzo Bellini"}
+        assert await server.metric('revelator_rejected_total{reason="busy"}') > 0
+
+
+async def test_a_client_without_patience_is_told_when_to_come_back() -> None:
+    gate = asyncio.Event()
+    settings = config(server={"max_running": 1})
+    async with live([ScriptStep(reply="x", gate=gate, times=None)], settings=settings) as server:
+        async with Client(server.url, patience_s=0) as client:
+            results = await asyncio.gather(
+                *(
+                    asyncio.wait_for(client.answer("Who?", route="direct", timeout_s=1), 20)
+                    for _ in range(8)
+                ),
+                return_exceptions=True,
+            )
+        refused = [each for each in results if isinstance(each, Overloaded)]
+        assert refused
+        assert all((each.retry_after or 0) >= 1 for each in refused)
+
+
+async def test_a_reader_that_leaves_ends_a_question_that_is_not_resumed() -> None:
+    engine = ScriptedGenerator([ScriptStep(reply="slow word " * 200, delay=0.05)])
+    async with live(engine) as server, Client(server.url) as client:
+        stream = client.events({"question": "Who?", "route": "direct"}, resumed=False)
+        await anext(stream)
+        since = time.monotonic()
+        await stream.aclose()  # type: ignore[attr-defined]
+        await eventually(lambda: engine.running == 0)
+        assert time.monotonic() - since < 5
+
+
+async def test_collections_and_documents(tmp_path: Path) -> None:
+    settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing"})
+    async with live(settings=settings, own_stores=True) as server, Client(server.url) as client:
+        made = await client.put_collection("mine", description="Operas")
+        assert (made.name, made.description, made.documents) == ("mine", "Operas", 0)
+        documents = [
+            {"id": "n/1", "title": "Norma", "text": "Vincenzo Bellini composed Norma.", "page": 4},
+            {"id": "bad"},
+        ]
+        report = await client.add_documents("mine", documents)
+        assert (report.indexed, [each.id for each in report.failed]) == (1, ["bad"])
+        stored = await client.document("mine", "n/1")
+        assert (stored.title, stored.metadata) == ("Norma", {"page": 4})
+        answer = await client.answer("Who composed Norma?", collection="mine", route="single")
+        assert answer.citations[0].page == 4
+        assert [each.name for each in await client.collections()].count("mine") == 1
+        await client.delete_document("mine", "n/1")
+        assert (await client.collection("mine")).documents == 0
+        await client.delete_collection("mine")
+        with pytest.raises(NotFound):
+            await client.collection("mine")
