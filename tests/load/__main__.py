@@ -1,12 +1,16 @@
 """The service under load, as one table.
 
-    python -m tests.load [overload] [fairness] [streams] [--short]
+    python -m tests.load [overload] [fairness] [streams] [gateways] [--short]
 
 *overload*: five times what the engine can do is offered for 60 s. Targets: answered at least 0.9 of
 capacity; the 99th percentile of admitted questions at most twice their own time; the rest refused
 within 50 ms, with `Retry-After`. *fairness*: two keys at 9:1 offer the same; the small one gets at
 least 0.9 of what it asked for. *streams*: 1,000 streams at once; each ends with `answer`, and
-`/healthz` answers within 100 ms (99th percentile) meanwhile; memory per stream is told.
+`/healthz` answers within 100 ms (99th percentile) meanwhile; memory per stream is told. *gateways*:
+two gateways on one Elasticsearch and one Qdrant, under questions: one is killed, both are restarted
+one after the other, Qdrant is killed and comes back. Every question is answered, by another try
+within 10 s where its gateway was lost. Both servers are started by the scripts in `servers/` of
+REVELATOR_SHARED.
 
 The engine takes 0.5 s a question, 16 at a time. `--short` is a tenth of it. Client and service
 share the machine: a busy one shows in the times, never in what is lost.
@@ -19,13 +23,17 @@ import asyncio
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
 
 from service.api.tenants import digest
 from tests.benchmarks.http_support import ServerProcess, quantile, server
+from tests.conftest import shared_root
+from tests.elasticsearch_node import running_elasticsearch
 from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, took
+from tests.load.gateways import FAULTS, Restarted, two_gateways
 
 RUNNING, SECONDS = 16, 0.5
 CAPACITY = RUNNING / SECONDS
@@ -33,6 +41,7 @@ TIMES = 5
 FOR_S = 60.0
 STREAMS = 1_000
 STREAM_S = 5.0
+EACH_S = 30.0  # for which gateways run after each fault
 
 
 def session(url: str) -> aiohttp.ClientSession:
@@ -127,6 +136,24 @@ async def streams(many: int) -> bool:
     )
 
 
+async def gateways(for_s: float) -> bool:
+    """Every fault on the same two gateways."""
+    servers = shared_root() / "servers"
+    met = True
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        script = servers / "elasticsearch" / "run.sh"
+        elasticsearch = stack.enter_context(running_elasticsearch(script)).url
+        qdrant = Restarted(servers / "qdrant" / "run.sh", Path(folder) / "qdrant", stack)
+        async with two_gateways(elasticsearch, qdrant, Path(folder)) as pair:
+            for fault in FAULTS:
+                tally = await pair.under(fault, for_s)
+                told("gateways", f"{fault}: asked", tally.asked, "", True)
+                told("gateways", f"{fault}: answered at another try", tally.retried, "", True)
+                name = f"{fault}: not answered"
+                met = told("gateways", name, tally.lost, "0", tally.lost == 0) and met
+    return met
+
+
 async def ask_stream(http: aiohttp.ClientSession) -> bool:
     try:
         async with http.post("/answer/stream", json=BODY) as response:
@@ -152,7 +179,8 @@ def memory(target: ServerProcess) -> int:
 
 async def main() -> bool:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", help="overload, fairness, streams; all by default")
+    names = "overload, fairness, streams, gateways; all by default"
+    parser.add_argument("parts", nargs="*", help=names)
     parser.add_argument("--short", action="store_true", help="a tenth of it")
     given = parser.parse_args()
     scale = 0.1 if given.short else 1.0
@@ -161,6 +189,7 @@ async def main() -> bool:
         "overload": lambda: overload(FOR_S * scale),
         "fairness": lambda: fairness(FOR_S * scale),
         "streams": lambda: streams(round(STREAMS * scale)),
+        "gateways": lambda: gateways(EACH_S * scale),
     }.items():
         if not given.parts or name in given.parts:
             met = await part() and met

@@ -1,8 +1,9 @@
 """The service in a process of its own, on an engine that takes a stated time.
 
     python -m tests.load.server --running 16 --seconds 0.4 [--tokens 4] [--tenants FILE]
+        [--port N] [--drain SECONDS] [--elasticsearch URL --qdrant URL --data FOLDER]
 
-prints its URL and serves until it is terminated.
+prints its URL and serves until it is terminated. Without stores, a stub retrieves.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
-from service.api.app import create_app
-from service.cli.serve import base_url, bind, make_server
+from service.cli.serve import bind, serve
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.telemetry.logs import configure_logging
@@ -42,27 +43,49 @@ class TimedGenerator:
         return
 
 
+def settings_of(given: argparse.Namespace) -> Settings:
+    sections: dict[str, Any] = {
+        "server": {
+            "port": given.port,
+            "drain_s": given.drain,
+            "max_running": given.running,
+            "tenants_file": given.tenants,
+        }
+    }
+    if given.elasticsearch:
+        sections |= {
+            "data_dir": given.data,
+            "retrieval": {
+                "embedding_model": "hashing",
+                "elasticsearch_url": given.elasticsearch,
+                "qdrant_url": given.qdrant,
+            },
+        }
+    return Settings.model_validate(sections)
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--running", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--tenants", type=Path)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--drain", type=float, default=1.0)
+    parser.add_argument("--elasticsearch")
+    parser.add_argument("--qdrant")
+    parser.add_argument("--data", type=Path)
     given = parser.parse_args()
     configure_logging("error")
-    server = {
-        "port": 0, "drain_s": 1, "max_running": given.running, "tenants_file": given.tenants,
-    }  # fmt: skip
-    settings = Settings.model_validate({"server": server})
+    settings = settings_of(given)
     engines = {"default": TimedGenerator(given.seconds, given.tokens)}
-    app = create_app(settings, engines=engines, retriever=StubRetriever())
-    listener = bind(settings.server)
-    running = make_server(app, settings.server)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(running.serve([listener]))
-        while not running.started:  # noqa: ASYNC110 (uvicorn has no event for it)
-            await asyncio.sleep(0.01)
-        print(base_url(listener), flush=True)
+    retriever = None if given.elasticsearch else StubRetriever()
+
+    def started(url: str) -> None:
+        print(url, flush=True)
+
+    with bind(settings.server) as listener:
+        await serve(settings, listener, started, engines, retriever)
 
 
 if __name__ == "__main__":

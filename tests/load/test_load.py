@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from pathlib import Path
+
 import pytest
 
 from tests.load.__main__ import CAPACITY, crowd, flood
+from tests.load.gateways import FAULTS, Restarted, two_gateways
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -20,3 +24,20 @@ async def test_a_crowd_of_streams_is_answered_and_health_answers_meanwhile() -> 
     answered, waits, _ = await crowd(100)
     assert answered == 100
     assert waits
+
+
+@pytest.mark.timeout(300)
+async def test_no_question_is_lost_with_a_gateway_or_a_store(
+    tmp_path: Path, elasticsearch_url: str, qdrant_script: Path
+) -> None:
+    with ExitStack() as stack:
+        qdrant = Restarted(qdrant_script, tmp_path / "qdrant", stack)
+        async with two_gateways(elasticsearch_url, qdrant, tmp_path) as pair:
+            tallies = {fault: await pair.under(fault, 1.0) for fault in FAULTS}
+        assert pair.exits == [0, 0]
+    for fault, tally in tallies.items():
+        assert not [told for told in tally.questions if not told.answered], fault
+        assert tally.asked >= 4
+    assert tallies["a gateway killed"].retried > 0
+    assert tallies["a store killed"].lacking > 0
+    assert tallies["a store killed"].retried == 0

@@ -1,0 +1,239 @@
+"""Two gateways on the same stores, under questions, while one of them or a store goes.
+
+The clients do what a balancer and a careful caller do: they take the gateways in turns, and repeat
+a question that got no answer at the other one, with the same `Idempotency-Key`. A question is lost
+if that has not brought an answer within `WITHIN_S` of its first failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import anyio.to_thread
+
+from service.core.errors import NotFound
+from service.core.settings import Settings
+from service.retrieval.factory import open_embedded
+from tests.faults.proxy import free_port
+from tests.qdrant_node import QdrantNode, running_qdrant
+from tests.support.documents import ingest_documents
+from tests.unit.retrieval.worlds import CORPUS
+
+NAME = "default"
+WITHIN_S = 10.0
+START_S = 90.0
+LANES = 4  # callers, of whom each asks one question after the other
+ANSWER_S = 60.0  # that a question may take where nothing fails
+CALL_S = 0.1  # of a call of the engine
+DRAIN_S = 20.0
+PAUSE_S = 0.05  # between two tries
+BODY = {
+    "question": "Which volcano is near Catania?",
+    "route": "single",
+    "loop": "one_retrieval",
+    "collection": NAME,
+}
+FAULTS = ("rolling restart", "a store killed", "a gateway killed")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of a question. `tries` that brought no answer; `lacking`: a side was out."""
+
+    answered: bool
+    tries: tuple[str, ...] = ()
+    lacking: bool = False
+
+
+@dataclass
+class Tally:
+    questions: list[Told] = field(default_factory=list)
+
+    @property
+    def asked(self) -> int:
+        return len(self.questions)
+
+    @property
+    def lost(self) -> int:
+        return sum(not each.answered for each in self.questions)
+
+    @property
+    def retried(self) -> int:
+        return sum(each.answered and bool(each.tries) for each in self.questions)
+
+    @property
+    def lacking(self) -> int:
+        return sum(each.lacking for each in self.questions)
+
+
+class Restarted:
+    """A Qdrant that can be killed and comes back with its data at the same ports."""
+
+    def __init__(self, script: Path, data: Path, stack: ExitStack) -> None:
+        self._script, self._data, self._stack = script, data, stack
+        port = free_port(pair=True)
+        self._ports = (port, port + 1)
+        self.node = self._run()
+
+    def _run(self) -> QdrantNode:
+        running = running_qdrant(self._script, self._data, self._ports)
+        return self._stack.enter_context(running)
+
+    async def kill(self) -> None:
+        await anyio.to_thread.run_sync(self.node.kill)
+
+    async def start(self) -> None:
+        self.node = await anyio.to_thread.run_sync(self._run)
+
+
+class Gateway:
+    """A gateway in a process of its own, which can be started again at its address."""
+
+    def __init__(self, *options: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._options = (*options, "--port", str(port), "--drain", str(DRAIN_S))
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Return once it is ready."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.load.server", *self._options, stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        async with asyncio.timeout(START_S), aiohttp.ClientSession(self.url) as http:
+            assert (await self.process.stdout.readline()).decode().strip() == self.url
+            while not await _is_ready(http):  # noqa: ASYNC110 (it is another process)
+                await asyncio.sleep(0.1)
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send a signal and wait for the end. Returns the exit code."""
+        process = self.process
+        if process is None:
+            return 0
+        if process.returncode is None:
+            process.send_signal(number)
+        await process.communicate()
+        return int(process.returncode or 0)
+
+
+async def _is_ready(http: aiohttp.ClientSession) -> bool:
+    async with http.get("/readyz") as response:
+        return response.status == 200
+
+
+class Pair:
+    """Both gateways and the store that is killed."""
+
+    def __init__(self, gateways: Sequence[Gateway], qdrant: Restarted) -> None:
+        self.gateways = gateways
+        self.qdrant = qdrant
+        self.exits: list[int] = []
+
+    async def under(self, fault: str, for_s: float) -> Tally:
+        """Ask for `for_s` before, and again after, the fault. A killed gateway stays away."""
+        acts = {
+            "a gateway killed": self._kill,
+            "rolling restart": self._roll,
+            "a store killed": self._lose_a_store,
+        }
+        tally, over = Tally(), asyncio.Event()
+        load = asyncio.create_task(self._ask_until(over, tally))
+        await asyncio.sleep(for_s)
+        await acts[fault]()
+        await asyncio.sleep(for_s)
+        over.set()
+        await load
+        return tally
+
+    async def _kill(self) -> None:
+        await self.gateways[0].end(signal.SIGKILL)
+
+    async def _roll(self) -> None:
+        for gateway in self.gateways:
+            self.exits.append(await gateway.end(signal.SIGTERM))
+            await gateway.start()
+
+    async def _lose_a_store(self) -> None:
+        await self.qdrant.kill()
+        await asyncio.sleep(1.0)
+        await self.qdrant.start()
+
+    async def _ask_until(self, over: asyncio.Event, tally: Tally) -> None:
+        urls = [gateway.url for gateway in self.gateways]
+
+        async def lane() -> None:
+            while not over.is_set():
+                urls.reverse()
+                tally.questions.append(await insist(http, tuple(urls)))
+                await asyncio.sleep(PAUSE_S)
+
+        async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as group:
+            for _ in range(LANES):
+                group.create_task(lane())
+
+
+async def insist(http: aiohttp.ClientSession, urls: Sequence[str]) -> Told:
+    """Ask until there is an answer, at these gateways in turns."""
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    tries: list[str] = []
+    deadline = time.monotonic() + ANSWER_S
+    while (left := deadline - time.monotonic()) > 0:
+        url = urls[len(tries) % len(urls)]
+        timeout = aiohttp.ClientTimeout(total=left)
+        try:
+            async with http.post(
+                f"{url}/answer", json=BODY, headers=headers, timeout=timeout
+            ) as response:
+                if response.status == 200:
+                    answer = await response.json()
+                    return Told(True, tuple(tries), bool(answer["degraded"]))
+                tries.append(str(response.status))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            tries.append(type(error).__name__)
+        if len(tries) == 1:
+            deadline = time.monotonic() + WITHIN_S
+        await asyncio.sleep(PAUSE_S)
+    return Told(False, tuple(tries))
+
+
+@asynccontextmanager
+async def two_gateways(elasticsearch: str, qdrant: Restarted, folder: Path) -> AsyncIterator[Pair]:
+    """Over a small corpus, which is deleted at the end."""
+    options = (
+        "--running", "64", "--seconds", str(CALL_S), "--elasticsearch", elasticsearch,
+        "--qdrant", qdrant.node.url,
+    )  # fmt: skip
+    gateways = [Gateway(*options, "--data", str(folder / name)) for name in ("one", "two")]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_corpus(elasticsearch, qdrant.node.url, folder / "own"))
+        for gateway in gateways:
+            stack.push_async_callback(gateway.end, signal.SIGKILL)
+        await asyncio.gather(*(gateway.start() for gateway in gateways))
+        yield Pair(gateways, qdrant)
+
+
+@asynccontextmanager
+async def _corpus(elasticsearch: str, qdrant: str, data: Path) -> AsyncIterator[None]:
+    """In the collection that probes search."""
+    retrieval = {
+        "elasticsearch_url": elasticsearch, "qdrant_url": qdrant, "embedding_model": "hashing",
+    }  # fmt: skip
+    settings = Settings.model_validate({"data_dir": data, "retrieval": retrieval})
+    async with open_embedded(settings) as stores:
+        with suppress(NotFound):
+            await stores.collections.delete(NAME)
+        await stores.collections.create(NAME)
+        await ingest_documents(CORPUS, NAME, stores.collections)
+        yield
+        await stores.collections.delete(NAME)
