@@ -14,6 +14,8 @@ from typing import BinaryIO
 
 from service.core.errors import StoreError
 
+ROOM = 32_000_000  # bytes that a disk must have free before anything is added to an embedded store
+
 _DISCARDED = ".deleted-"
 
 
@@ -94,6 +96,24 @@ def sweep(root: Path) -> None:
     """Delete what a killed `discard` has left in `root` and in its folders."""
     for left in (*root.glob(f"{_DISCARDED}*"), *root.glob(f"*/{_DISCARDED}*")):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def check_room(folder: Path) -> None:
+    """Raise StoreError unless the disk of a folder, which need not exist yet, has `ROOM` free.
+
+    The embedded vectors are in memory-mapped files that grow as they are written to. A page that
+    finds no room on the disk ends the process (SIGBUS), so that no error could be caught.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    if free < ROOM:
+        raise StoreError(
+            f"the disk of {folder} has {free / 1e6:.0f} MB free, and {ROOM / 1e6:.0f} MB are "
+            "needed to add passages; make room, or choose another folder with --data, and run the "
+            "same command again: what was added stays"
+        )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -102,7 +102,13 @@ def acquire(data_dir: Path, url: str | None = None) -> DataDirectory:
             raise DirectoryOwned(data_dir, owner)
         time.sleep(0.01)
     directory = DataDirectory(data_dir, handle)
-    directory.set_url(url)
+    try:
+        directory.set_url(url)
+    except OSError as error:
+        os.close(handle)
+        raise StoreError(
+            f"the data directory {data_dir} cannot be used: {error.strerror}; make room on its disk"
+        ) from error
     return directory
 
 

@@ -8,10 +8,16 @@ from typing import Final, Protocol
 from pydantic import SecretStr
 
 from service.core.errors import StoreError
+from service.core.files import check_room
 from service.core.settings import RetrievalSettings
 from service.core.settings.retrieval import Quantization
 from service.retrieval.collections.elasticsearch import Elasticsearch
-from service.retrieval.collections.manifest import FileManifests, Manifest, ManifestStore
+from service.retrieval.collections.manifest import (
+    EMBEDDED,
+    FileManifests,
+    Manifest,
+    ManifestStore,
+)
 from service.retrieval.collections.qdrant import Qdrant
 from service.retrieval.stores.base import LexicalStore, VectorStore
 from service.retrieval.stores.elastic_server import ElasticServer, Login
@@ -164,10 +170,17 @@ class Backends:
         RevelatorError.
 
         Existing contents of this generation on a server are replaced only if they are empty, or
-        with `replace`.
+        with `replace`. Raises StoreError before anything is created if the disk of an embedded
+        store is nearly full.
         """
+        self.check_room(folder)
         bm25 = self.bm25.create(folder, manifest, replace=replace)
         return bm25, self.dense.create(folder, manifest, replace=replace)
+
+    def check_room(self, folder: Path) -> None:
+        """Raise StoreError if a store is embedded and the folder's disk is nearly full."""
+        if not set(self.names).isdisjoint(EMBEDDED):
+            check_room(folder)
 
     def open(self, folder: Path, manifest: Manifest) -> tuple[LexicalStore, VectorStore]:
         """Open the stores. Blocking, but without requests to servers, so that an unavailable server

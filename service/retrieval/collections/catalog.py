@@ -49,7 +49,8 @@ class Collections:
         self._sample = sample or Sample.shipped()
         self._shipped: set[str] | None = None
         self._backends = backends or Backends()
-        self._generations = Generations(data_dir / "collections", self._backends, retire_s)
+        self._root = data_dir / "collections"
+        self._generations = Generations(self._root, self._backends, retire_s)
         embedded = self._backends.names == EMBEDDED
         self._health = CollectionHealth(self._generations, embedder, embedded=embedded)
 
@@ -166,15 +167,20 @@ class Collections:
 
     async def delete_document(self, name: str, document_id: str) -> None:
         """Delete a document. Raises NotFound."""
-        async with self.writing(name) as writer:
+        async with self.writing(name, adding=False) as writer:
             if not await writer.delete(document_id):
                 raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
 
     @asynccontextmanager
-    async def writing(self, name: str) -> AsyncIterator[CollectionWriter]:
-        """Open the collection's only writer, after another one has ended. Raises NotFound."""
+    async def writing(self, name: str, *, adding: bool = True) -> AsyncIterator[CollectionWriter]:
+        """Open the collection's only writer, after another one has ended.
+
+        Raises NotFound, and StoreError if the disk is too full for `adding` documents.
+        """
         _check_writable(name)
         await self.resolve(name)
+        if adding:
+            self._backends.check_room(self._root)
         async with (
             self._generations.writer_of(name) as collection,
             open_writer(collection, self._backends, self._embedder) as writer,

@@ -20,6 +20,7 @@ import structlog
 
 from service.core.domain import ScoredPassage
 from service.core.errors import RetrievalFailure, RevelatorError, StoreError
+from service.core.files import check_room
 from service.core.settings.retrieval import Quantization
 from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
@@ -156,7 +157,11 @@ class QdrantEdgeStore:
                 return
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
-        """Add or overwrite points; they survive the death of the process once this returns."""
+        """Add or overwrite points; they survive the death of the process once this returns.
+
+        Raises StoreError if the disk is nearly full.
+        """
+        check_room(self._folder)
         points = [
             edge.Point(point_id(record.passage.passage_id), list(vector), payload_of(record))
             for record, vector in zip(records, vectors, strict=True)
