@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from service.answer.events import AnswerReady
 from service.answer.fold import Fold
+from service.api.app import create_app
 from service.core.domain import Answer, Timing
-from tests.support.live import config, live, typed
+from tests.conftest import need
+from tests.support.live import Live, config, live, serving, typed
 from tests.support.tiny import open_tiny
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
@@ -61,3 +64,26 @@ async def test_self_ask_asks_and_concludes(tmp_path: Path) -> None:
     assert asked
     assert all(step.query == step.question for step in asked)
     assert body.steps[-1].kind == "answer"
+
+
+async def test_each_runs_on_the_shipped_model(tmp_path: Path) -> None:
+    """What it makes of them is for the benchmarks to say: it was trained on none of the three."""
+    need("onnxruntime")
+    patient = {"default": {"timeout_s": 120}}  # for busy machines
+    settings = config(data_dir=tmp_path, engines=patient, dragin={"max_tokens": 32})
+    app = create_app(settings)
+    async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
+        service = Live(url, app, server, http)
+        for loop in ("ircot", "iter_retgen", "self_ask"):
+            few = {"max_steps": 1, "top_k": 1, "timeout_s": 300}
+            status, body = await service.ask(
+                "Who directed Laserblast?", loop=loop, route="single", **few
+            )
+            assert status == 200, body
+            answer = Answer.model_validate(body)
+            assert answer.loop == loop
+            assert answer.usage.retrievals >= 1
+            assert answer.usage.llm_calls >= 1
+            assert all(step.passages for step in answer.steps if step.query)
+            cited = {citation.title for citation in answer.citations}
+            assert cited <= {p.title for step in answer.steps for p in step.passages}

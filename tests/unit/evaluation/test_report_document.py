@@ -182,11 +182,17 @@ def test_without_the_extra_the_report_has_tables(monkeypatch: pytest.MonkeyPatch
 def test_what_the_papers_say_is_complete_and_in_range() -> None:
     known = figures()
     assert len(known) > 80
-    assert {figure.paper for figure in known} == {"HANRAG", "Auto-RAG", "DRAGIN", "EfficientRAG"}
+    assert {figure.paper for figure in known} == {
+        "Adaptive-RAG", "HANRAG", "Auto-RAG", "DRAGIN", "EfficientRAG",
+    }  # fmt: skip
     assert all(0 < score < 1 for figure in known for score in figure.scores.values())
     (own,) = [f for f in known if (f.paper, f.method, f.dataset) == ("HANRAG", "auto", "musique")]
     assert own.scores == pytest.approx({"em": 0.298, "f1": 0.366, "accuracy": 0.432})
     assert (own.table, own.sample) == ("Table 2", 500)
+    adaptive = {f.method: f for f in known if (f.paper, f.dataset) == ("Adaptive-RAG", "nq")}
+    assert adaptive.keys() == {"no_retrieval", "one_retrieval", "ircot", "auto"}
+    assert {figure.model for figure in adaptive.values()} == {"FLAN-T5-XL"}
+    assert adaptive["auto"].scores == adaptive["one_retrieval"].scores  # it chose that for all
 
 
 @pytest.mark.parametrize(
