@@ -1,109 +1,174 @@
-"""Every loop and route on one held-out set: EM, F1, accuracy, and what each question cost.
+"""README's table "Choosing a loop": every method on sets of several kinds, by one evaluation.
 
-    python -m tests.benchmarks.loops_table --data DATA [--n 25] [--work FOLDER] [--config FILE]
+    python -m tests.benchmarks.loops_table --data DATA --out OUT [--questions 20] [--config FILE]
+    python -m tests.benchmarks.loops_table --data DATA --out OUT --readme
 
-Questions of four kinds (`service.workshop.facts.heldout`) over all passages of the 2Wiki corpus, by
-the shipped model, each asked by the route of its kind with every loop, without retrieval
-(`direct`), and once as `auto`, where the model routes. FOLDER keeps the ingested collection and the
-rows.
+OUT keeps the collections, the rows, `report.html` and `report.md`; the same command goes on with
+them. The questions are drawn at random, always alike: of `squad`, of `nq_passages`, of `musique`,
+and made-up bridges over the passages of 2Wiki (`service.workshop.facts.heldout`), each over all
+passages of its own folder. With `--readme`, the section of README.md is written anew from the rows,
+after what is lacking was asked.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import json
+import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import anyio
-import orjson
+from rich.console import Console
 
-from service.answer.request import parse_request
-from service.core.concurrency import closing
-from service.core.domain import RequestLoop
-from service.core.errors import LoopUnavailable
-from service.core.settings import load_settings
-from service.evaluation.datasets import GoldQuestion, load_dataset
+from service.core.settings import Settings, load_settings
+from service.evaluation.command import EvaluationOptions, evaluate_datasets
+from service.evaluation.document.blocks import Table, as_markdown
+from service.evaluation.document.provenance import machine
+from service.evaluation.document.results import MARK, by_dataset, judged_loops, shown, values
+from service.evaluation.equal_budget import unproven
+from service.evaluation.methods import VARIANT
 from service.evaluation.report import summary
-from service.evaluation.rows import Row
-from service.evaluation.runner import Plan, evaluate
+from service.evaluation.rows import Row, read_rows
+from service.evaluation.statistics import interval
 from service.retrieval.ingest.pipeline import ingest
-from service.runtime import Runtime, open_runtime
-from service.workshop.facts.heldout import CORPUS, KINDS, heldout_questions
+from service.runtime import open_runtime
+from service.workshop.facts.heldout import CORPUS, heldout_questions
 
-NAME = "wiki"
-LOOPS: tuple[RequestLoop, ...] = ("anrag", "autorag", "dragin", "efficientrag")
-COLUMNS = (
-    "em", "f1", "accuracy", "compound_accuracy", "supporting_hit",
-    "steps", "retrievals", "llm_calls", "seconds",
+README: Final = Path(__file__).parents[2] / "README.md"
+HEADING: Final = "## Choosing a loop\n"
+BEFORE: Final = "## HTTP\n"  # where the section goes when there is none
+BRIDGES: Final = "bridges"
+MADE: Final = 200
+SEED: Final = 0
+# What the baselines do with more calls and with more tokens, for the rule of equal budgets.
+METHODS: Final = (
+    "all", "one_retrieval@top_k=8", "one_retrieval@samples=4", "one_retrieval@samples=8",
+    "entropy_gate@samples=8",
 )  # fmt: skip
-AT_ONCE = 2
+COSTS: Final = {
+    "llm_calls": "LLM calls", "retrievals": "retrievals", "tokens": "tokens", "seconds": "seconds",
+}  # fmt: skip
 
 
-async def rows_of(
-    runtime: Runtime, questions: Sequence[GoldQuestion], mode: str
-) -> list[Row] | str:
-    """The rows of one way to ask; or why this deployment cannot ask so."""
-    fields = {
-        "question": questions[0].question,
-        "collection": NAME,
-        "loop": mode if mode in LOOPS else "default",
-        "route": "direct" if mode == "direct" else "auto",
-    }
-    try:
-        request = await runtime.prepare(parse_request(fields))
-    except LoopUnavailable as error:
-        return error.detail
-    plan = Plan(request, concurrency=AT_ONCE, gold_routes=mode in LOOPS)
-    async with closing(evaluate(questions, runtime.ask, plan)) as rows:
-        return [row async for row in rows]
+class Source(NamedTuple):
+    """A set: its folder below DATA, None for made-up questions, and the route of its questions."""
+
+    corpus: str
+    questions: str | None
+    route: str
 
 
-def line(mode: str, kind: str, rows: Sequence[Row]) -> str:
-    means = summary(kind, rows).means
-    cells = ["–" if (mean := means[name]) is None else f"{mean:.2f}" for name in COLUMNS]
-    return f"| {mode} | {kind} | {len(rows)} | " + " | ".join(cells) + " |"
+SETS: Final = {
+    "squad": Source("squad", "squad", "single"),
+    "nq": Source("nq_passages", "nq_passages", "single"),
+    "musique": Source("musique", "musique", "complex"),
+    BRIDGES: Source(CORPUS, None, "complex"),
+}
 
 
-def show(mode: str, rows: Sequence[Row]) -> None:
-    for kind in KINDS:
-        members = [row for row in rows if row.id.startswith(kind)]
-        if members:
-            print(line(mode, kind, members))
-    print(line(mode, "all", rows), flush=True)
+def rows_of(data: Path, source: Source) -> list[dict[str, Any]]:
+    """All questions of a set, in an order of chance that is always the same."""
+    if source.questions is None:
+        rows = heldout_questions(data, MADE, kinds=("bridge",))
+    else:
+        lines = (data / source.questions / "questions.jsonl").read_text(encoding="utf-8")
+        rows = [json.loads(line) for line in lines.splitlines()]
+    random.Random(SEED).shuffle(rows)
+    return rows
 
 
-async def main(options: argparse.Namespace, work: Path) -> None:
-    file = work / "questions.jsonl"
-    made = heldout_questions(options.data, options.n)
-    file.write_bytes(b"\n".join(map(orjson.dumps, made)))
-    questions = load_dataset(file)
-    settings = load_settings(options.config, {"data_dir": work / "data"})
+async def prepare(data: Path, out: Path, settings: Settings) -> list[str]:
+    """Write the questions and fill the collections, unless they are there. Returns the datasets."""
+    files = {name: out / "questions" / f"{name}.jsonl" for name in SETS}
+    (out / "questions").mkdir(parents=True, exist_ok=True)
+    for name, file in files.items():
+        if not file.exists():
+            lines = [json.dumps(row, ensure_ascii=False) for row in rows_of(data, SETS[name])]
+            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     async with open_runtime(settings) as runtime:
         assert runtime.stores is not None
-        await runtime.stores.collections.create(NAME)
-        await ingest([options.data / CORPUS / "corpus.jsonl"], NAME, runtime.stores.collections)
-        print("| asked | kind | n | " + " | ".join(COLUMNS) + " |")
-        print("|" + "---|" * (len(COLUMNS) + 3))
-        for mode in options.modes:
-            rows = await rows_of(runtime, questions, mode)
-            if isinstance(rows, str):
-                print(f"| {mode} | {rows} |")
-                continue
-            show(mode, rows)
-            lines = [row.as_line() for row in rows]
-            (work / f"{mode}.jsonl").write_bytes(b"".join(lines))
+        collections = runtime.stores.collections
+        known = await collections.names()
+        for name, source in SETS.items():
+            if name not in known:
+                await collections.create(name)
+            # What is stored already is passed over.
+            await ingest([data / source.corpus / "corpus.jsonl"], name, collections)
+    return [f"{name}={file}" for name, file in files.items()]
+
+
+async def main(options: argparse.Namespace) -> int:
+    settings = load_settings(options.config, {"data_dir": options.out / "data"})
+    given = EvaluationOptions(
+        await prepare(options.data, options.out, settings),
+        methods=options.methods,
+        collections=[f"{name}={name}" for name in SETS],
+        routes=[f"{name}={source.route}" for name, source in SETS.items()],
+        limit=options.questions,
+        concurrency=options.concurrency,
+        out=options.out,
+    )
+    code = await evaluate_datasets(settings, given, Console())
+    if options.readme:
+        readme = README.read_text(encoding="utf-8")
+        section = section_of(read_rows(options.out), options.concurrency)
+        README.write_text(with_section(readme, section), encoding="utf-8")
+    return code
+
+
+def section_of(rows: Sequence[Row], concurrency: int) -> str:
+    """The section: F1 by set with intervals and marks, and what a question costs on the average."""
+    datasets = by_dataset(rows)
+    marked = {name: unproven(found) for name, found in judged_loops(datasets).items()}
+    methods = list(dict.fromkeys(row.method for row in rows))
+    lines = [_cells(method, datasets, marked) for method in methods if VARIANT not in method]
+    variants = ", ".join(f"`{method}`" for method in methods if VARIANT in method)
+    asked = max(len(own) for methods_of in datasets.values() for own in methods_of.values())
+    hours = sum(row.wall_ms or 0 for row in rows) / concurrency / 3_600_000
+    table = as_markdown("", [Table(["method", *datasets, *COSTS.values()], lines)])
+    told = f"""
+F1 with 95 % intervals, by the shipped model over {asked} questions of each set, and what a question
+costs on the average ({machine()}; {hours:.1f} hours in all).
+{MARK} marks a loop that does not beat plain retrieval or the entropy gate at equal LLM calls or
+tokens, which these may spend as {variants}.
+No mark is no proof that it does. Another model changes the order: evaluate yours on your own
+questions before you choose. This table is made by `python -m tests.benchmarks.loops_table`.
+"""
+    return f"{HEADING}{told}\n{table[table.index('|') :].strip()}\n\n"
+
+
+def _cells(method: str, datasets: dict[str, Any], marked: dict[str, set[str]]) -> list[str]:
+    scores = []
+    for name, methods in datasets.items():
+        found = values(methods.get(method, []), "f1")
+        mark = f" {MARK}" if method in marked[name] else ""
+        scores.append(f"{shown(interval(found))}{mark}" if found else "–")
+    everything = [row for methods in datasets.values() for row in methods.get(method, [])]
+    means = summary(method, everything).means
+    costs = [means[cost] for cost in COSTS]
+    return [method, *scores, *("–" if cost is None else f"{cost:,.1f}" for cost in costs)]
+
+
+def with_section(readme: str, section: str) -> str:
+    """Put the section in the place of the one that is there, or before the chapter on HTTP."""
+    begin = readme.find(HEADING)
+    if begin < 0:
+        begin = end = readme.index(BEFORE)
+    else:
+        end = readme.index("\n## ", begin) + 1
+    return readme[:begin] + section + readme[end:]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of corpora and questions")
-    parser.add_argument("--n", type=int, default=25, help="how many questions of each kind")
-    parser.add_argument("--work", type=Path, help="folder to keep")
+    parser.add_argument("--out", type=Path, required=True, help="folder to keep")
+    parser.add_argument("--questions", type=int, default=20, help="how many of each set")
+    parser.add_argument("--concurrency", type=int, default=4, help="how many at the same time")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--config", type=Path, help="settings file")
-    parser.add_argument("--modes", nargs="+", default=("direct", "auto", *LOOPS))
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = arguments.work or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        anyio.run(main, arguments, folder)
+    parser.add_argument("--readme", action="store_true", help="write README's section")
+    sys.exit(anyio.run(main, parser.parse_args()))
