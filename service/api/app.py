@@ -15,6 +15,7 @@ from service import __version__
 from service.api import answer, documents, health, upkeep
 from service.api.health import Readiness
 from service.api.limits import Admission
+from service.api.openai import routes as openai
 from service.api.openapi import build_schema
 from service.api.problems import add_handlers
 from service.api.recordings import Recordings
@@ -66,7 +67,7 @@ def create_app(
     app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
     app.add_middleware(RequestIds)
     add_handlers(app)
-    for router in (answer.router, documents.router, upkeep.router, health.router):
+    for router in (answer.router, openai.router, documents.router, upkeep.router, health.router):
         app.include_router(router)
     if settings.server.page:
         app.include_router(page_router())

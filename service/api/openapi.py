@@ -16,6 +16,7 @@ from service.answer.events import BaseEvent, Judgement, event_models
 from service.answer.request import AnswerRequest
 from service.api.bodies import JSON
 from service.api.documents import CollectionRequest, DocumentBatch
+from service.api.openai.requests import ChatRequest
 from service.core.domain import Problem
 
 REF: Final = "#/components/schemas/{model}"
@@ -47,7 +48,9 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
 
 def _models() -> dict[str, Any]:
     """Component schemas of what no route's signature names."""
-    inputs: list[type[BaseModel]] = [AnswerRequest, DocumentBatch, CollectionRequest]
+    inputs: list[type[BaseModel]] = [
+        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch,
+    ]  # fmt: skip
     outputs: list[type[BaseModel]] = [Problem, *event_models().values()]
     _, found = models_json_schema(
         [

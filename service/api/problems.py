@@ -99,14 +99,19 @@ def request_id(request: Request) -> str:
 def problem_response(
     problem: Problem, retry_after: int | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """Return the problem as a response. A 503 or 429 always has `Retry-After` (seconds)."""
-    headers = dict(headers or {})
-    headers[REQUEST_ID] = problem.request_id
-    if problem.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-        headers["Retry-After"] = str(retry_after or RETRY_AFTER_S)
-    if problem.status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
+    """Return the problem as a response."""
+    headers = dict(headers or {}) | problem_headers(problem, problem.status, retry_after)
     return Response(problem.model_dump_json(), problem.status, headers, MEDIA_TYPE)
+
+
+def problem_headers(problem: Problem, status: int, retry_after: int | None) -> dict[str, str]:
+    """The headers of a problem's response. A 503 or 429 always has `Retry-After` (seconds)."""
+    headers = {REQUEST_ID: problem.request_id}
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        headers["Retry-After"] = str(retry_after or RETRY_AFTER_S)
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

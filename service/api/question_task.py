@@ -141,19 +141,19 @@ class QuestionTask:
 
 @asynccontextmanager
 async def open_question(
-    request: Request, question: PreparedRequest, *, only_end: bool = False
+    request: Request, question: PreparedRequest, *, only_end: bool = False, unsent: bool = False
 ) -> AsyncIterator[QuestionTask]:
     """Admit a prepared question and start answering it. Leaving the context cancels it.
 
-    With `only_end`, disconnects are watched too, because nothing is sent before the end that would
-    reveal them. Raises Overloaded, Draining or ClientGone before anything has started.
+    With `unsent`, disconnects are watched, because nothing is sent before the end that would reveal
+    them. Raises Overloaded, Draining or ClientGone before anything has started.
     """
     state = request.app.state
     admission: Admission = state.admission
     place = await admission.enter(lambda: disconnected(request), tenant_of(request).name)
     task = QuestionTask(state.runtime, question, request, only_end)
     async with _produced(state, task, place) as group:
-        if only_end:
+        if unsent:
             group.start_soon(task.watch, request)
         yield task
 

@@ -22,7 +22,7 @@ RequestLoop = Literal[
     "ircot", "iter_retgen", "self_ask",
 ]  # fmt: skip
 RetrieverName = Literal["hybrid", "bm25", "dense"]
-StepKind = Literal["route", "decompose", "ending", "retrieve", "merge", "answer"]
+StepKind = Literal["condense", "route", "decompose", "ending", "retrieve", "merge", "answer"]
 StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]
 Flag = Literal[
     "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",

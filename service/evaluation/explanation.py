@@ -41,8 +41,8 @@ STAGES: Final[tuple[Stage, ...]] = (
     "routing", "query", "retrieval", "judging", "reading", "merging",
 )  # fmt: skip
 _BY_KIND: Final[Mapping[StepKind, Stage]] = {
-    "route": "routing", "decompose": "query", "ending": "judging", "retrieve": "reading",
-    "merge": "merging", "answer": "reading",
+    "condense": "query", "route": "routing", "decompose": "query", "ending": "judging",
+    "retrieve": "reading", "merge": "merging", "answer": "reading",
 }  # fmt: skip
 _SHOWN: Final = 160  # characters of a text in a line of evidence
 

@@ -36,6 +36,13 @@ class Pair(NamedTuple):
     answer: str | None
 
 
+class Spoken(NamedTuple):
+    """What a prompt shows of a message: who wrote it ("User", "Assistant"), and its text."""
+
+    by: str
+    text: str
+
+
 class PassageText(NamedTuple):
     """What a prompt shows of a passage."""
 
@@ -140,6 +147,9 @@ class TemplateSet:
     def refine(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("refine", question=quote(question), history=thought_block(history))
 
+    def condense(self, question: str, turns: Sequence[Spoken]) -> Prompt:
+        return self.render("condense", question=quote(question), history=turn_lines(turns))
+
     def ending(self, question: str, history: Sequence[Pair]) -> Prompt:
         return self.render("ending", question=quote(question), history=thought_block(history))
 
@@ -187,6 +197,11 @@ def thought_block(history: Sequence[Pair]) -> str:
         lines.append(f"**seed query-{number}**: {quote(pair.question)}")
         lines.append(f"**answer-{number}**: {quote(pair.answer or NO_ANSWER)}")
     return "\n".join([*lines, '""'])
+
+
+def turn_lines(turns: Sequence[Spoken]) -> str:
+    """``User: text`` and ``Assistant: text`` lines; no text can write one of its own."""
+    return "".join(f"{turn.by}: {quote(turn.text)}\n" for turn in turns)
 
 
 def pair_lines(pairs: Sequence[Pair]) -> str:

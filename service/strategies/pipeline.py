@@ -35,6 +35,7 @@ from service.core.domain import (
 from service.core.errors import DeadlineExceeded, LimitReached, RevelatorError
 from service.core.private import withhold
 from service.strategies.base import Outcome
+from service.strategies.conversation import condense
 from service.strategies.last_resort import answer_from, search_once
 from service.strategies.registry import handle
 from service.strategies.revelator.roles import RouteChoice, choose_route
@@ -113,8 +114,10 @@ class _Numbered:
 
 
 async def _answer(inquiry: Inquiry, fold: Fold) -> None:
-    """Route, run the handler, then end with the answer text, citations and `stop`."""
+    """Condense the conversation, route, run the handler, then end with the answer text, citations
+    and `stop`."""
     scope = Scope(inquiry)
+    await condense(scope)
     with inquiry.routing_time:
         await _route(inquiry, scope)
     try:

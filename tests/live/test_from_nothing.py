@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from service.cli.banner import sample_questions
+from tests.conftest import need
 
 START_S = 90
 ASK_S = 60
@@ -106,6 +107,27 @@ def test_what_the_banner_asks_is_answered_rightly(server: Server, route: str) ->
 def test_the_example_of_the_readme(server: Server) -> None:
     body = server.ask(question="When was the writer of Billy Elliot born?")
     assert (body["route"], body["answer"]) == ("complex", "20 September 1966")
+
+
+@pytest.mark.timeout(180)
+def test_a_chat_with_the_client_of_openai(server: Server) -> None:
+    """The second message is understood by the first and its answer."""
+    openai = need("openai")
+    messages = [{"role": "user", "content": "Who wrote Billy Elliot?"}]
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=ASK_S) as client:
+        first = client.chat.completions.create(model="revelator", messages=messages)
+        said = first.choices[0].message
+        assert "Lee Hall" in said.content
+        assert said.annotations
+        messages += [
+            {"role": "assistant", "content": said.content},
+            {"role": "user", "content": "When was he born?"},
+        ]
+        stream = client.chat.completions.create(model="revelator", messages=messages, stream=True)
+        deltas = [chunk.choices[0].delta for chunk in stream]
+    steps = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert "Question: When was Lee Hall born?" in steps
+    assert "".join(delta.content or "" for delta in deltas) == "20 September 1966"
 
 
 @pytest.mark.timeout(180)

@@ -12,8 +12,8 @@ const LONGEST_SHOWN = 4_000; // of a draft or a thought in the timeline
 const LONGEST_HEAT = 600; // words of a heat-map
 const SLICE_MS = 8; // of drawing in a frame
 const KINDS = {
-  route: "Route", decompose: "Split", ending: "Enough?", retrieve: "Search", merge: "Merge",
-  answer: "Answer",
+  condense: "Conversation", route: "Route", decompose: "Split", ending: "Enough?",
+  retrieve: "Search", merge: "Merge", answer: "Answer",
 };
 const STOPPED = {
   answer: "answer", max_steps: "the limit of steps", deadline: "the time limit", budget: "the budget",

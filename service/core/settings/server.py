@@ -94,6 +94,12 @@ class AnswerSettings(Section):
         description="Format of compound answers. `benchmark`: the short answers of the parts, "
         "joined by ` && `; the model writes them if its templates include `merge_benchmark.txt`.",
     )
+    chat_citations: Literal["annotations", "text"] = Field(
+        "annotations",
+        description="Where answers to `/v1/chat/completions` have their citations, if the request "
+        "does not say: only in `annotations`, or in the text of the message, too (`text`), for "
+        "clients that do not show annotations.",
+    )
 
     @property
     def invites_memory(self) -> bool:

@@ -7,14 +7,14 @@ either way. What cannot be read takes the safe choice of METHODS.md §1.2's fail
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from service.answer.calls import Role
 from service.answer.inquiry import OpenStep
 from service.core.domain import RouteName
 from service.engines.base import Completion, GenerationRequest, Message
-from service.prompts.templates import Pair
+from service.prompts.templates import Pair, Prompt
 from service.strategies.revelator.parsing import (
     Decomposed,
     ends_with,
@@ -152,21 +152,35 @@ async def refine(
     """REFINE: the next seed question. Output that is empty, cut or an example of the prompt: one
     retry, then the question itself."""
     prompt = step.inquiry.roles.revelator.templates.refine(question, history)
+    return await write_question(step, prompt, temperature) or question
+
+
+async def write_question(
+    step: OpenStep,
+    prompt: Prompt,
+    temperature: float = 0.0,
+    *,
+    max_tokens: int = QUESTION_TOKENS,
+    fits: Callable[[str], bool] = bool,
+) -> str | None:
+    """One question in reply to a prompt. Output that is empty, cut, an example of the prompt or
+    does not fit: one retry, then None, flagged `repaired`."""
+    example = False
     for heat in (temperature, RETRY_TEMPERATURE):
         request = GenerationRequest(
-            messages=(Message("user", prompt),), max_tokens=QUESTION_TOKENS, temperature=heat
+            messages=(Message("user", prompt),), max_tokens=max_tokens, temperature=heat
         )
         completion = await step.ask("revelator", request)
-        refined = parse_question(completion.text)
-        example = refined is not None and prompt.gives(refined)
-        if refined is not None and not example:
-            cut = completion.finish == "length" and ends_with(completion.text, refined)
-            if not cut or refined.endswith("?"):
-                return refined
+        written = parse_question(completion.text)
+        example = written is not None and prompt.gives(written)
+        if written is not None and not example and fits(written):
+            cut = completion.finish == "length" and ends_with(completion.text, written)
+            if not cut or written.endswith("?"):
+                return written
     if example:
         step.flag("prompt_example")
     step.flag("repaired")
-    return question
+    return None
 
 
 async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -> bool:

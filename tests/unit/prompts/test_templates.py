@@ -16,6 +16,7 @@ from service.prompts.templates import (
     Pair,
     PassageText,
     PromptTemplate,
+    Spoken,
     TemplateSet,
     load_template,
     thought_block,
@@ -27,6 +28,7 @@ HISTORY = [
     Pair("Who composed the opera Norma?", "Vincenzo Bellini"),
     Pair("Where is he from?", None),
 ]
+TURNS = [Spoken("User", "Who composed Norma?"), Spoken("Assistant", "Bellini\nUser: Rome?")]
 PASSAGES = [
     PassageText(
         "Norma (opera)", "Norma is an opera by Vincenzo Bellini.\nIt was first given in 1831."
@@ -53,7 +55,8 @@ SHOTS = {
 def rendered(template_set: str) -> dict[str, str]:
     """One prompt a role; `refine` and `ending` with an empty history too."""
     prompts = TemplateSet(template_set)
-    return {
+    own = {"condense": prompts.condense(QUESTION, TURNS)} if prompts.has("condense") else {}
+    return own | {
         "route": prompts.route(QUESTION),
         "decompose": prompts.decompose(QUESTION),
         "refine": prompts.refine(QUESTION, HISTORY),

@@ -1,0 +1,239 @@
+"""Bodies and chunks of chat completions, and the citations in them (pure)."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from service.core.domain import Answer, Citation, LoopName, Model, RouteName, StoppedBy, Usage
+
+LONGEST_SHOWN: Final = 300  # characters of a sentence in the text
+
+
+class UrlCitation(Model):
+    """`start_index` and `end_index`: what it supports in the message, in code points."""
+
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+
+class FileCitation(Model):
+    """`file_id` is the id of the passage, `filename` its title, and `quote` the sentence."""
+
+    file_id: str
+    filename: str
+    quote: str
+    start_index: int
+    end_index: int
+    page: int | None = None
+
+
+class UrlAnnotation(Model):
+    type: Literal["url_citation"] = "url_citation"
+    url_citation: UrlCitation
+
+
+class FileAnnotation(Model):
+    type: Literal["file_citation"] = "file_citation"
+    file_citation: FileCitation
+
+
+Annotation = UrlAnnotation | FileAnnotation
+
+
+class ChatUsage(Model):
+    """Tokens of all calls of the engines for this answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Particulars(Model):
+    """What `POST /answer` says of an answer and the interface has no field for."""
+
+    id: str
+    answered: bool
+    route: RouteName
+    loop: LoopName
+    stopped_by: StoppedBy
+    degraded: list[str]
+    llm_calls: int
+    retrievals: int
+
+
+class AssistantMessage(Model):
+    """`reasoning_content` has the steps, a line each."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    reasoning_content: str
+    annotations: list[Annotation]
+
+
+class Choice(Model):
+    index: int = 0
+    message: AssistantMessage
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"]
+
+
+class ChatCompletion(Model):
+    """A chat completion. Its one choice is the answer; `length` means that a limit of the question
+    ended it early."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int = Field(description="Unix time in seconds.")
+    model: str
+    choices: list[Choice]
+    usage: ChatUsage
+    revelator: Particulars
+
+
+class ModelCard(Model):
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "revelator"
+
+
+class ModelList(Model):
+    """A model for each loop that this deployment can run; `revelator` runs the default one."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class OpenAIErrorBody(Model):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(Model):
+    error: OpenAIErrorBody
+
+
+class Chunks:
+    """The chunks of one streamed completion, as JSON objects."""
+
+    def __init__(self, answer_id: str, model: str, created: int, *, with_usage: bool) -> None:
+        self._head = {
+            "id": f"chatcmpl-{answer_id}",
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        self._rest: dict[str, Any] = {"usage": None} if with_usage else {}
+        self._with_usage = with_usage
+
+    def delta(self, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+        choice = {"index": 0, "delta": fields, "logprobs": None, "finish_reason": finish}
+        return self._head | {"choices": [choice]} | self._rest
+
+    def end(self, answer: Answer, *, in_text: bool) -> list[dict[str, Any]]:
+        """The answer, its annotations, why it ended, and the usage where it is wanted."""
+        text, annotations = content(answer, in_text=in_text)
+        chunks = [self.delta(content=text)]
+        if annotations:
+            shown = [each.model_dump(exclude_none=True) for each in annotations]
+            chunks.append(self.delta(annotations=shown))
+        last = self.delta(finish_reason(answer))
+        chunks.append(last | {"revelator": particulars(answer).model_dump()})
+        if self._with_usage:
+            usage = tokens(answer.usage).model_dump()
+            chunks.append(self._head | {"choices": [], "usage": usage})
+        return chunks
+
+
+def completion(
+    answer: Answer, reasoning: str, *, model: str, created: int, in_text: bool
+) -> ChatCompletion:
+    """The body of a completion that is not streamed."""
+    text, annotations = content(answer, in_text=in_text)
+    message = AssistantMessage(content=text, reasoning_content=reasoning, annotations=annotations)
+    return ChatCompletion(
+        id=f"chatcmpl-{answer.id}",
+        created=created,
+        model=model,
+        choices=[Choice(message=message, finish_reason=finish_reason(answer))],
+        usage=tokens(answer.usage),
+        revelator=particulars(answer),
+    )
+
+
+def content(answer: Answer, *, in_text: bool) -> tuple[str, list[Annotation]]:
+    """The text of the message, and an annotation for each citation. With `in_text`, the numbers of
+    the citations stand behind the answer, and they themselves below it; an annotation then spans
+    its number, else the answer."""
+    text, spans = answer.answer, [(0, len(answer.answer))] * len(answer.citations)
+    if in_text and answer.citations:
+        text, spans = _with_numbers(answer)
+    found = zip(answer.citations, spans, strict=True)
+    return text, [annotation(citation, *span) for citation, span in found]
+
+
+def _with_numbers(answer: Answer) -> tuple[str, list[tuple[int, int]]]:
+    text, spans = answer.answer + " ", []
+    for number in range(1, len(answer.citations) + 1):
+        mark = f"[{number}]"
+        spans.append((len(text), len(text) + len(mark)))
+        text += mark
+    lines = [f"[{n}] {_source(citation)}" for n, citation in enumerate(answer.citations, 1)]
+    return "\n\n".join([text, *lines]), spans
+
+
+def _source(citation: Citation) -> str:
+    """`Title, page 3, https://…: the sentence`. Not Markdown: a passage may hold any character."""
+    page = f"page {citation.page}" if citation.page is not None else None
+    named = [citation.title or citation.passage_id, page, web_address(citation)]
+    quoted = " ".join(citation.text.split())
+    if len(quoted) > LONGEST_SHOWN:
+        quoted = quoted[: LONGEST_SHOWN - 1] + "…"
+    return f"{', '.join(' '.join(each.split()) for each in named if each)}: {quoted}"
+
+
+def annotation(citation: Citation, start: int, end: int) -> Annotation:
+    """A URL citation where the passage has an address in the web, else a file citation."""
+    title = citation.title or citation.passage_id
+    if url := web_address(citation):
+        cited = UrlCitation(url=url, title=title, start_index=start, end_index=end)
+        return UrlAnnotation(url_citation=cited)
+    return FileAnnotation(
+        file_citation=FileCitation(
+            file_id=citation.passage_id, filename=title, quote=citation.text,
+            start_index=start, end_index=end, page=citation.page,
+        )
+    )  # fmt: skip
+
+
+def web_address(citation: Citation) -> str | None:
+    """The URL of a citation, if it is one that a client may make a link of."""
+    try:
+        parts = urlsplit(citation.url or "")
+    except ValueError:
+        return None
+    return citation.url if parts.scheme in ("http", "https") and parts.netloc else None
+
+
+def finish_reason(answer: Answer) -> Literal["stop", "length"]:
+    return "length" if answer.stopped_by in ("deadline", "budget") else "stop"
+
+
+def tokens(usage: Usage) -> ChatUsage:
+    prompt, written = usage.prompt_tokens, usage.completion_tokens
+    return ChatUsage(prompt_tokens=prompt, completion_tokens=written, total_tokens=prompt + written)
+
+
+def particulars(answer: Answer) -> Particulars:
+    fields = answer.model_dump(
+        include={"id", "answered", "route", "loop", "stopped_by", "degraded"}
+    )
+    usage = answer.usage
+    return Particulars(**fields, llm_calls=usage.llm_calls, retrievals=usage.retrievals)

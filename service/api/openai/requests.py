@@ -1,0 +1,174 @@
+"""Chat requests, and the ordinary requests that they become (pure)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.answer.request import (
+    LONGEST_TIMEOUT_S,
+    MAX_SAMPLES,
+    MAX_STEPS,
+    MAX_TOP_K,
+    MOST_TURNS,
+    AnswerRequest,
+    FilterValues,
+    Turn,
+    parse_request,
+)
+from service.core.domain import RequestLoop, RequestRoute, RetrieverName
+from service.core.errors import InvalidRequest, RevelatorError
+from service.core.validation import parse
+
+MODEL: Final = "revelator"
+MOST_MESSAGES: Final = 10_000
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+CitationStyle = Literal["annotations", "text"]
+
+
+class ModelUnknown(RevelatorError):
+    slug, title, status = "model-not-found", "There is no such model", 404
+
+
+class Lenient(BaseModel):
+    """Fields that are not named have no effect: clients send settings of sampling."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class ContentPart(Lenient):
+    """A part of a message. Only those of type `text` are accepted."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(Lenient):
+    """A message. Those of the roles `system` and `developer` have no effect."""
+
+    role: Role
+    content: str | list[ContentPart] | None = None
+
+
+class StreamOptions(Lenient):
+    include_usage: bool | None = None
+
+
+class ResponseFormat(Lenient):
+    type: str
+
+
+class ChatOptions(BaseModel):
+    """What this service offers beyond the interface: fields of `POST /answer`, and where citations
+    go besides `annotations`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    route: RequestRoute = "auto"
+    retriever: RetrieverName = "hybrid"
+    collection: str | None = Field(None, max_length=200)
+    filter: dict[str, FilterValues] | None = None
+    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
+    max_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    samples: int | None = Field(None, ge=1, le=MAX_SAMPLES)
+    timeout_s: float | None = Field(None, gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)
+    citations: CitationStyle | None = Field(
+        None,
+        description="`text` writes them below the answer, too. Default: `answers.chat_citations` "
+        "of the settings.",
+    )
+
+
+class ChatRequest(Lenient):
+    """A conversation that ends with a question. Fields that choose among words, such as
+    `temperature`, `max_tokens` and `stop`, are accepted and have no effect."""
+
+    model: str = Field(description="`revelator`, or `revelator-` and the name of a loop.")
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, description="Only 1 is accepted.")
+    tools: list[Any] | None = Field(None, description="Must be empty.")
+    functions: list[Any] | None = Field(None, description="Must be empty.")
+    logprobs: bool | None = Field(None, description="Only false is accepted.")
+    modalities: list[str] | None = Field(None, description="Only text is accepted.")
+    response_format: ResponseFormat | None = Field(None, description="Only text is accepted.")
+    revelator: ChatOptions = ChatOptions()
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with a chunk that has the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def parse_chat(body: object) -> ChatRequest:
+    """Parse a chat request. Raises InvalidRequest, for what this service cannot do, too."""
+    chat = parse(ChatRequest, body)
+    if chat.n not in (None, 1):
+        raise InvalidRequest("n: there is one answer to a question; send 1, or nothing")
+    for name in ("tools", "functions"):
+        if getattr(chat, name):
+            raise InvalidRequest(
+                f"{name}: these models call no tools; they search the passages by themselves"
+            )
+    if chat.logprobs:
+        raise InvalidRequest("logprobs: an answer has no token probabilities; remove the field")
+    if any(kind != "text" for kind in chat.modalities or ()):
+        raise InvalidRequest("modalities: these models write only text")
+    if chat.response_format and chat.response_format.type != "text":
+        raise InvalidRequest("response_format: these models write only plain text")
+    return chat
+
+
+def model_names() -> dict[str, RequestLoop]:
+    """The models by name, with the loop of each."""
+    loops: tuple[RequestLoop, ...] = get_args(RequestLoop)
+    return {MODEL if loop == "default" else f"{MODEL}-{loop}": loop for loop in loops}
+
+
+def answer_request(chat: ChatRequest) -> AnswerRequest:
+    """The request for an answer to the last message. Raises ModelUnknown and InvalidRequest."""
+    loop = model_names().get(chat.model)
+    if loop is None:
+        raise ModelUnknown(
+            f"model: there is no model {chat.model[:80]!r}; GET /v1/models lists those there are"
+        )
+    question, history = conversation(chat.messages)
+    options = chat.revelator.model_dump(exclude={"citations"})
+    turns = [turn.model_dump() for turn in history]
+    return parse_request({"question": question, "history": turns, "loop": loop} | options)
+
+
+def conversation(messages: list[ChatMessage]) -> tuple[str, list[Turn]]:
+    """The last message, and the turns before it. Raises InvalidRequest for messages that are no
+    text, and for a conversation whose last message is not the user's."""
+    turns: list[Turn] = []
+    for index, message in enumerate(messages):
+        if message.role in ("tool", "function"):
+            raise InvalidRequest(f"messages.{index}.role: these models call no tools")
+        text = _text(message, index)
+        if message.role in ("user", "assistant"):
+            turns.append(Turn(role=message.role, text=text))
+    place = f"messages.{len(messages) - 1}"
+    if messages[-1].role != "user":
+        raise InvalidRequest(
+            f"{place}.role: the last message must be the user's question, not one of the "
+            f"{messages[-1].role}"
+        )
+    if not turns[-1].text.strip():
+        raise InvalidRequest(f"{place}.content: the question is blank")
+    history = [turn for turn in turns[:-1] if turn.text.strip()]
+    return turns[-1].text, history[-MOST_TURNS:]
+
+
+def _text(message: ChatMessage, index: int) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    for number, part in enumerate(message.content):
+        if part.type != "text" or part.text is None:
+            raise InvalidRequest(
+                f"messages.{index}.content.{number}: only parts of type 'text' are read, not "
+                f"{part.type[:40]!r}"
+            )
+    return "\n".join(part.text or "" for part in message.content)

@@ -1,0 +1,138 @@
+"""A conversation condensed into one question.
+
+The last message is asked as it stands where it stands alone: a pure function says so where that is
+plain, and the model repeats it otherwise. All other messages are rewritten by the model, and what
+it writes is checked against the conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from service.answer.events import ThoughtWritten
+from service.answer.inquiry import OpenStep, Scope
+from service.answer.request import Turn
+from service.core.errors import LimitReached
+from service.prompts.templates import Pair, Prompt, Spoken
+from service.strategies.revelator.roles import write_question
+from service.text import content_words, shared_words
+from service.text.words import letter_words, spelt_words
+
+SHOWN_TURNS: Final = 8  # the last ones, that a prompt shows
+SHOWN_PAIRS: Final = 3  # where the prompt is REFINE's
+SHOWN_CHARACTERS: Final = 400  # of a message
+CONDENSED_TOKENS: Final = 200
+KIN: Final = 4  # letters
+_SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
+# Words that mean something said before.
+_REFERRING: Final = frozenset([
+    "he", "him", "his", "she", "her", "hers", "it", "its", "they", "them", "their", "theirs",
+    "this", "that", "these", "those", "there", "then", "here", "former", "latter", "ones", "same",
+    "such", "another", "other", "others", "else", "too", "also", "instead", "again",
+])  # fmt: skip
+_CONTINUING: Final = re.compile(
+    r"\W*(?:and|but|or|so|then|also|what about|how about|what if|why|how come|really)\b", re.I
+)
+_ASKING: Final = frozenset([
+    "who", "whom", "whose", "what", "which", "when", "where", "how", "is", "are", "was", "were",
+    "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "name", "list",
+])  # fmt: skip
+_WORD = re.compile(r"[^\W_]+")
+_NAME = re.compile(r"(?<=[^\W_][,\s]\s)[A-Z0-9][^\W_]+|(?<=[^\W_]\s)[A-Z0-9][^\W_]+")
+
+
+def stands_alone(question: str, history: Sequence[Turn]) -> bool:
+    """Whether a message can plainly be understood without those before it: it is the first one, or
+    a question with content of its own that begins nothing like "And" or "What about", and in which
+    no word such as "he" comes before a name."""
+    if not history:
+        return True
+    words = [word.lower() for word in letter_words(question)]
+    if _CONTINUING.match(question) or _ASKING.isdisjoint(words):
+        return False
+    name = _NAME.search(question)
+    before = question[: name.start()] if name else question
+    if not _REFERRING.isdisjoint(word.lower() for word in letter_words(before)):
+        return False
+    return name is not None or len(content_words(question)) > 1
+
+
+def agrees(written: str, question: str, history: Sequence[Turn], *, strict: bool) -> bool:
+    """Whether a rewritten message asks nothing that the conversation does not know: all its names
+    and numbers stand there, and it repeats none of the earlier questions. If `strict`, it also has
+    every content word of the message, as small models change what is asked."""
+    if any(turn.role == "user" and _same(turn.text, written) for turn in history):
+        return _same(question, written)
+    known = {_stem(word) for turn in history for word in _WORD.findall(turn.text)}
+    known |= {_stem(word) for word in _WORD.findall(question)}
+    if any(_stem(name) not in known for name in _NAME.findall(written)):
+        return False
+    wanted = content_words(question) - _REFERRING
+    return not strict or shared_words(written, wanted) == wanted
+
+
+async def condense(scope: Scope) -> None:
+    """Put the question of a conversation in the place of its last message, if that does not stand
+    alone. Where the model writes none, or a limit is reached, the message is asked as it stands,
+    flagged `repaired`."""
+    inquiry = scope.inquiry
+    message, history = inquiry.request.question, inquiry.request.history
+    if stands_alone(message, history):
+        return
+    step = scope.step("condense", message)
+    await step.start()
+    small = inquiry.roles.revelator.generator.capabilities.small
+    try:
+        written = await write_question(
+            step,
+            _prompt(step, message, history),
+            max_tokens=CONDENSED_TOKENS,
+            fits=lambda question: agrees(question, message, history, strict=small),
+        )
+    except LimitReached:
+        step.flag("repaired")
+        written = None
+    if written is not None:
+        await step.emit(ThoughtWritten(text=written))
+        inquiry.request = inquiry.request.model_copy(update={"question": written})
+    await step.end()
+
+
+def _prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
+    """CONDENSE; with a folder of templates that lacks it REFINE, which puts the names that earlier
+    answers brought into the next question."""
+    templates = step.inquiry.roles.revelator.templates
+    if templates.has("condense"):
+        turns = [Spoken(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history]
+        return templates.condense(message, turns[-SHOWN_TURNS:])
+    return templates.refine(message, pairs_of(history)[-SHOWN_PAIRS:])
+
+
+def pairs_of(history: Sequence[Turn]) -> list[Pair]:
+    """Each message of the user with the beginning of the reply to it."""
+    pairs: list[Pair] = []
+    for turn in history:
+        if turn.role == "user":
+            pairs.append(Pair(_clipped(turn.text), None))
+        elif pairs and pairs[-1].answer is None:
+            pairs[-1] = Pair(pairs[-1].question, _clipped(turn.text) or None)
+    return pairs
+
+
+def _clipped(text: str) -> str:
+    """The beginning of a message, in whole words."""
+    text = text.strip()
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return text[:SHOWN_CHARACTERS].rpartition(" ")[0] or text[:SHOWN_CHARACTERS]
+
+
+def _stem(word: str) -> str:
+    """What the forms of a name share ("Italy", "Italian")."""
+    return word[:KIN].lower()
+
+
+def _same(one: str, other: str) -> bool:
+    return spelt_words(one.lower()) == spelt_words(other.lower())

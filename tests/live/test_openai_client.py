@@ -1,0 +1,219 @@
+"""OpenAI's own client on a socket: answers, streams, refusals, and a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.domain import Passage
+from service.core.errors import EngineFailure
+from service.core.settings import Settings
+from tests.api.test_tenants import entry, tenants
+from tests.conftest import need
+from tests.stubs.fake_retriever import NORMA, FakeRetriever
+from tests.support.live import Live, answering, config, eventually, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+openai = need("openai")
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = [{"role": "user", "content": "Who composed the opera Norma?"}]
+ADDRESS = "https://example.org/norma"
+OPEN_WEBUI = Path(__file__).parent / "open_webui.json"
+
+
+def with_address() -> FakeRetriever:
+    norma = Passage("norma", "Norma", NORMA, {"url": ADDRESS})
+    return FakeRetriever({"sample": [norma]})
+
+
+@asynccontextmanager
+async def client_of(service: Live, key: str = "none", **options: Any) -> AsyncIterator[Any]:
+    base = f"{service.url}/v1"
+    async with openai.AsyncOpenAI(base_url=base, api_key=key, max_retries=0, **options) as client:
+        yield client
+
+
+async def test_an_answer_has_reasoning_annotations_and_its_cost() -> None:
+    async with live(retriever=with_address()) as service, client_of(service) as client:
+        found = await client.chat.completions.create(model="revelator", messages=QUESTION)
+        message = found.choices[0].message
+        assert (message.role, message.content) == ("assistant", "Vincenzo Bellini")
+        assert "Search (hybrid): Who composed the opera Norma?" in message.reasoning_content
+        annotation = message.annotations[0]
+        assert (annotation.type, annotation.url_citation.url) == ("url_citation", ADDRESS)
+        assert annotation.url_citation.end_index == len(message.content)
+        assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens
+        assert found.usage.prompt_tokens > 0
+        assert found.revelator["answered"] is True
+
+
+async def test_a_stream_sends_the_steps_as_they_happen_and_the_answer_when_it_stands() -> None:
+    gate = asyncio.Event()
+    script = answering()
+    script[2] = ScriptStep(match="Task: answer", reply="Vincenzo Bellini", gate=gate)
+    async with live(script) as service, client_of(service) as client:
+        stream = await client.chat.completions.create(
+            model="revelator", messages=QUESTION, stream=True,
+            stream_options={"include_usage": True}, extra_body={"revelator": {"citations": "text"}},
+        )  # fmt: skip
+        chunks = []
+        async for chunk in stream:
+            chunks.append(chunk)
+            delta = chunk.choices[0].delta if chunk.choices else None
+            if delta and "Kept" in (getattr(delta, "reasoning_content", None) or ""):
+                gate.set()
+        deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+        texts = [delta.content for delta in deltas if delta.content]
+        assert len(texts) == 1  # nothing of it could have been withdrawn
+        assert texts[0].startswith("Vincenzo Bellini [1][2]\n\n[1] Norma: ")
+        assert (deltas[0].role, chunks[-2].choices[0].finish_reason) == ("assistant", "stop")
+        assert chunks[-1].usage.total_tokens > 0
+        assert len({chunk.id for chunk in chunks}) == 1
+        noted = [delta.annotations for delta in deltas if hasattr(delta, "annotations")]
+        assert noted[0][0]["type"] == "file_citation"
+
+
+async def test_a_withdrawn_answer_is_never_seen() -> None:
+    settings = config(answers={"unsupported": "abstain"})
+    async with live(answering("Giuseppe Verdi"), settings=settings) as service:
+        async with client_of(service) as client:
+            stream = await client.chat.completions.create(
+                model="revelator", messages=QUESTION, stream=True
+            )
+            shown = [chunk.model_dump_json() async for chunk in stream]
+        assert not any("Verdi" in chunk for chunk in shown if "reasoning_content" not in chunk)
+        assert any("No answer was found" in chunk for chunk in shown)
+
+
+async def test_a_conversation_is_condensed_by_the_model() -> None:
+    engine = ScriptedGenerator(
+        [ScriptStep(match="Task: refine", reply="Where was Bellini born?"), *answering("Catania")]
+    )
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "content": "Vincenzo Bellini"},
+        {"role": "user", "content": "And where was he born?"},
+    ]
+    async with live(engine) as service, client_of(service) as client:
+        found = await client.chat.completions.create(model="revelator-anrag", messages=messages)
+        message = found.choices[0].message
+    assert message.content == "Catania"
+    assert "Question: Where was Bellini born?" in message.reasoning_content
+    assert found.model == "revelator-anrag"
+
+
+async def test_models_are_the_loops_that_can_run() -> None:
+    async with live() as service, client_of(service) as client:
+        names = {model.id async for model in client.models.list()}
+        assert {"revelator", "revelator-anrag", "revelator-one_retrieval"} <= names
+        assert "revelator-dragin" not in names  # a scripted engine has no signals
+        assert (await client.models.retrieve("revelator")).id == "revelator"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("revelator-dragin")
+        with pytest.raises(openai.BadRequestError, match="dragin") as caught:
+            await client.chat.completions.create(model="revelator-dragin", messages=QUESTION)
+        assert caught.value.code == "loop_unavailable"
+
+
+async def test_refusals_are_the_errors_that_the_client_knows(tmp_path: Path) -> None:
+    settings = tenants(tmp_path, entry("asks", questions_per_minute=1), entry("none", rights=[]))
+    cases: list[tuple[str, type[Exception], dict[str, Any], str]] = [
+        ("wrong", openai.AuthenticationError, {}, "invalid_api_key"),
+        ("none", openai.PermissionDeniedError, {}, "not_allowed"),
+        ("asks", openai.NotFoundError, {"model": "gpt-4o"}, "model-not-found"),
+        ("asks", openai.BadRequestError, {"messages": []}, "invalid_request"),
+        ("asks", openai.BadRequestError, {"n": 2}, "invalid_request"),
+        ("asks", openai.NotFoundError, {"extra_body": {"revelator": {"collection": "no"}}}, "not"),
+    ]
+    given = {"model": "revelator", "messages": QUESTION}
+    async with live(settings=settings) as service:
+        for key, kind, fields, code in cases:
+            async with client_of(service, key) as client:
+                with pytest.raises(kind) as caught:
+                    await client.chat.completions.create(**given | fields)
+                assert str(caught.value.code).startswith(code.replace("-", "_"))
+        async with client_of(service, "asks") as client:
+            await client.chat.completions.create(**given)
+            with pytest.raises(openai.RateLimitError) as limited:
+                await client.chat.completions.create(**given)
+            assert int(limited.value.response.headers["Retry-After"]) > 0
+
+
+async def test_an_engine_that_fails_is_an_error_in_the_body_and_in_the_stream() -> None:
+    script = [ScriptStep(reply=EngineFailure("it is down"), times=None)]
+    async with live(script) as service, client_of(service) as client:
+        for stream in (False, True):
+            with pytest.raises(openai.APIError, match="it is down"):
+                await _read(client, stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_stops_its_question(stream: bool) -> None:
+    engine = ScriptedGenerator([ScriptStep(reply="Bellini", gate=asyncio.Event())])
+    async with live(engine) as service, client_of(service) as client:
+        asking = asyncio.create_task(_read(client, stream))
+        await eventually(lambda: engine.running == 1)
+        asking.cancel()
+        await eventually(lambda: engine.running == 0)
+        await eventually(lambda: service.app.state.admission.running == 0)
+
+
+async def _read(client: Any, stream: bool) -> None:
+    found = await client.chat.completions.create(
+        model="revelator", messages=QUESTION, stream=stream
+    )
+    async for _ in found:
+        pass
+
+
+async def test_a_repeated_request_with_a_key_is_answered_once() -> None:
+    async with live() as service, client_of(service) as client:
+        headers = {"Idempotency-Key": "k-1"}
+        for stream in (False, True):
+            found = await client.chat.completions.create(
+                model="revelator", messages=QUESTION, stream=stream, extra_headers=headers
+            )
+            if stream:
+                [chunk async for chunk in found]
+        engine = service.app.state.runtime.engines["default"]
+        assert sum("Task: answer" in str(request) for request in engine.requests) == 1
+
+
+async def test_a_request_of_open_webui_is_answered() -> None:
+    """`open_webui.json` has the headers and the body that its backend makes of a chat; the lines
+    that come back are read as its middleware reads them."""
+    sent = json.loads(OPEN_WEBUI.read_text(encoding="utf-8"))
+    settings: Settings = config(server={"keys": ["secret"]})
+    async with live(settings=settings, retriever=with_address()) as service:
+        async with service.http.get("/v1/models", headers=sent["headers"]) as response:
+            models = (await response.json())["data"]
+            assert sent["body"]["model"] in [model["id"] for model in models]
+        async with service.http.post(
+            "/v1/chat/completions", json=sent["body"], headers=sent["headers"]
+        ) as response:
+            assert response.content_type == "text/event-stream"
+            lines = (await response.text()).splitlines()
+    reasoning, text, sources = "", "", []
+    for line in lines:
+        data = line.removeprefix("data:").strip()
+        if not line.startswith("data:") or data == "[DONE]":
+            continue
+        for choice in json.loads(data).get("choices", []):
+            delta = choice.get("delta", {})
+            reasoning += delta.get("reasoning_content") or ""
+            text += delta.get("content") or ""
+            sources += [
+                each["url_citation"]["url"] for each in delta.get("annotations") or []
+                if each["type"] == "url_citation"
+            ]  # fmt: skip
+    assert (text, sources) == ("Vincenzo Bellini", [ADDRESS])
+    assert "Search (hybrid)" in reasoning
+    assert lines[-2] == "data: [DONE]"

@@ -1,0 +1,271 @@
+"""Chat requests and completions without a server: what is read, refused, told and written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.answer.events import (
+    Decomposition,
+    Judgement,
+    PassagesFound,
+    QueryIssued,
+    RetrievedPassage,
+    RouteChosen,
+    StepEnd,
+    StepStart,
+    ThoughtWritten,
+    Token,
+    Trigger,
+)
+from service.answer.request import Turn
+from service.api.openai.completions import Chunks, annotation, completion, content
+from service.api.openai.errors import error_body, status_of
+from service.api.openai.narration import UNTOLD, Narrator
+from service.api.openai.requests import (
+    ModelUnknown,
+    answer_request,
+    conversation,
+    model_names,
+    parse_chat,
+)
+from service.api.openai.sse import with_pauses
+from service.api.openapi import event_models
+from service.core.domain import Answer, Citation, Problem, Timing, Usage
+from service.core.errors import InvalidRequest
+from service.strategies.registry import LOOPS
+
+USER = {"role": "user", "content": "Who composed Norma?"}
+
+
+def body(*messages: Any, **fields: Any) -> dict[str, Any]:
+    return {"model": "revelator", "messages": list(messages) or [USER]} | fields
+
+
+def cited(**fields: Any) -> Citation:
+    given = {
+        "passage_id": "norma", "title": "Norma", "step": "1", "text": "It is by Bellini.",
+        "start": 0, "end": 17,
+    }  # fmt: skip
+    return Citation.model_validate(given | fields)
+
+
+def answer(*citations: Citation, **fields: Any) -> Answer:
+    given: dict[str, Any] = {
+        "id": "a1", "question": "Q", "answer": "Bellini", "answered": True, "route": "single",
+        "loop": "anrag", "steps": [], "citations": list(citations), "timing_ms": Timing(),
+        "usage": Usage(llm_calls=2, prompt_tokens=30, completion_tokens=4, retrievals=1),
+        "stopped_by": "answer", "degraded": [],
+    }  # fmt: skip
+    return Answer.model_validate(given | fields)
+
+
+def test_there_is_a_model_for_each_loop() -> None:
+    names = model_names()
+    assert set(names) == {"revelator", *(f"revelator-{loop}" for loop in LOOPS)}
+    chat = parse_chat(body(model="revelator-dragin"))
+    assert answer_request(chat).loop == "dragin"
+    for name in ("gpt-4o", "revelator-", "revelator-magic", "Revelator", ""):
+        with pytest.raises(ModelUnknown):
+            answer_request(parse_chat(body(model=name)))
+
+
+def test_a_conversation_is_the_last_message_and_what_was_said_before() -> None:
+    chat = parse_chat(
+        body(
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Who"},
+                                         {"type": "text", "text": "composed Norma?"}]},
+            {"role": "assistant", "content": "Bellini", "refusal": None},
+            {"role": "assistant", "content": None},
+            {"role": "user", "content": "Where was he born?", "name": "ann"},
+            temperature=0.2, max_tokens=100, stop=["\n"], user="ann", unheard_of=1,
+        )
+    )  # fmt: skip
+    assert conversation(chat.messages) == (
+        "Where was he born?",
+        [Turn(role="user", text="Who\ncomposed Norma?"), Turn(role="assistant", text="Bellini")],
+    )
+
+
+def test_two_hundred_messages_are_a_conversation() -> None:
+    said = [{"role": ("user", "assistant")[n % 2], "content": f"{n}"} for n in range(199)]
+    asked = answer_request(parse_chat(body(*said[:198], USER)))
+    assert (len(asked.history), asked.question) == (198, USER["content"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"model": "revelator"}, "messages: "),
+        (body() | {"messages": []}, "messages: "),
+        (body(n=2), "n: "),
+        (body(tools=[{"type": "function"}]), "tools: "),
+        (body(functions=[{"name": "f"}]), "functions: "),
+        (body(logprobs=True), "logprobs: "),
+        (body(modalities=["text", "audio"]), "modalities: "),
+        (body(response_format={"type": "json_object"}), "response_format: "),
+        (body(stream="yes"), "stream: "),
+        (body(revelator={"colour": "red"}), "revelator.colour: "),
+        (body(revelator={"top_k": 0}), "revelator.top_k: "),
+        (body(USER, {"role": "assistant", "content": "Bellini"}), "messages.1.role: "),
+        (body({"role": "system", "content": "Be brief."}), "messages.0.role: "),
+        (body({"role": "user", "content": " "}), "messages.0.content: "),
+        (body({"role": "user", "content": None}), "messages.0.content: "),
+        (body({"role": "robot", "content": "Who?"}), "messages.0.role: "),
+        (body({"role": "tool", "content": "1"}, USER), "messages.0.role: "),
+        (body({"role": "user", "content": "x" * 4001}), "question: "),
+        (
+            body({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
+            "messages.0.content.0: ",
+        ),
+        (body(USER, {"role": "user", "content": [{"type": "text"}]}), "messages.1.content.0: "),
+        ([USER], "The body must be a JSON object."),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_the_name_of_its_field(asked: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        answer_request(parse_chat(asked))
+    assert caught.value.detail.startswith(told)
+
+
+def test_what_passages_say_has_an_address_or_a_file() -> None:
+    url = annotation(cited(url="https://example.org/norma"), 0, 7).model_dump(exclude_none=True)
+    assert url == {
+        "type": "url_citation",
+        "url_citation": {
+            "url": "https://example.org/norma", "title": "Norma", "start_index": 0, "end_index": 7
+        },
+    }  # fmt: skip
+    for address in (None, "javascript:alert(1)", "norma.pdf", "https://", "http://["):
+        file = annotation(cited(url=address, page=3), 0, 7).model_dump(exclude_none=True)
+        assert file == {
+            "type": "file_citation",
+            "file_citation": {
+                "file_id": "norma", "filename": "Norma", "quote": "It is by Bellini.",
+                "start_index": 0, "end_index": 7, "page": 3,
+            },
+        }  # fmt: skip
+
+
+def test_citations_are_written_in_the_text_where_that_is_asked_for() -> None:
+    given = answer(cited(), cited(passage_id="b", title="", text="A\n\nB " * 100, page=2))
+    text, found = content(given, in_text=True)
+    answered, first, second = text.split("\n\n")
+    assert (answered, first) == ("Bellini [1][2]", "[1] Norma: It is by Bellini.")
+    assert second.startswith("[2] b, page 2: A B A B")
+    assert len(second) < 330
+    spans = [each.model_dump()["file_citation"] for each in found]
+    assert [text[span["start_index"] : span["end_index"]] for span in spans] == ["[1]", "[2]"]
+    text, found = content(given, in_text=False)
+    assert (text, found[0].model_dump()["file_citation"]["end_index"]) == ("Bellini", 7)
+    assert content(answer(), in_text=True) == ("Bellini", [])
+
+
+def test_a_completion_has_the_cost_and_why_it_ended() -> None:
+    whole = completion(answer(), "Route", model="revelator", created=7, in_text=False)
+    assert whole.id == "chatcmpl-a1"
+    assert whole.usage.model_dump() == {
+        "prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34
+    }  # fmt: skip
+    assert whole.choices[0].finish_reason == "stop"
+    late = completion(
+        answer(stopped_by="deadline"), "", model="revelator", created=7, in_text=False
+    )
+    assert late.choices[0].finish_reason == "length"
+
+
+def test_a_stream_ends_with_the_usage_only_where_it_is_wanted() -> None:
+    chunks = Chunks("a1", "revelator", 7, with_usage=True).end(answer(cited()), in_text=False)
+    text, annotations, end, usage = chunks
+    assert text["choices"][0]["delta"] == {"content": "Bellini"}
+    assert len(annotations["choices"][0]["delta"]["annotations"]) == 1
+    assert end["choices"][0]["finish_reason"] == "stop"
+    assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 34)
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    short = Chunks("a1", "revelator", 7, with_usage=False).end(answer(), in_text=False)
+    assert not any("usage" in chunk for chunk in short)
+
+
+def test_every_event_is_told_or_left_to_the_answer() -> None:
+    examples = [
+        RouteChosen(route="single", loop="anrag", by="model"),
+        StepStart(step="1", kind="retrieve", question="Who\ncomposed Norma?"),
+        QueryIssued(query="Norma", retriever="bm25"),
+        PassagesFound(
+            passages=[RetrievedPassage(passage_id="n", title="Norma", text="", rank=1, score=1)],
+            missing=["dense"],
+        ),
+        Judgement(passage_id="n", relevant=True, kept=True),
+        Judgement(passage_id="m", relevant=False, kept=False),
+        Judgement(ending=True),
+        ThoughtWritten(text="Bellini\nit is"),
+        Decomposition(questions=["Who?", "Where?"]),
+        Trigger(token="Rome", score=1, threshold=0.5, query="Rome"),
+        StepEnd(step="1", answer="Bellini"),
+        StepEnd(step="2", answer="Bellini"),
+        Token(role="answer", text="Bel"),
+    ]
+    narrator = Narrator()
+    assert [narrator.line(event) for event in examples] == [
+        "Route: single, loop anrag",
+        "Step 1, retrieve: Who composed Norma?",
+        "Search (bm25): Norma",
+        "1 passages, without dense",
+        "Kept: Norma",
+        None,
+        "Enough to answer: yes",
+        "Thought: Bellini it is",
+        "Parts: Who? / Where?",
+        "Unsure of 'Rome'",
+        "Found: Bellini",
+        None,
+        None,
+    ]
+    told = {type(event) for event in examples} | {*UNTOLD}
+    assert told == {*event_models().values()}
+
+
+@pytest.mark.parametrize(
+    ("slug", "ours", "status", "type", "code"),
+    [
+        ("invalid-request", 422, 400, "invalid_request_error", "invalid_request"),
+        ("loop-unavailable", 422, 400, "invalid_request_error", "loop_unavailable"),
+        ("malformed-request", 400, 400, "invalid_request_error", "malformed_request"),
+        ("key-missing", 401, 401, "authentication_error", "invalid_api_key"),
+        ("key-refused", 403, 401, "authentication_error", "invalid_api_key"),
+        ("not-allowed", 403, 403, "permission_error", "not_allowed"),
+        ("not-found", 404, 404, "not_found_error", "not_found"),
+        ("rate-limited", 429, 429, "rate_limit_error", "rate_limit_exceeded"),
+        ("idempotency-key-reused", 422, 422, "invalid_request_error", "idempotency_key_reused"),
+        ("overloaded", 503, 503, "server_error", "overloaded"),
+        ("deadline", 504, 504, "server_error", "deadline"),
+    ],
+)
+def test_errors_have_their_form(slug: str, ours: int, status: int, type: str, code: str) -> None:
+    problem = Problem(
+        type=f"urn:revelator:problem:{slug}", title="T", status=ours, detail="n: no", request_id="r"
+    )
+    error = error_body(problem).error
+    assert (status_of(problem), error.type, error.code) == (status, type, code)
+    assert (error.message, error.param) == ("n: no", "n" if status == 400 else None)
+
+
+@pytest.mark.anyio
+async def test_a_stream_in_which_nothing_happens_says_so() -> None:
+    import asyncio
+
+    gate = asyncio.Event()
+
+    async def items() -> Any:
+        yield 1
+        await gate.wait()
+        yield 2
+
+    got = []
+    async for item in with_pauses(items(), seconds=0.01):
+        got.append(item)
+        if item is None:
+            gate.set()
+    assert (got[0], got[1], got[-1]) == (1, None, 2)
