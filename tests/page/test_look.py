@@ -240,6 +240,8 @@ async def test_parts_run_in_lanes_side_by_side(
         await tab.wait_for_selector("text=Result Vincenzo Bellini")
         await tab.screenshot(path=pictures / "compound.png", full_page=True)
         boxes = [await tab.locator(f".lane >> nth={n}").bounding_box() for n in (0, 1)]
+        shown = await tab.inner_text(".cost dd >> nth=0")
+        await tab.wait_for_selector(f".cost dd >> nth=0 >> text=/^(?!{shown}$)/")  # time goes on
         assert boxes[0]["y"] == boxes[1]["y"]
         assert boxes[0]["x"] < boxes[1]["x"]
         gate.set()

@@ -20,6 +20,7 @@ from service.answer.events import (
 )
 from service.api.openapi import event_models
 from service.core.domain import Citation
+from service.core.errors import Draining
 from tests.faults.proxy import proxied
 from tests.page.driving import DONE, ask, replay
 from tests.page.streams import body, every_event, passage, sse
@@ -153,12 +154,13 @@ async def test_a_key_that_ends_meanwhile_is_asked_for_again(tab: Any) -> None:
         assert "API key is required" in await tab.inner_text(".problem")
 
 
-async def test_a_drain_is_waited_out_and_told(tab: Any) -> None:
+async def test_a_drain_is_waited_out_and_told(tab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Draining, "retry_after", 1)
     async with live() as service:
         service.app.state.drain.begin()
         await tab.goto(service.url)
         await ask(tab)
-        await tab.wait_for_selector("text=Asking again in")
+        await tab.wait_for_selector("text=Asking again in 1 s")
         service.app.state.drain.begun = False  # as if the next gateway answers
         await tab.wait_for_selector(DONE)
         assert await tab.inner_text(".answer") == "Vincenzo Bellini"
@@ -242,3 +244,37 @@ async def test_loops_and_collections_are_those_of_the_api(tab: Any) -> None:
         await tab.wait_for_selector("#loop option[value=self_ask]", state="attached")
         assert await tab.locator("#compare option[value=default]").count() == 1
         assert await tab.locator("#route option[value=compound]").count() == 1
+
+
+HREFS = "all => all.map(link => link.href)"
+
+
+async def test_a_passage_names_its_page_and_links_to_its_source(tab: Any) -> None:
+    """Addresses come with documents, so only those of the web are links."""
+    urls = ["https://example.org/a?b=<c>", "javascript:alert(1)", "https://", "data:text/html,x"]
+    found = [passage(f"p{n}", url=url, page=n, kept=True) for n, url in enumerate(urls, 1)]
+    quote = Citation(
+        passage_id="p1", title="Bellini", step="1", text="Bellini", start=0, end=7, page=1
+    )
+    events = [
+        Start(id="a", question="Where?"),
+        StepStart(step="1", kind="retrieve"),
+        PassagesFound(step="1", passages=found),
+        StepEnd(step="1"),
+        Stop(stopped_by="answer", answered=True, citations=[quote]),
+        AnswerReady(body=body()),
+        Done(),
+    ]
+    links = []
+    async with live() as service:
+        await replay(tab, *events, url=service.url)
+        await tab.wait_for_selector(DONE)
+        assert await tab.inner_text(".citation") == "Bellini, page 1 Bellini"
+        for number in range(len(urls)):
+            await tab.click(f".passage >> nth={number}")
+            assert f"page {number + 1}" in await tab.inner_text("#passage-source")
+            links += await tab.eval_on_selector_all(
+                "#passage-source a", "all => all.map(a => a.href)"
+            )
+            await tab.keyboard.press("Escape")
+    assert links == ["https://example.org/a?b=%3Cc%3E"]

@@ -11,6 +11,7 @@ const PREVIEW = 220; // characters of a passage in the timeline
 const LONGEST_SHOWN = 4_000; // of a draft or a thought in the timeline
 const LONGEST_HEAT = 600; // words of a heat-map
 const SLICE_MS = 8; // of drawing in a frame
+const TICK_MS = 100; // between two drawings of the time while no event comes
 const KINDS = {
   condense: "Conversation", route: "Route", decompose: "Split", ending: "Enough?",
   retrieve: "Search", merge: "Merge", answer: "Answer",
@@ -38,6 +39,18 @@ function words(tag, name, text) {
   return made;
 }
 
+const pageOf = ({ page }) => (Number.isInteger(page) ? [element("span", "label", `, page ${page}`)] : []);
+
+// A link to where a passage comes from. Other schemes than those of the web are no links.
+function linkTo(url) {
+  if (!/^https?:\/\//iu.test(url ?? "") || !URL.canParse(url)) return [];
+  const link = element("a", "", url);
+  link.href = url;
+  link.rel = "noopener noreferrer";
+  link.target = "_blank";
+  return [" ", link];
+}
+
 export function seconds(ms) {
   if (ms < 995) return `${Math.round(ms)} ms`;
   return ms < 9_950 ? `${(ms / 1_000).toFixed(1)} s` : `${Math.round(ms / 1_000)} s`;
@@ -54,6 +67,7 @@ export class View {
   constructor(run, title, { open, download }) {
     this.run = run;
     this.open = open;
+    this.since = this.tickedAt = performance.now();
     this.cards = new Map();
     this.lanes = new Map();
     this.status = element("span", "status");
@@ -78,9 +92,10 @@ export class View {
   // What does not fit into the time of a frame is drawn in the next.
   draw() {
     const { run } = this;
-    if (!run.changed.size) return;
-    if (run.changed.delete("run")) this.drawRun();
     const since = performance.now();
+    if (run.changed.delete("run")) this.drawRun();
+    else if (run.phase === RUNNING && since - this.tickedAt > TICK_MS) this.drawCost();
+    if (!run.changed.size) return;
     for (const id of run.changed) {
       run.changed.delete(id);
       if (run.steps.has(id)) this.drawStep(run.steps.get(id));
@@ -103,7 +118,6 @@ export class View {
     this.answer.classList.toggle("none", run.body?.answered === false);
     this.drawCitations();
     this.drawCost();
-    this.flow.style.setProperty("--total", String(Math.max(run.ms, 1)));
     this.save.hidden = !run.trace.length;
   }
 
@@ -117,13 +131,16 @@ export class View {
     const passage = cited(this.run, each);
     const button = element("button", "citation");
     button.type = "button";
-    button.append(words("strong", "", each.title || each.passage_id), " ", words("q", "", each.text));
+    button.append(words("strong", "", each.title || each.passage_id), ...pageOf(each), " ", words("q", "", each.text));
     button.addEventListener("click", () => this.open(passage ?? each, passage ? each : null));
     return element("li", "", button);
   }
 
   drawCost() {
-    const { usage, ms, stoppedBy, degraded } = costOf(this.run);
+    this.tickedAt = performance.now();
+    const waited = this.run.phase === RUNNING ? this.tickedAt - this.since : 0;
+    const { usage, ms, stoppedBy, degraded } = costOf(this.run, waited);
+    this.flow.style.setProperty("--total", String(Math.max(ms, 1)));
     const rows = [
       ["Time", seconds(ms)],
       ["Searches", number(usage.retrievals)],
@@ -227,8 +244,8 @@ function newCard(step) {
 // What a card shows, in order. Each returns elements.
 const PARTS = {
   asked: (step, run) => (step.question && asksAnew(run, step) ? [words("p", "", step.question)] : []),
-  split: (step) => (step.parts.length > 1 ? [list(step.parts)] : []),
   thought: (step) => (step.thought ? [words("p", "", tail(step.thought))] : []),
+  split: (step) => (step.parts.length > 1 ? [list(step.parts)] : []),
   trigger: (step, run) => (step.trigger ? heatMap(step.trigger, run) : []),
   withdrawn: (step) => step.withdrawn.map(withdrawnDraft),
   draft: (step) => (isNews(step) ? [words("p", "", tail(step.written.draft))] : []),
@@ -308,7 +325,7 @@ function passageLine(step, passage, open) {
   button.type = "button";
   button.append(
     element("span", "label", state), " ", words("strong", "", passage.title || passage.passage_id),
-    " ", words("span", "preview", shortened(passage.text, PREVIEW)),
+    ...pageOf(passage), " ", words("span", "preview", shortened(passage.text, PREVIEW)),
   );
   button.addEventListener("click", () => open(passage, null));
   return element("li", kept ? "kept" : "dropped", button);
@@ -373,7 +390,7 @@ const wordsOf = (text) => new Set(text.split(/\s+/u).map(bare).filter(Boolean));
 export function showPassage(dialog, passage, quote) {
   const find = (name) => dialog.querySelector(`#passage-${name}`);
   find("title").textContent = passage.title || passage.passage_id;
-  find("source").textContent = passage.passage_id;
+  find("source").replaceChildren(passage.passage_id, ...pageOf(passage), ...linkTo(passage.url));
   const text = find("text");
   if (quote) {
     const [before, inside, after] = split(passage.text, quote.start, quote.end);

@@ -121,8 +121,9 @@ export function answerOf(run) {
   return limited(text);
 }
 
-// Cost so far, and of the body once it is there. Tokens are those of the steps that have ended.
-export function costOf(run) {
+// Cost so far, after `waited` ms by the browser's clock, and that of the body once it is there.
+// Tokens are those of the steps that have ended.
+export function costOf(run, waited = 0) {
   const steps = [...run.steps.values()];
   const sum = (of) => steps.reduce((total, step) => total + of(step), 0);
   const usage = run.body?.usage ?? {
@@ -134,7 +135,7 @@ export function costOf(run) {
   const missing = new Set(steps.flatMap((step) => step.missing));
   return {
     usage,
-    ms: run.body?.timing_ms.total ?? run.ms,
+    ms: run.body?.timing_ms.total ?? Math.max(run.ms, waited),
     stoppedBy: run.stop?.stopped_by ?? null,
     degraded: run.body?.degraded ?? [...missing],
   };
