@@ -179,9 +179,8 @@ class DraftWord(Model):
 
 class Trigger(BaseEvent):
     """A draft triggered a retrieval. Loop `dragin`: a word whose `score`, its `entropy` times its
-    `attention`, exceeds the threshold; `words` are those of its sentence. Loop `flare`: a token
-    whose `score`, its probability, does not; the token is the least probable one of its sentence.
-    """
+    `attention`, exceeds the threshold. Loop `flare`: a token whose `score`, its probability, does
+    not; the token is the least probable one of its sentence."""
 
     event: Literal["trigger"] = "trigger"
     token: str
@@ -192,7 +191,8 @@ class Trigger(BaseEvent):
     query: str
     words: list[DraftWord] | None = Field(
         None,
-        description="The words of the sentence. Absent for other loops than `dragin`.",
+        description="The words of the draft up to the end of the sentence. Absent for other loops "
+        "than `dragin`.",
         exclude_if=lambda words: words is None,
     )
 

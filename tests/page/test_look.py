@@ -208,7 +208,7 @@ async def test_dragin_is_a_heat_map(tab: Any, pictures: Path) -> None:
         )
         queried = await tab.locator(".queried").all_inner_texts()
         await tab.screenshot(path=pictures / "dragin.png", full_page=True)
-    assert [word for word, _ in heat] == ["He", "was", "born", "in", "Palermo."]
+    assert " ".join(word for word, _ in heat) == DRAFT.text.partition(" So")[0].strip()
     assert max(heat, key=lambda pair: pair[1])[0] == "Palermo."
     assert {"composer", "Norma", "city"} <= set(queried)
 

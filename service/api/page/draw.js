@@ -43,7 +43,7 @@ const pageOf = ({ page }) => (Number.isInteger(page) ? [element("span", "label",
 
 // A link to where a passage comes from. Other schemes than those of the web are no links.
 function linkTo(url) {
-  if (!/^https?:\/\//iu.test(url ?? "") || !URL.canParse(url)) return [];
+  if (!url || !URL.canParse(url) || !/^https?:$/u.test(new URL(url).protocol)) return [];
   const link = element("a", "", url);
   link.href = url;
   link.rel = "noopener noreferrer";
@@ -331,14 +331,15 @@ function passageLine(step, passage, open) {
   return element("li", kept ? "kept" : "dropped", button);
 }
 
-// The sentence of a draft that asked for a search: how much each of its words did.
+// A draft up to the sentence that asked for a search: how much each word did.
 function heatMap(trigger, run) {
   const asked = wordsOf(trigger.query);
   const heat = (trigger.words ?? []).slice(0, LONGEST_HEAT);
   const made = element("figure", "heat");
   if (heat.length) {
     const line = words("p", "sentence", "");
-    for (const word of heat) line.append(heatWord(word, trigger, asked), " ");
+    const asking = heat.findLastIndex((word) => word.text === trigger.token && word.score === trigger.score);
+    heat.forEach((word, place) => line.append(heatWord(word, trigger, asked, place === asking), " "));
     made.append(line);
     if (run.request.question) made.append(questionLine(run.request.question, asked));
   }
@@ -354,12 +355,12 @@ function captionOf({ token, entropy, attention, score: value, threshold }) {
   return [words("strong", "", token), how];
 }
 
-function heatWord(word, trigger, asked) {
+function heatWord(word, trigger, asked, asking) {
   const made = words("span", "word", word.text);
   const heat = Math.min(word.score / Math.max(trigger.threshold, 0.01), 1.5) / 1.5;
   made.style.setProperty("--heat", heat.toFixed(3));
   made.title = `entropy ${score(word.entropy)}, attention ${score(word.attention)}, score ${score(word.score)}`;
-  if (word.text === trigger.token) made.classList.add("asking");
+  if (asking) made.classList.add("asking");
   if (asked.has(bare(word.text))) made.classList.add("queried");
   return made;
 }

@@ -23,6 +23,7 @@ from service.strategies.drafting.run import DraftingRun
 from service.strategies.dragin.options import DraginOptions
 from service.strategies.dragin.rind import (
     Hit,
+    ScoredWord,
     Signal,
     Word,
     find_end,
@@ -129,6 +130,7 @@ class DraftWatch:
     _maxima: list[float] = field(default_factory=list)
     _folded: int = 0  # tokens whose updates are in _maxima
     _previous: list[str] = field(default_factory=list)
+    _before: tuple[ScoredWord, ...] = ()  # the words of these sentences
     _start: int = 0  # word that the next sentence begins with
 
     def feed(self, token: DraftToken) -> Hit | None:
@@ -191,7 +193,8 @@ class DraftWatch:
         hit = judge(self._previous, sentence, scored, self.options.rule, self.tagger)
         self._previous.append(sentence)
         self._start = end
-        return hit
+        before, self._before = self._before, self._before + scored
+        return replace(hit, before=before) if hit else None
 
     def _fold(self, last: int) -> None:
         """Take in the maxima that queries up to token `last` changed."""

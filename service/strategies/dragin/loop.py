@@ -111,6 +111,6 @@ def _trigger(run: DraginRun, hit: Hit, query: str) -> Trigger:
                 attention=each.attention,
                 score=each.score,
             )
-            for each in hit.words
+            for each in (*hit.before, *hit.words)
         ],
     )

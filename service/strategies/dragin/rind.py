@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -88,12 +88,13 @@ class ScoredWord:
 class Hit:
     """The first sentence with a word over θ. `flags`: which of its words are hits once the content
     filter has cleared the others; `strongest` asked for retrieval. `previous`: the sentences
-    before, `sentence`: this one."""
+    before, whose words are `before`; `sentence`: this one."""
 
     previous: str
     sentence: str
     words: tuple[ScoredWord, ...]
     flags: tuple[bool, ...]
+    before: tuple[ScoredWord, ...] = ()
 
     @property
     def strongest(self) -> ScoredWord:
@@ -189,10 +190,12 @@ def find_hit(
     tag: Tagger,
 ) -> Hit | None:
     """Return the first hit of a whole draft."""
+    before: tuple[ScoredWord, ...] = ()
     for number, indexes in enumerate(assign(sentences, words)):
         own = [words[index] for index in indexes]
         scored = score_words(own, signals, rule)
         hit = judge(sentences[:number], sentences[number], scored, rule, tag)
         if hit is not None:
-            return hit
+            return replace(hit, before=before)
+        before += scored
     return None

@@ -104,8 +104,9 @@ async def test_the_worked_example() -> None:
     assert (trigger.token, trigger.entropy, trigger.threshold) == ("Palermo.", 1.10, 1.0)
     assert trigger.attention == pytest.approx(0.35)
     assert trigger.query == QUERY
-    assert [word.text for word in trigger.words] == ["He", "was", "born", "in", "Palermo."]
-    assert [word.score > trigger.threshold for word in trigger.words] == [False] * 4 + [True]
+    drafted = "Norma was composed by Vincenzo Bellini. He was born in Palermo."
+    assert " ".join(word.text for word in trigger.words) == drafted
+    assert [word.score > trigger.threshold for word in trigger.words] == [False] * 10 + [True]
     assert trigger.words[-1].model_dump() == {
         "text": "Palermo.",
         **{name: getattr(trigger, name) for name in ("entropy", "attention", "score")},
