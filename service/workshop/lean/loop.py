@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -24,6 +24,7 @@ from service.core.errors import ConfigurationError
 from service.engines.encoding import PromptEncoder
 from service.workshop.lean.network import LeanLlama, Lora
 from service.workshop.lean.packing import Family, batches_of, families_of, packed
+from service.workshop.lean.rounding import check_blocks, served
 from service.workshop.recipes.chats import TokenRow
 from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, TrainingRun
@@ -42,7 +43,8 @@ class Stopped(KeyboardInterrupt):
 @dataclass(frozen=True)
 class Schedule:
     """`steps` updates of about `tokens` tokens each; after `warm_up` of them the rate is constant,
-    unless it falls linearly over the last `cool_down`."""
+    unless it falls linearly over the last `cool_down`. With `weight_bits` the forward pass uses
+    rounded weights (`rounding`)."""
 
     steps: int
     tokens: int
@@ -55,6 +57,7 @@ class Schedule:
     save_every: int
     save_minutes: float | None
     log_every: int
+    weight_bits: int | None = None
 
     def rate(self, step: int) -> float:
         """Of update `step`, counted from 0."""
@@ -73,7 +76,7 @@ class Loop:
         self.model, self.families, self.plan, self.run = model, families, plan, run
         self.export = export
         self.weights = [p for p in model.parameters() if p.requires_grad]
-        self.masters = [p.detach().float() for p in self.weights]
+        self.masters = [p.detach().clone().float() for p in self.weights]
         self.optimizer = torch.optim.AdamW(
             self.masters, betas=BETAS, weight_decay=plan.weight_decay, fused=True
         )
@@ -88,6 +91,7 @@ class Loop:
             self._resume()
         saved = began = time.monotonic()
         seen = self.tokens
+        self._serve()
         with self._stopping_gently():
             for batch in self._batches():
                 self._update(batch)
@@ -125,13 +129,17 @@ class Loop:
         for master, grad in zip(self.masters, grads, strict=True):
             master.grad = grad
         self.optimizer.step()
-        with torch.no_grad():
-            for weight, master in zip(self.weights, self.masters, strict=True):
-                weight.copy_(master)
-                weight.grad = master.grad = None
+        self._serve()
         self.step += 1
         self.tokens += sum(map(len, families))
         self.recent.append(loss.item())
+
+    def _serve(self) -> None:
+        """Let the forward pass use the updated weights."""
+        with torch.no_grad():
+            for weight, master in zip(self.weights, self.masters, strict=True):
+                weight.copy_(served(master, self.plan.weight_bits))
+                weight.grad = master.grad = None
 
     def _gradients(self) -> list[Tensor]:
         """In float32, together no longer than `clip`."""
@@ -174,11 +182,8 @@ class Loop:
         self.step, self.tokens = state["step"], state["tokens"]
         self.losses, self.recent = state["losses"], state["recent"]
         with torch.no_grad():
-            for master, kept, weight in zip(
-                self.masters, state["masters"], self.weights, strict=True
-            ):
+            for master, kept in zip(self.masters, state["masters"], strict=True):
                 master.copy_(kept)
-                weight.copy_(kept)
         self.optimizer.load_state_dict(state["optimizer"])
 
     @contextmanager
@@ -201,6 +206,7 @@ class LeanSettings(TrainerSettings):
     cool_down: float
     save_minutes: float | None
     threads: int | None
+    weight_bits: Literal[4] | None
 
 
 def fit_lean(
@@ -213,24 +219,31 @@ def fit_lean(
 ) -> tuple[list[LossPoint], Any]:
     """The losses and `model` (transformers'), trained; under `lora` the model of peft around it.
 
-    Raises ConfigurationError for a model or an adapter that the lean loop cannot train, Stopped.
+    Weights of `weight_bits` are given in float32: bfloat16 would not keep them. Raises
+    ConfigurationError for a model or an adapter that the lean loop cannot train, Stopped.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)  # of the adapter's first matrices
     lean = LeanLlama(model, None if lora is None else lean_lora(lora))
+    dtype = torch.bfloat16
+    if settings.weight_bits:
+        if lora is not None:
+            raise ConfigurationError("weight_bits: adapters are not rounded; set lora_rank to 0")
+        check_blocks([p for p in lean.parameters() if p.requires_grad])
+        dtype = torch.float32
     trained = model if lora is None else get_peft_model(model, lora)
 
     def export(folder: Path) -> None:
         lean.export(model)
-        trained.to(torch.bfloat16).save_pretrained(str(folder))
+        trained.to(dtype).save_pretrained(str(folder))
         encoder.tokenizer.save_pretrained(folder)
 
     families = families_of(rows, settings.longest)
     run.say(f"{len(rows)} rows in {len(families)} sequences of {sum(map(len, families)):,} tokens")
     losses = Loop(lean, families, schedule_of(settings, families), run, export).fit()
     lean.export(model)
-    return losses, trained.to(torch.bfloat16)
+    return losses, trained.to(dtype)
 
 
 def lean_lora(config: LoraConfig) -> Lora:
@@ -256,5 +269,5 @@ def schedule_of(settings: LeanSettings, families: Sequence[Family]) -> Schedule:
         warm_up=updates(settings.warm_up), cool_down=updates(settings.cool_down),
         weight_decay=settings.weight_decay, clip=settings.clip, seed=settings.seed,
         save_every=settings.save_every, save_minutes=settings.save_minutes,
-        log_every=settings.log_every,
+        log_every=settings.log_every, weight_bits=settings.weight_bits,
     )  # fmt: skip

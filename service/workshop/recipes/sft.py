@@ -59,6 +59,10 @@ class SftSettings(LeanSettings):
     cool_down: float = Field(0.0, ge=0, description="Where lean: updates, or a share of them.")
     save_minutes: float | None = Field(None, gt=0, description="Where lean: save so often too.")
     threads: int | None = Field(None, ge=1, description="Where lean; else as torch has it.")
+    weight_bits: Literal[4] | None = Field(
+        None,
+        description="Where lean: train weights that `compile --bits 4` keeps as they are.",
+    )
     chat_template: str | None = Field(
         None, description="A Jinja file instead of the model's own, or `turns`: turns alone."
     )

@@ -326,3 +326,44 @@ def test_what_cannot_be_trained_so_is_told(settings: Any, model: Any, tmp_path: 
     model.save_pretrained(tmp_path / "model")
     with pytest.raises(ConfigurationError, match="lean = true needs a Llama"):
         train(settings, tmp_path / "run")
+
+
+def test_rounded_weights_lose_nothing_when_they_are_compiled() -> None:
+    from service.workshop.compilation.quantisation import dequantise, quantise
+    from service.workshop.lean.rounding import rounded
+
+    weight = torch.randn(48, 96, generator=torch.Generator().manual_seed(2)) * 0.1
+    weight[0, :32], weight[1, :32], weight[2, :32] = 0.0, 0.3, -0.2
+    ours = rounded(weight)
+    assert not torch.equal(ours, weight)
+    assert torch.equal(rounded(ours), ours)
+    assert float((ours - weight).abs().max()) < 0.04
+    compiled = torch.from_numpy(dequantise(quantise(ours.numpy(), 4)))
+    assert torch.allclose(compiled, ours, atol=1e-7)
+
+
+def test_a_run_with_four_bits_learns_weights_that_four_bits_keep(
+    model: Any, settings: Any, tmp_path: Path
+) -> None:
+    from service.workshop.lean.rounding import rounded
+
+    four = settings.model_copy(update={"weight_bits": 4, "steps": 60, "learning_rate": 5e-3})
+    with pytest.raises(ConfigurationError, match="rows of 48 weights; 4 bits need a multiple"):
+        train(four, tmp_path / "odd")
+    widen(model, settings.model)
+    record = train(four, tmp_path / "run")
+    assert record["loss"]["last"] < 0.8 * record["loss"]["first"]
+    for name, weight in weights(tmp_path / "run").items():
+        if "proj" in name:
+            assert torch.allclose(rounded(weight), weight, atol=1e-6), name
+    adapter = four.model_copy(update={"lora_rank": 4})
+    with pytest.raises(ConfigurationError, match="weight_bits: adapters are not rounded"):
+        train(adapter, tmp_path / "adapter")
+
+
+def widen(model: Any, folder: str) -> None:
+    """Write a model whose matrices have whole blocks of 32 weights."""
+    from transformers import LlamaForCausalLM
+
+    model.config.intermediate_size = 64
+    LlamaForCausalLM(model.config).to(torch.bfloat16).save_pretrained(folder)

@@ -1,0 +1,50 @@
+"""Quantisation-aware training: the forward pass uses the weights that `revelator compile` writes.
+
+The gradient at the rounded weights is applied to float32 copies (the straight-through estimator,
+Bengio et al. 2013, arXiv:1308.3432), so that what 4 bits cost is learnt away during the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from service.core.errors import ConfigurationError
+from service.workshop.compilation.quantisation import BLOCK, SMALLEST
+
+HIGHEST: Final = 15  # code of 4 bits
+
+
+def rounded(weight: Tensor) -> Tensor:
+    """`weight` [out, in] in float32 at the nearest values that 4 bits can express.
+
+    Each block of `BLOCK` weights of a row has a scale in float16 and a whole zero, as in
+    `quantisation.quantise`, which finds the same codes for the result.
+    """
+    blocks = weight.view(-1, BLOCK)
+    low = blocks.amin(1, keepdim=True).clamp_(max=0)
+    high = blocks.amax(1, keepdim=True).clamp_(min=0)
+    scale = high.sub_(low).div_(HIGHEST).clamp_(min=SMALLEST).half().float()
+    zero = low.neg_().div_(scale).sub_(0.5).ceil_().clamp_(0, HIGHEST)
+    # Halves fall to the lower zero and the higher code: both ends of a range keep their codes, by
+    # which `quantise` finds the scale again.
+    codes = (blocks / scale).add_(zero).add_(0.5).floor_().clamp_(0, HIGHEST)
+    return codes.sub_(zero).mul_(scale).view_as(weight)
+
+
+def check_blocks(weights: Sequence[Tensor]) -> None:
+    """Raises ConfigurationError where a matrix [out, in] has no whole number of blocks in a row."""
+    if odd := next((w.shape[1] for w in weights if w.shape[1] % BLOCK), None):
+        raise ConfigurationError(
+            f"weight_bits: a matrix of the model has rows of {odd} weights; 4 bits need a multiple "
+            f"of {BLOCK}. Leave weight_bits unset"
+        )
+
+
+def served(master: Tensor, bits: int | None) -> Tensor:
+    """The weight that the forward pass uses for its float32 copy."""
+    with torch.no_grad():
+        return master if bits is None else rounded(master)
