@@ -117,7 +117,12 @@ def readiness_of(request: Request) -> Readiness:
     return readiness
 
 
-@router.get("/healthz", response_model=Health, summary="Whether the process is alive")
+@router.get(
+    "/healthz",
+    response_model=Health,
+    responses=documented(500),
+    summary="Whether the process is alive",
+)
 async def healthz() -> Response:
     """Return 200 if the process responds. Nothing else is checked."""
     return Response(ALIVE, media_type="application/json")
@@ -158,7 +163,12 @@ async def startupz(readiness: Annotated[Readiness, Depends(readiness_of)]) -> Re
     return Response(ALIVE, media_type="application/json")
 
 
-@router.get("/metrics", response_class=PlainTextResponse, summary="Prometheus metrics")
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses=documented(500),
+    summary="Prometheus metrics",
+)
 async def metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format."""
     runtime: Runtime = request.app.state.runtime

@@ -16,6 +16,7 @@ from service.answer.events import BaseEvent, Judgement, event_models
 from service.answer.request import AnswerRequest
 from service.api.bodies import JSON
 from service.api.documents import CollectionRequest, DocumentBatch
+from service.api.examples import EXAMPLES, STREAM_EXAMPLE
 from service.api.openai.requests import ChatRequest
 from service.core.domain import Problem
 
@@ -37,6 +38,9 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
         schemas.update(_models())
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
+        for name, example in EXAMPLES.items():
+            if name in schemas:
+                schemas[name]["examples"] = [example]
         schema["components"]["schemas"] = dict(sorted(schemas.items()))
         schema["components"]["securitySchemes"] = _security_schemes()
         _secure(schema["paths"])
@@ -97,7 +101,13 @@ def _describe_stream(operation: dict[str, Any]) -> None:
     ]
     operation["responses"]["200"] = {
         "description": "Events as they happen. Comments every 15 s keep the connection open.",
-        "content": {STREAM: {"itemSchema": {"oneOf": items}}},
+        "content": {
+            STREAM: {
+                "schema": {"type": "string"},
+                "example": STREAM_EXAMPLE,
+                "itemSchema": {"oneOf": items},
+            }
+        },
     }
 
 

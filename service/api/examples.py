@@ -1,0 +1,130 @@
+"""Examples of bodies, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+QUESTION: Final = "When was the writer of Billy Elliot born?"
+_SENTENCE: Final = "Lee Hall (born 20 September 1966) is an English playwright."
+_COLLECTION: Final = {
+    "name": "manuals",
+    "description": "All manuals of the product",
+    "analysis": "english",
+    "metadata_fields": ["url", "page"],
+    "embedding_model": "minilm",
+    "documents": 120,
+    "passages": 960,
+    "content_hash": "9f86d081884c7d659a2feaa0c55ad015",
+    "state": "complete",
+}
+_PASSAGE: Final = {
+    "passage_id": "lee-hall",
+    "title": "Lee Hall (playwright)",
+    "rank": 1,
+    "score": 0.92,
+    "kept": True,
+    "reason": None,
+}
+_STEP: Final = {
+    "id": "2",
+    "kind": "retrieve",
+    "question": "When was Lee Hall born?",
+    "query": "When was Lee Hall born?",
+    "thought": None,
+    "passages": [_PASSAGE],
+    "answer": "20 September 1966",
+    "trigger": None,
+    "flags": [],
+    "llm_calls": 2,
+    "ms": 640.5,
+}
+_CITATION: Final = {
+    "passage_id": "lee-hall",
+    "title": "Lee Hall (playwright)",
+    "step": "2",
+    "text": _SENTENCE,
+    "start": 0,
+    "end": len(_SENTENCE),
+    "url": "https://en.wikipedia.org/wiki/Lee_Hall_(playwright)",
+    "page": None,
+}
+_USAGE: Final = {
+    "llm_calls": 8,
+    "prompt_tokens": 3120,
+    "completion_tokens": 64,
+    "generations": None,
+    "sentences": None,
+    "hallucinated": None,
+    "retrievals": 2,
+    "passages": 3,
+    "steps": 2,
+}
+_TIMES: Final = {"total": 2840.0, "queue": 0.1, "routing": 12.0, "retrieval": 40.0}
+
+# By the name of the schema.
+EXAMPLES: Final[dict[str, Any]] = {
+    "AnswerRequest": {"question": QUESTION, "collection": "sample", "top_k": 5},
+    "Answer": {
+        "id": "4bd54b-390cd8262dff3e3f",
+        "question": QUESTION,
+        "answer": "20 September 1966",
+        "answered": True,
+        "route": "complex",
+        "loop": "anrag",
+        "steps": [_STEP],
+        "citations": [_CITATION],
+        "usage": _USAGE,
+        "timing_ms": {**_TIMES, "generation": 2700.0},
+        "stopped_by": "answer",
+        "degraded": [],
+    },
+    "Problem": {
+        "type": "urn:revelator:problem:invalid-request",
+        "title": "The request is not valid",
+        "status": 422,
+        "detail": "top_k: Input should be less than or equal to 100",
+        "request_id": "4bd54b-71f8d070253c17fb",
+    },
+    "CollectionRequest": {"description": "All manuals of the product", "metadata_fields": ["url"]},
+    "CollectionInfo": _COLLECTION,
+    "CollectionList": {"collections": [_COLLECTION]},
+    "DocumentBatch": {
+        "documents": [
+            {
+                "id": "lee-hall",
+                "title": "Lee Hall (playwright)",
+                "text": _SENTENCE,
+                "url": _CITATION["url"],
+            }
+        ]
+    },
+    "IngestReport": {
+        "indexed": 1,
+        "unchanged": 0,
+        "failed": [{"index": 1, "id": "x", "problem": "text is empty"}],
+    },
+    "StoredDocument": {
+        "id": "lee-hall",
+        "title": "Lee Hall (playwright)",
+        "metadata": {"url": _CITATION["url"]},
+        "passages": [{"passage_id": "lee-hall", "text": _SENTENCE}],
+    },
+    "CollectionReport": {
+        "collection": "manuals",
+        "documents": 120,
+        "passages": 960,
+        "vectors": 958,
+        "findings": [
+            {"kind": "lacking", "detail": "without vectors", "count": 2, "ids": ["a", "b"]}
+        ],
+        "done": [],
+        "left": [],
+    },
+    "Health": {"status": "ok"},
+    "Ready": {"status": "ok", "degraded": []},
+}
+STREAM_EXAMPLE: Final = (
+    'event: start\ndata: {"seq": 0, "ms": 0.0, "id": "4bd54b-390cd8262dff3e3f", "question": '
+    f'"{QUESTION}"}}\nid: 4bd54b-390cd8262dff3e3f-0\n\n'
+    'event: done\ndata: {"seq": 42, "ms": 2840.0}\nid: 4bd54b-390cd8262dff3e3f-42\n\n'
+)
