@@ -59,6 +59,23 @@ _USAGE: Final = {
     "passages": 3,
     "steps": 2,
 }
+_MODEL: Final = {"id": "revelator", "object": "model", "created": 0, "owned_by": "revelator"}
+_MESSAGE: Final = {
+    "role": "assistant",
+    "content": "20 September 1966",
+    "reasoning_content": "route complex, loop anrag",
+    "annotations": [
+        {
+            "type": "url_citation",
+            "url_citation": {
+                "url": _CITATION["url"],
+                "title": "Lee Hall (playwright)",
+                "start_index": 0,
+                "end_index": 17,
+            },
+        }
+    ],
+}
 _TIMES: Final = {"total": 2840.0, "queue": 0.1, "routing": 12.0, "retrieval": 40.0}
 
 # By the name of the schema.
@@ -119,6 +136,39 @@ EXAMPLES: Final[dict[str, Any]] = {
         ],
         "done": [],
         "left": [],
+    },
+    "ChatRequest": {
+        "model": "revelator",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "revelator": {"collection": "sample"},
+    },
+    "ChatCompletion": {
+        "id": "chatcmpl-4bd54b-390cd8262dff3e3f",
+        "object": "chat.completion",
+        "created": 1767225600,
+        "model": "revelator",
+        "choices": [{"index": 0, "message": _MESSAGE, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3120, "completion_tokens": 64, "total_tokens": 3184},
+        "revelator": {
+            "id": "4bd54b-390cd8262dff3e3f",
+            "answered": True,
+            "route": "complex",
+            "loop": "anrag",
+            "stopped_by": "answer",
+            "degraded": [],
+            "llm_calls": 8,
+            "retrievals": 2,
+        },
+    },
+    "ModelCard": _MODEL,
+    "ModelList": {"object": "list", "data": [_MODEL]},
+    "OpenAIError": {
+        "error": {
+            "message": "there is no model 'gpt' here",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
     },
     "Health": {"status": "ok"},
     "Ready": {"status": "ok", "degraded": []},
