@@ -19,10 +19,11 @@ def sample_questions() -> Iterator[dict[str, object]]:
             yield json.loads(line)
 
 
-def print_banner(url: str) -> None:
+def print_banner(url: str, *, page: bool = True) -> None:
     """Print the URL and one sample question of each type as a curl line."""
     console = Console()
-    console.print(f"revelator answers at {url} (Ctrl-C stops it), API: {url}/docs", soft_wrap=True)
+    where = f"{url} (in a browser, too; Ctrl-C stops it)" if page else f"{url} (Ctrl-C stops it)"
+    console.print(f"revelator answers at {where}, API: {url}/docs", soft_wrap=True)
     shown: set[object] = set()
     for sample in sample_questions():
         if sample["route"] not in shown:

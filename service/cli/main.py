@@ -93,11 +93,12 @@ def serve(
         config, data_dir=data, server__host=host, server__port=port, server__insecure=insecure,
         server__workers=workers,
     )  # fmt: skip
+    started = partial(print_banner, page=settings.server.page)
     try:
         if settings.server.workers > 1:
-            run_workers(settings, partial(configure_logging, log_level), print_banner)
+            run_workers(settings, partial(configure_logging, log_level), started)
         else:
-            run_server(settings, on_started=print_banner)
+            run_server(settings, on_started=started)
     except RevelatorError as error:
         fail(error.detail)
     except KeyboardInterrupt:  # before the server handles signals

@@ -130,6 +130,7 @@ async def test_a_page_without_the_right_key_asks_for_it(tab: Any, given: str) ->
     async with live(settings=config(server={"keys": ["right"]})) as service:
         await tab.goto(service.url)
         await tab.wait_for_selector("#key-dialog[open]")
+        assert "This server requires a key." in await tab.inner_text("#key-reason")
         if given:
             await tab.fill("#key", given)
             await tab.keyboard.press("Enter")

@@ -72,7 +72,7 @@ async function answer(run, signal) {
     if (signal.aborted) return fail(run, { title: "Stopped", detail: "You stopped this question." });
     if (!(error instanceof Refused)) throw error;
     fail(run, error.problem);
-    if (aboutKey(error)) askForKey(error.problem.detail);
+    if (aboutKey(error)) askForKey(reasonOf(error));
   }
   return undefined;
 }
@@ -182,7 +182,7 @@ async function learnCollections() {
     fillSelect(fields.collection, collections.map((each) => each.name));
   } catch (error) {
     if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Load the page again.");
-    if (aboutKey(error)) return askForKey(error.problem.detail);
+    if (aboutKey(error)) return askForKey(reasonOf(error));
     if (error.status !== 404) showProblem(error.problem.title, error.problem.detail);
   }
   return undefined;
@@ -196,9 +196,11 @@ function showProblem(title, detail) {
 
 const aboutKey = (error) => error.status === 401 || error.problem.type.endsWith(":key-refused");
 
+const reasonOf = (error) => (error.status === 401 ? "This server requires a key." : error.problem.detail);
+
 function askForKey(reason) {
   const dialog = byId("key-dialog");
-  if (reason) byId("key-reason").textContent = `${reason} The key stays in this tab and is forgotten when it is closed.`;
+  byId("key-reason").textContent = `${reason} The key stays in this tab and is forgotten when it is closed.`.trim();
   byId("key").value = "";
   if (!dialog.open) dialog.showModal();
 }

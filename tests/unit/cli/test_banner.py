@@ -1,0 +1,18 @@
+"""What `serve` prints once it answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.cli.banner import print_banner
+
+
+@pytest.mark.parametrize("page", [True, False])
+def test_a_browser_is_named_where_there_is_a_page(
+    capsys: pytest.CaptureFixture[str], page: bool
+) -> None:
+    print_banner("http://127.0.0.1:1", page=page)
+    first, *samples = capsys.readouterr().out.splitlines()
+    assert first.startswith("revelator answers at http://127.0.0.1:1 (")
+    assert ("in a browser" in first) == page
+    assert sum(line.startswith("curl -N http://127.0.0.1:1/answer/stream") for line in samples) == 3
