@@ -192,6 +192,21 @@ async def test_a_broken_connection_goes_on_where_it_was(tab: Any) -> None:
     assert len([each for each in engine.requests if "Task: answer" in render(each)]) == 1
 
 
+async def test_a_server_that_is_gone_is_given_up(tab: Any) -> None:
+    async with live() as service:
+        await tab.clock.install()
+        await tab.goto(service.url)
+        await tab.route("**/answer/stream", lambda route: route.abort())
+        await ask(tab)
+        while not await tab.locator(".run[data-phase=failed]").count():
+            await tab.clock.run_for(1_000)
+        assert "The server cannot be reached" in await tab.inner_text(".problem")
+        await tab.unroute("**/answer/stream")
+        await tab.click("#submit")
+        while not await tab.locator(DONE).count():
+            await tab.clock.run_for(1_000)
+
+
 async def test_a_question_can_be_stopped(tab: Any) -> None:
     async with live(answering("word " * 5_000, delay=0.01)) as service:
         await tab.goto(service.url)
@@ -200,6 +215,11 @@ async def test_a_question_can_be_stopped(tab: Any) -> None:
         await tab.click("#cancel")
         await tab.wait_for_selector(".run[data-phase=failed]")
         assert "Stopped" in await tab.inner_text(".problem")
+        async with tab.expect_download() as waiting:
+            await tab.click("text=Download the trace")
+        trace = json.loads(await asyncio.to_thread((await (await waiting.value).path()).read_bytes))
+    assert not trace["complete"]
+    assert trace["events"][0]["event"] == "start"
 
 
 async def test_the_link_fills_the_form_and_does_not_ask(tab: Any) -> None:

@@ -13,7 +13,7 @@ export const RUNNING = "running", DONE = "done", FAILED = "failed";
 
 export function newRun(request) {
   return {
-    request, phase: RUNNING, id: null, seq: -1, ms: 0, note: "",
+    request, phase: RUNNING, ended: false, id: null, seq: -1, ms: 0, note: "",
     route: null, parts: [], steps: new Map(), stop: null, body: null, problem: null,
     trace: [], traceSize: 0, traceCut: false, changed: new Set(["run"]),
   };
@@ -86,6 +86,7 @@ export const FOLDS = {
     run.problem = event.problem;
   },
   done(run) {
+    run.ended = true;
     run.phase = run.problem ? FAILED : DONE;
   },
 };
@@ -176,7 +177,7 @@ export function split(text, start, end) {
 }
 
 export function traceOf(run) {
-  const head = JSON.stringify({ request: run.request, complete: !run.traceCut && run.phase !== RUNNING });
+  const head = JSON.stringify({ request: run.request, complete: run.ended && !run.traceCut });
   return [`${head.slice(0, -1)},"events":[\n`, run.trace.join(",\n"), "\n]}\n"];
 }
 
