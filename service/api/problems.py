@@ -7,6 +7,8 @@ RevelatorError
 ├── KeyMissing            401 key-missing             the server requires a key
 ├── KeyRefused            403 key-refused             the key is not one of the server's
 ├── CrossSite             403 cross-site              a browser asks for a page of another site
+├── TokenRefused          401 token-refused           the bearer token is not valid
+├── IssuerUnavailable     503 issuer-unavailable      the keys that sign tokens cannot be read
 ├── NotAllowed            403 not-allowed             the key lacks the right, or the collection
 ├── RateLimited           429 rate-limited            the key has used up its requests a minute
 ├── AnswerElsewhere       409 answer-elsewhere        another gateway has the events of an answer

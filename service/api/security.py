@@ -15,6 +15,7 @@ from fastapi import Request
 from service.api.problems import KeyMissing, KeyRefused
 from service.api.rates import Quota, Rates, refuse
 from service.api.tenants import OWNER, KeyRing, Right, Tenant, read_tenants
+from service.api.tokens import Tokens, is_token
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import ServerSettings
 
@@ -37,8 +38,8 @@ def check_exposure(settings: ServerSettings) -> None:
     if settings.has_keys or settings.insecure or is_loopback(settings.host):
         return
     raise ConfigurationError(
-        f"server.host {settings.host!r} can be reached from other machines. Set server.keys or "
-        "server.tenants_file, or pass --insecure to allow requests without a key."
+        f"server.host {settings.host!r} can be reached from other machines. Set server.keys, "
+        "server.tenants_file or server.oidc, or pass --insecure to allow requests without a key."
     )
 
 
@@ -57,24 +58,29 @@ class Access:
     """The tenants of this server and their rates. `watch` follows changes of the tenants file."""
 
     def __init__(self, settings: ServerSettings, rates: Rates | None = None) -> None:
-        """Read the tenants file. Raises ConfigurationError."""
+        """Read the tenants file. Raises ConfigurationError, also where tokens are set up and the
+        extra `oidc` is not installed."""
         self._keys = [key.get_secret_value() for key in settings.keys]
         self._path = settings.tenants_file
         self._open = not settings.has_keys
+        self._tokens = Tokens(settings.oidc) if settings.oidc.enabled else None
         self._rates = rates or Rates()
         self._version = _version(self._path)
         self._ring = KeyRing(self._keys, read_tenants(self._path) if self._path else ())
 
-    def tenant(self, key: bytes | None) -> Tenant:
-        """Return who sends this key. Raises KeyMissing or KeyRefused."""
+    async def tenant(self, key: bytes | None) -> Tenant:
+        """Return who sends this key or token. Raises KeyMissing, KeyRefused, TokenRefused or
+        IssuerUnavailable."""
         if self._open:
             return OWNER
         if key is None:
             raise KeyMissing("Send an API key as `Authorization: Bearer …` or `X-API-Key: …`.")
         tenant = self._ring.find(key)
-        if tenant is None:
-            raise KeyRefused("The API key is not one of this server's keys.")
-        return tenant
+        if tenant is not None:
+            return tenant
+        if self._tokens is not None and is_token(key):
+            return await self._tokens.tenant(key)
+        raise KeyRefused("The API key is not one of this server's keys.")
 
     def count_request(self, request: Request, tenant: Tenant) -> None:
         """Count a request of the tenant. Raises RateLimited."""
@@ -130,7 +136,7 @@ def _take(request: Request, quota: Quota | None) -> None:
 
 def require(right: Right) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that admits only tenants with this right, to the collections that they
-    may use. It raises CrossSite, KeyMissing, KeyRefused, RateLimited or NotAllowed."""
+    may use. It raises CrossSite, RateLimited, NotAllowed, and what `Access.tenant` raises."""
 
     async def check(request: Request) -> None:
         if request.headers.get("Sec-Fetch-Site") == "cross-site":
@@ -139,7 +145,7 @@ def require(right: Right) -> Callable[[Request], Awaitable[None]]:
                 "ask, or serve both under one name."
             )
         access = access_of(request)
-        tenant = access.tenant(_given(request))
+        tenant = await access.tenant(_given(request))
         request.state.tenant = tenant
         structlog.contextvars.bind_contextvars(tenant=tenant.name)
         access.count_request(request, tenant)

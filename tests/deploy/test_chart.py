@@ -118,6 +118,18 @@ def test_a_file_of_tenants_takes_the_place_of_keys() -> None:
     assert 'tenants_file = "/etc/revelator/secrets/tenants"' in file
 
 
+def test_tokens_of_an_issuer_take_the_place_of_keys() -> None:
+    oidc = {"issuer": "https://a", "audience": "b", "jwks_url": "https://login.example.com:8443/c"}
+    options = [f"--set=settings.server.oidc.{name}={value}" for name, value in oidc.items()]
+    done = template(*options)
+    assert done.returncode == 0, done.stderr
+    found = [each for each in yaml.safe_load_all(done.stdout) if each]
+    [file] = named("ConfigMap", "revelator", found)["data"].values()
+    assert "[server.oidc]" in file
+    egress = named("NetworkPolicy", "revelator", found)["spec"]["egress"]
+    assert {"ports": [{"port": 8443}]} in egress
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_no_container_can_write_to_its_image_or_become_root(example: str) -> None:
     for name, pod in pods(objects(example)).items():

@@ -90,8 +90,9 @@
 {{/* What cannot work is refused here, with what to do. */}}
 {{- define "revelator.check" -}}
 {{- $settings := include "revelator.settings" . | fromJson -}}
-{{- if not (or $settings.server.keys_file $settings.server.tenants_file $settings.server.insecure) -}}
-{{- fail "secrets: the gateway needs API keys; set secrets.existing to a Secret with the entry gateway-keys or tenants, or secrets.values.gateway-keys, or settings.server.insecure to let anyone ask" -}}
+{{- $issuer := get ($settings.server.oidc | default dict) "issuer" -}}
+{{- if not (or $settings.server.keys_file $settings.server.tenants_file $issuer $settings.server.insecure) -}}
+{{- fail "secrets: the gateway needs API keys; set secrets.existing to a Secret with the entry gateway-keys or tenants, or secrets.values.gateway-keys, or settings.server.oidc to take tokens of an issuer, or settings.server.insecure to let anyone ask" -}}
 {{- end -}}
 {{- if include "revelator.embedded" . -}}
 {{- if or (gt (int .Values.gateway.replicas) 1) .Values.gateway.autoscaling.enabled -}}

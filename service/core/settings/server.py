@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import NoDecode
 
 from service.core.settings.base import CommaList, Section, SectionWithSecrets
+from service.core.settings.oidc import OidcSettings
 
 
 class ServerSettings(SectionWithSecrets):
@@ -28,6 +29,7 @@ class ServerSettings(SectionWithSecrets):
     page: bool = Field(
         True, description="Serve the page at `/`. Its files need no key; its questions do."
     )
+    oidc: OidcSettings = OidcSettings()
     max_running: int = Field(
         64,
         ge=1,
@@ -47,8 +49,8 @@ class ServerSettings(SectionWithSecrets):
 
     @property
     def has_keys(self) -> bool:
-        """Whether requests need a key."""
-        return bool(self.keys) or self.tenants_file is not None
+        """Whether requests need a key or a token."""
+        return bool(self.keys) or self.tenants_file is not None or self.oidc.enabled
 
     @property
     def own_key(self) -> SecretStr | None:

@@ -1,0 +1,311 @@
+"""Bearer tokens of an issuer, whose keys come from a real server, and what attackers send."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from pydantic import ValidationError
+
+from service.api import tokens
+from service.api.tokens import IssuerKeys, IssuerUnavailable, TokenRefused
+from service.core.settings.oidc import OidcSettings
+from tests.conftest import need
+from tests.support.live import Live, config, live
+
+jwt = need("jwt")
+rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
+ec = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ec")
+serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+
+pytestmark = pytest.mark.anyio
+
+ISSUER, AUDIENCE = "https://login.example.com/realm", "revelator"
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+
+
+def jwk(key: Any, kid: str, **more: str) -> dict[str, Any]:
+    of = jwt.algorithms.RSAAlgorithm if key in (RSA, OTHER_RSA) else jwt.algorithms.ECAlgorithm
+    return {**of.to_jwk(key.public_key(), as_dict=True), "kid": kid, **more}
+
+
+@dataclass
+class Issuer:
+    """Serves a JWKS. `asked` counts how often, `delay_s` and `body` play what goes wrong."""
+
+    keys: list[dict[str, Any]] = field(default_factory=lambda: [jwk(RSA, "one"), jwk(EC, "two")])
+    url: str = ""
+    asked: int = 0
+    delay_s: float = 0.0
+    body: bytes | None = None
+    status: int = 200
+    location: str = ""
+
+    async def serve(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        await asyncio.sleep(self.delay_s)
+        if self.location:
+            raise web.HTTPFound(self.location)
+        body = self.body if self.body is not None else json.dumps({"keys": self.keys}).encode()
+        return web.Response(body=body, status=self.status)
+
+    @property
+    def settings(self) -> OidcSettings:
+        return OidcSettings(issuer=ISSUER, audience=AUDIENCE, jwks_url=self.url)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Issuer]:
+    issuer, app = Issuer(), web.Application()
+    app.router.add_get("/keys", issuer.serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    issuer.url = f"http://127.0.0.1:{runner.addresses[0][1]}/keys"
+    try:
+        yield issuer
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    async with running() as made:
+        yield made
+
+
+@pytest.fixture
+async def service(issuer: Issuer) -> AsyncIterator[Live]:
+    oidc = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": issuer.url}
+    async with live(settings=config(server={"oidc": oidc, "keys": ["a-key"]})) as running:
+        yield running
+
+
+def claims(**changed: Any) -> dict[str, Any]:
+    now = int(time.time())
+    own = {
+        "iss": ISSUER, "aud": [AUDIENCE, "other"], "sub": "auth0|ann", "exp": now + 600,
+        "nbf": now - 5, "scope": "openid revelator:ask write",
+    }  # fmt: skip
+    return {name: value for name, value in (own | changed).items() if value is not None}
+
+
+def token(key: Any = RSA, alg: str = "RS256", kid: str | None = "one", **changed: Any) -> str:
+    headers = {} if kid is None else {"kid": kid}
+    made: str = jwt.encode(claims(**changed), key, algorithm=alg, headers=headers)
+    return made
+
+
+def part(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def unsigned(alg: str) -> str:
+    return f"{part({'alg': alg, 'kid': 'one', 'typ': 'JWT'})}.{part(claims())}."
+
+
+def by_the_public_key() -> str:
+    """HS256, with what everybody knows as its secret."""
+    import hashlib
+    import hmac
+
+    public = RSA.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    signed = f"{part({'alg': 'HS256', 'kid': 'one'})}.{part(claims())}"
+    digest = hmac.new(public, signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def with_its_own_key() -> str:
+    """A token that brings the key that signed it, and a URL to fetch it from."""
+    headers = {"kid": "one", "jwk": jwk(OTHER_RSA, "one"), "jku": "http://127.0.0.1:9/keys"}
+    made: str = jwt.encode(claims(), OTHER_RSA, algorithm="RS256", headers=headers)
+    return made
+
+
+def changed_after_signing() -> str:
+    head, _, signature = token().split(".")
+    return f"{head}.{part(claims(sub='root'))}.{signature}"
+
+
+HOSTILE: dict[str, Callable[[], str]] = {
+    "alg none": lambda: unsigned("none"),
+    "alg None": lambda: unsigned("None"),
+    "no signature": lambda: unsigned("RS256"),
+    "HS256 with the public key": by_the_public_key,
+    "an algorithm that is not allowed": lambda: token(alg="RS512"),
+    "an algorithm of another kind of key": lambda: token(EC, "ES256", "one"),
+    "wrong kid": lambda: token(kid="nowhere"),
+    "another key's kid": lambda: token(OTHER_RSA, kid="one"),
+    "no kid": lambda: token(kid=None),
+    "its own key": with_its_own_key,
+    "changed": changed_after_signing,
+    "expired": lambda: token(exp=int(time.time()) - 60),
+    "without an end": lambda: token(exp=None),
+    "an end that is no number": lambda: token(exp="tomorrow"),
+    "not yet valid": lambda: token(nbf=int(time.time()) + 300),
+    "other issuer": lambda: token(iss="https://evil.example.com"),
+    "issuer with a slash": lambda: token(iss=ISSUER + "/"),
+    "without an issuer": lambda: token(iss=None),
+    "other audience": lambda: token(aud="another-service"),
+    "without an audience": lambda: token(aud=None),
+    "without a subject": lambda: token(sub=None),
+    "a subject with a line break": lambda: token(sub="ann\nroot"),
+    "an empty subject": lambda: token(sub=""),
+    "a long subject": lambda: token(sub="a" * 200),
+    "a scope that is no text": lambda: token(scope={"revelator:ask": True}),
+    "giant": lambda: token(padding="x" * 20_000),
+    "deep": lambda: f"{part({'alg': 'RS256', 'kid': 'one'})}." + "W1tb" * 3_000 + ".AAAA",
+    "a header that is a list": lambda: f"{part([1])}.{part({})}.AAAA",
+}
+
+
+async def status(service: Live, credential: str, path: str = "/answer") -> tuple[int, str]:
+    body, headers = (
+        {"question": "Who?", "route": "direct"},
+        {"Authorization": f"Bearer {credential}"},
+    )
+    async with service.http.post(path, json=body, headers=headers) as response:
+        told = await response.json(content_type=None)
+        assert credential[:40] not in str(told)
+        return response.status, str(told.get("type", "")).rpartition(":")[2]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_token_is_refused(service: Live, name: str) -> None:
+    assert await status(service, HOSTILE[name]()) == (401, "token-refused")
+
+
+async def test_tokens_and_keys_are_accepted_side_by_side(service: Live, issuer: Issuer) -> None:
+    assert (await status(service, token()))[0] == 200
+    assert (await status(service, token(EC, "ES256", "two")))[0] == 200
+    assert (await status(service, "a-key"))[0] == 200
+    assert await status(service, "another-key") == (403, "key-refused")
+    assert issuer.asked == 1
+
+
+async def test_a_key_is_for_its_algorithm_where_the_issuer_says_which(
+    service: Live, issuer: Issuer
+) -> None:
+    issuer.keys = [jwk(RSA, "one"), jwk(RSA, "strict", alg="RS256"), jwk(RSA, "secret", use="enc")]
+    assert (await status(service, token(alg="PS256")))[0] == 200
+    assert (await status(service, token(alg="RS256", kid="strict")))[0] == 200
+    assert (await status(service, token(alg="PS256", kid="strict")))[0] == 401
+    assert (await status(service, token(kid="secret")))[0] == 401
+
+
+async def test_claims_are_rights_and_collections(service: Live) -> None:
+    url = "/collections/docs/documents"
+    assert await status(service, token(), url) == (403, "not-allowed")
+    assert await status(service, token(scope="write openid"), "/answer") == (403, "not-allowed")
+    # The retriever of this test manages no collections, which is what an allowed writer is told.
+    write = token(scope=["revelator:write"], collections="docs faq-*")
+    assert await status(service, write, url) == (404, "not-found")
+    assert await status(service, write, "/collections/own/documents") == (403, "not-allowed")
+
+
+def test_a_tenant_of_a_token_is_no_tenant_of_the_file() -> None:
+    settings = OidcSettings(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://x.example.com/keys")
+    made = tokens.tenant_of_claims({"sub": "default", "scope": "revelator:administer"}, settings)
+    assert (made.name, made.rights, made.collections) == ("oidc:default", ["administer"], ["*"])
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def found(keys: IssuerKeys, kid: str) -> str:
+    try:
+        await keys.find(kid)
+    except (TokenRefused, IssuerUnavailable) as error:
+        return error.slug
+    return "found"
+
+
+async def test_keys_are_rotated_and_requests_for_them_are_few(issuer: Issuer) -> None:
+    clock = Clock()
+    keys = IssuerKeys(issuer.settings, clock)
+    assert {await found(keys, "one") for _ in range(20)} == {"found"}
+    assert {await found(keys, f"unknown-{n}") for n in range(20)} == {"token-refused"}
+    assert issuer.asked == 1
+    issuer.keys = [jwk(OTHER_RSA, "three")]
+    clock.now += tokens.AGAIN_S
+    assert await asyncio.gather(*(found(keys, "three") for _ in range(20))) == ["found"] * 20
+    assert issuer.asked == 2
+    assert await found(keys, "one") == "token-refused"
+
+
+async def test_keys_outlive_an_issuer_that_is_away_for_a_while(issuer: Issuer) -> None:
+    clock = Clock()
+    keys = IssuerKeys(issuer.settings, clock)
+    assert await found(keys, "one") == "found"
+    issuer.status = 500
+    clock.now += tokens.FRESH_S + 1
+    assert await found(keys, "one") == "found"
+    clock.now += tokens.STALE_S
+    assert await found(keys, "one") == "issuer-unavailable"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"body": b"{"},
+        {"body": b"[]"},
+        {"body": b'{"keys": []}'},
+        {"body": b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "one", "alg": "HS256"}]}'},
+        {"body": b'{"keys": [{"kty": "RSA", "kid": "one"}, 7, null]}'},
+        {"body": b" " * (tokens.LARGEST_SET + 1)},
+        {"status": 404},
+        {"location": "/elsewhere"},
+        {"delay_s": 5.0},
+    ],
+    ids=str,
+)
+async def test_without_keys_nobody_is_admitted(
+    issuer: Issuer, wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "FETCH_S", 0.3)
+    for name, value in wrong.items():
+        setattr(issuer, name, value)
+    assert await found(IssuerKeys(issuer.settings, Clock()), "one") == "issuer-unavailable"
+
+
+async def test_a_caller_is_told_to_come_back_where_the_issuer_is_away() -> None:
+    oidc = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "http://127.0.0.1:9/keys"}
+    async with live(settings=config(server={"oidc": oidc})) as service:
+        assert await status(service, token()) == (503, "issuer-unavailable")
+        async with service.http.post("/answer", json={"question": "Who?"}) as response:
+            assert response.status == 401
+        async with aiohttp.request("GET", f"{service.url}/healthz") as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"issuer": ISSUER}, "also set audience and jwks_url"),
+        ({"jwks_url": "http://login.example.com/keys"}, "must be https"),
+        ({"algorithms": ["HS256"]}, "RS256"),
+        ({"algorithms": []}, "at least 1"),
+    ],
+)
+def test_settings_that_would_not_protect_are_refused(given: dict[str, Any], told: str) -> None:
+    whole = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://login.example.com/keys"}
+    with pytest.raises(ValidationError, match=told):
+        OidcSettings.model_validate(given if "issuer" in given else whole | given)
