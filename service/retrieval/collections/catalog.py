@@ -180,7 +180,7 @@ class Collections:
         _check_writable(name)
         await self.resolve(name)
         if adding:
-            self._backends.check_room(self._root)
+            await anyio.to_thread.run_sync(self._backends.check_room, self._root)
         async with (
             self._generations.writer_of(name) as collection,
             open_writer(collection, self._backends, self._embedder) as writer,
