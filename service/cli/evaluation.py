@@ -74,6 +74,14 @@ def evaluate(
             "among those found, for the report's table of robustness. Needs --out.",
         ),
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of a Ray cluster whose machines answer the questions; `local` starts one "
+            "here.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -172,6 +180,7 @@ def evaluate(
         route_of or (),
         judge,
         robustness,
+        ray,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 

@@ -49,7 +49,8 @@ class EvaluationOptions:
     each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is the
     folder for the rows and `trace` that for the events, None to keep none. `url` is a server that
     is asked instead of this process. `judge` is the engine that judges the answers. With
-    `robustness`, every question is asked again with each attack of `poison.py`."""
+    `robustness`, every question is asked again with each attack of `poison.py`. `ray` is
+    the address of a Ray cluster that answers the questions."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -68,6 +69,7 @@ class EvaluationOptions:
     routes: Sequence[str] = ()
     judge: str | None = None
     robustness: bool = False
+    ray: str | None = None
 
 
 async def evaluate_datasets(
@@ -82,6 +84,8 @@ async def evaluate_datasets(
     screen = console or Console()
     if options.url and options.engine:
         raise InvalidRequest("--engine is for this process; the server of --url has its own")
+    if options.ray and options.url:
+        raise InvalidRequest("--ray spreads the questions of this process, not those of --url")
     if options.robustness and (options.url or not options.out):
         raise InvalidRequest(
             "--robustness needs --out, and changes what searches find in this "
@@ -92,7 +96,7 @@ async def evaluate_datasets(
     if datasets is None:
         return BAD_INPUT
     async with (
-        open_entry(settings, options.url) as entry,
+        open_entry(settings, options.url, options.ray) as entry,
         open_judge(settings, options.judge, entry.engines) as judge,
     ):
         plans, skipped = await plans_of(entry, datasets, methods, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -13,7 +13,7 @@ from service.answer.events import BaseEvent
 from service.answer.request import AnswerRequest, PreparedRequest
 from service.client import Client
 from service.core.concurrency import closing
-from service.core.errors import InvalidRequest, NotFound
+from service.core.errors import ConfigurationError, InvalidRequest, NotFound
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
@@ -70,7 +70,8 @@ class InProcess:
     async def collection(self, name: str) -> dict[str, Any]:
         if self._runtime.stores is None:
             return {"name": name}
-        return describe(await self._runtime.stores.collections.manifest(name))
+        # Opened, so that the sample is described as it is at the next evaluation, too.
+        return describe((await self._runtime.stores.collections.get(name)).manifest)
 
     def altered(self, alter: Alter) -> Ask:
         def ask(request: PreparedRequest) -> AsyncIterator[BaseEvent]:
@@ -131,11 +132,29 @@ def _fields(request: PreparedRequest) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def open_entry(settings: Settings, url: str | None) -> AsyncIterator[Entry]:
-    """Open the server at `url`, or a runtime in this process."""
-    if url is None:
-        async with open_runtime(settings) as runtime:
-            yield InProcess(runtime)
-    else:
+async def open_entry(
+    settings: Settings, url: str | None, ray: str | None = None
+) -> AsyncIterator[Entry]:
+    """Open the server at `url`, the Ray cluster at `ray`, or a runtime in this process."""
+    if url is not None:
         async with Client(url, key=settings.server.own_key, patience_s=PATIENCE_S) as client:
             yield AtServer(client, settings)
+        return
+    on_ray = _ray_entry() if ray is not None else None
+    async with open_runtime(settings) as runtime:
+        if on_ray is None:
+            yield InProcess(runtime)
+        else:
+            with on_ray(ray, runtime) as entry:
+                yield entry
+
+
+def _ray_entry() -> Callable[..., AbstractContextManager[Entry]]:
+    """Raises ConfigurationError where Ray is not installed."""
+    try:
+        from service.evaluation.ray_entry import on_ray  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--ray needs {error.name}; run: pip install 'revelator[ray]'"
+        ) from error
+    return on_ray

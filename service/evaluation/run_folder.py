@@ -42,13 +42,19 @@ class EvaluationRun:
     methods: Mapping[str, Mapping[str, Any]]
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "version": VERSION,
-            "digest": digest_of(self.common),
-            "common": self.common,
-            "datasets": self.datasets,
-            "methods": self.methods,
-        }
+        """The content of the file, as it is read again: without tuples."""
+        plain: dict[str, Any] = json.loads(
+            json.dumps(
+                {
+                    "version": VERSION,
+                    "digest": digest_of(self.common),
+                    "common": self.common,
+                    "datasets": self.datasets,
+                    "methods": self.methods,
+                }
+            )
+        )
+        return plain
 
 
 def digest_of(value: Mapping[str, Any]) -> str:
@@ -77,14 +83,15 @@ def _shown(value: object) -> str:
 def conflicts(old: Mapping[str, Any], new: EvaluationRun) -> list[str]:
     """Return why rows of `new` must not join those of the stored run. Datasets and methods may be
     added, and a file may have moved."""
-    found = differences(old["common"], new.common)
-    for name in sorted(old["datasets"].keys() & new.datasets.keys()):
-        before, now = ({**side[name]} for side in (old["datasets"], new.datasets))
+    own = new.as_json()
+    found = differences(old["common"], own["common"])
+    for name in sorted(old["datasets"].keys() & own["datasets"].keys()):
+        before, now = ({**side[name]} for side in (old["datasets"], own["datasets"]))
         for side in (before, now):
             del side["file"]
         found += differences(before, now, f"dataset {name}")
-    for name in sorted(old["methods"].keys() & new.methods.keys()):
-        found += differences(old["methods"][name], new.methods[name], f"method {name}")
+    for name in sorted(old["methods"].keys() & own["methods"].keys()):
+        found += differences(old["methods"][name], own["methods"][name], f"method {name}")
     return found
 
 

@@ -100,7 +100,7 @@ async def ingest_on_ray(
     async with collections.writing(collection) as writer:
         bm25 = (await collections.get(collection)).bm25
         known = await anyio.to_thread.run_sync(_known, bm25)
-        with _connected(address):
+        with connected(address):
             batches = _batches(_work(found, format, settings, known, opening), found)
             async with ahead(lambda: next(batches, None), _unchanged) as prepared:
                 return await write_batches(writer, prepared, total, listener or Listener())
@@ -111,7 +111,9 @@ async def _unchanged(batch: Batch) -> Batch:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[None]:
+def connected(address: str) -> Iterator[None]:
+    """Use the Ray cluster at `address`, or one started here for `local`. Raises ConfigurationError
+    if no cluster responds."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     options = {"include_dashboard": False} if address == LOCAL else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from service.evaluation.command import MOST_OUT, EvaluationOptions, evaluate_dat
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
 from service.runtime import open_runtime
+from tests.conftest import need
 from tests.support.asking import ScriptedRetriever, passage
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
@@ -185,6 +187,21 @@ async def test_rows_of_another_evaluation_are_not_joined(
     assert len(engine.asked) == 1
 
 
+async def test_a_collection_of_the_stores_is_known_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("tantivy", "qdrant_edge")
+    file, out = dataset(tmp_path / "d.jsonl", "Rome"), tmp_path / "out"
+    settings = Settings(data_dir=tmp_path / "data")
+    asked = {"methods": ["one_retrieval"], "fields": {"retriever": "bm25"}, "settings": settings}
+    for questions in (1, 0):
+        engine = Engine()
+        opening = partial(open_runtime, engines={"default": engine.generator})
+        monkeypatch.setattr(entries, "open_runtime", opening)
+        await evaluated(file, out=out, **asked)
+        assert len(engine.asked) == questions
+
+
 async def test_a_dataset_that_has_changed_is_refused(tmp_path: Path, opened: Opened) -> None:
     out = tmp_path / "out"
     opened(Engine())
@@ -258,6 +275,7 @@ async def test_every_bad_line_of_every_dataset_is_named(tmp_path: Path, opened: 
         ({"collections": ["x", "y"]}, "'x' is already for all datasets"),
         ({"formats": ["d=xml"]}, "--format 'xml' is unknown; known: squad, triviaqa, "),
         ({"gold_routes": True}, "no question of the datasets has a gold `route`"),
+        ({"ray": "local", "url": "http://h"}, "--ray spreads the questions of this process"),
         ({"routes": ["d=scenic"]}, "--route-of 'scenic' is unknown; known: direct, "),
         ({"routes": ["e=direct"]}, "there is no dataset 'e'"),
     ],
@@ -269,6 +287,14 @@ async def test_what_cannot_be_evaluated_is_told_before_anything_is_asked(
     with pytest.raises(InvalidRequest, match=re.escape(said)):
         await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), **options)
     assert engine.asked == []
+
+
+async def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in ("service.evaluation.ray_entry", "service.retrieval.ingest.ray_pipeline"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ConfigurationError, match=r"pip install 'revelator\[ray\]'"):
+        await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), ray="local")
 
 
 async def test_two_datasets_of_one_name(tmp_path: Path, opened: Opened) -> None:

@@ -1,0 +1,126 @@
+"""Questions that are answered on a Ray cluster (extra `ray`): a worker on each machine, each with a
+runtime of its own.
+
+Workers must have the same Revelator installed, and see the data directory, and the models that the
+settings name, under the same paths. A data directory belongs to one process, so each worker
+searches a copy of it. This process prepares the questions and keeps the rows, which are the same as
+without Ray. A worker that dies is started again, and its questions with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import anyio.to_thread
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from service.answer.events import BaseEvent
+from service.answer.request import PreparedRequest
+from service.core.concurrency import closing
+from service.core.errors import EngineFailure
+from service.core.locks import FILE
+from service.core.settings import Settings
+from service.evaluation.entries import Alter, InProcess
+from service.evaluation.runner import Ask
+from service.retrieval.ingest.ray_pipeline import connected
+from service.runtime import Runtime, open_runtime
+
+AT_ONCE: Final = 1_000  # of a worker: how many are asked is decided here
+RESTARTS: Final = 3  # of a worker
+CLOSING_S: Final = 10.0
+
+
+class Answering:
+    """On a worker: a runtime over a copy of the data directory, opened at the first question."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._runtime: Runtime | None = None
+
+    async def answer(self, request: PreparedRequest, alter: Alter | None) -> list[BaseEvent]:
+        """Return the events of a question."""
+        runtime = await self._opened()
+        if alter is not None:
+            runtime = replace(runtime, retriever=alter(runtime.retriever, request))
+        async with closing(runtime.ask(request)) as events:
+            return [event async for event in events]
+
+    async def _opened(self) -> Runtime:
+        async with self._opening:
+            if self._runtime is None:
+                folder = Path(self._stack.enter_context(TemporaryDirectory("-revelator"))) / "data"
+                await anyio.to_thread.run_sync(copy_data, self._settings.data_dir, folder)
+                own = self._settings.model_copy(update={"data_dir": folder})
+                self._runtime = await self._stack.enter_async_context(open_runtime(own))
+            return self._runtime
+
+    async def close(self) -> None:
+        """Remove the copy."""
+        await self._stack.aclose()
+
+
+def copy_data(data_dir: Path, folder: Path) -> None:
+    """Copy a data directory without its lock. Blocking."""
+    shutil.copytree(data_dir, folder, ignore=lambda at, names: {FILE} & {*names})
+
+
+class OnRay(InProcess):
+    """The workers of a cluster; each question goes to the one that has the fewest."""
+
+    def __init__(self, runtime: Runtime, workers: list[Any]) -> None:
+        super().__init__(runtime)
+        self._workers = workers
+        self._busy = [0] * len(workers)
+        self.ask = partial(self._ask, None)
+
+    def altered(self, alter: Alter) -> Ask:
+        return partial(self._ask, alter)
+
+    async def _ask(self, alter: Alter | None, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
+        index = self._busy.index(min(self._busy))
+        self._busy[index] += 1
+        try:
+            events = await self._workers[index].answer.remote(request, alter)
+        except ray.exceptions.RayActorError as error:
+            raise EngineFailure(f"a worker of Ray died: {error}") from error
+        finally:
+            self._busy[index] -= 1
+        for event in events:
+            yield event
+
+
+@contextmanager
+def on_ray(address: str, runtime: Runtime) -> Iterator[OnRay]:
+    """Start a worker on each machine of the cluster at `address`, or of one started here for
+    `local`. Raises ConfigurationError if no cluster responds."""
+    settings = runtime.settings
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
+    with connected(address):
+        workers = [_worker(node, settings) for node in ray.nodes() if node["Alive"]]
+        try:
+            yield OnRay(runtime, workers)
+        finally:
+            ray.wait([worker.close.remote() for worker in workers], timeout=CLOSING_S)
+
+
+def _worker(node: dict[str, Any], settings: Settings) -> Any:
+    """A worker that has all graphics cards of its machine."""
+    actor = ray.remote(Answering).options(
+        max_concurrency=AT_ONCE,
+        max_restarts=RESTARTS,
+        max_task_retries=1,
+        num_gpus=node["Resources"].get("GPU", 0),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+    )
+    return actor.remote(settings)
