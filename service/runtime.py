@@ -17,7 +17,7 @@ from service.answer.events import BaseEvent
 from service.answer.inquiry import Emit, Inquiry
 from service.answer.request import AnswerRequest, PreparedRequest
 from service.core.channel import emitted
-from service.core.concurrency import gather
+from service.core.concurrency import deadline, gather
 from service.core.domain import RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.private import hold
@@ -28,7 +28,7 @@ from service.engines.base import Generator
 from service.engines.factory import open_generator
 from service.engines.pool.report import UNOBSERVED, PoolObserver, WorkerPool
 from service.prompts.templates import TemplateSet
-from service.retrieval.base import Retriever, SearchRequest
+from service.retrieval.base import Retriever, SearchRequest, SearchResult
 from service.retrieval.search.snapshot import SnapshotRetriever
 from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
@@ -122,6 +122,12 @@ class Runtime:
                     await emit(event)
 
                 await answer_question(inquiry, observed, queued_s)
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        """Search without a question. Raises RetrievalFailure and DeadlineExceeded."""
+        async with self._held_retriever() as retriever:
+            with deadline(self.settings.limits.timeout_s):
+                return await retriever.search(request)
 
     @asynccontextmanager
     async def _held_retriever(self) -> AsyncIterator[Retriever]:

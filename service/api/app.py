@@ -15,6 +15,7 @@ from service import __version__
 from service.api import answer, documents, health, upkeep
 from service.api.health import Readiness
 from service.api.limits import Admission
+from service.api.mcp.endpoint import mcp_route
 from service.api.openai import routes as openai
 from service.api.openapi import build_schema
 from service.api.problems import add_handlers
@@ -69,6 +70,7 @@ def create_app(
     add_handlers(app)
     for router in (answer.router, openai.router, documents.router, upkeep.router, health.router):
         app.include_router(router)
+    app.router.routes.append(mcp_route())
     if settings.server.page:
         app.include_router(page_router())
     app.openapi = partial(build_schema, app)  # type: ignore[method-assign]

@@ -109,7 +109,7 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     sample."""
     tenant = tenant_of(request)
     manifests = [each for each in await stores.manifests() if tenant.may_use(each.name)]
-    return CollectionList(collections=[_info(manifest) for manifest in manifests])
+    return CollectionList(collections=[info_of(manifest) for manifest in manifests])
 
 
 @router.put(
@@ -128,13 +128,13 @@ async def put_collection(
         metadata_fields=wanted.metadata_fields,
         analysis=wanted.analysis,
     )
-    return _info(manifest)
+    return info_of(manifest)
 
 
 @router.get("/collections/{name}", dependencies=ASK, responses=documented(*READ_REFUSALS))
 async def get_collection(name: str, stores: Stores) -> CollectionInfo:
     """Return a collection with its counts."""
-    return _info(await stores.manifest(name))
+    return info_of(await stores.manifest(name))
 
 
 @router.delete(
@@ -158,16 +158,22 @@ async def add_documents(request: Request, name: str, stores: Stores) -> IngestRe
     documents are reported in the response; the others are indexed. Send any number of documents
     as NDJSON, one per line: they are indexed in batches, and other uploads to the collection may
     take place between batches."""
-    items = await items_of(request)
+    return await ingest(request, stores, name, await items_of(request))
+
+
+async def ingest(
+    request: Request, stores: Collections, name: str, items: AsyncIterator[Item]
+) -> IngestReport:
+    """Index documents. Raises NotFound, Draining, and what reading the items raises."""
     drain: Drain = request.app.state.drain
     drain.check()
     await stores.resolve(name)
-    ingest = Ingest(lambda: stores.writing(name))
+    running = Ingest(lambda: stores.writing(name))
     with anyio.CancelScope() as scope, drain.work(scope.cancel):
-        await ingest.run(items)
+        await running.run(items)
     if scope.cancelled_caught:
         raise Draining(DETAIL)
-    return ingest.report
+    return running.report
 
 
 @router.get(
@@ -209,10 +215,11 @@ async def items_of(request: Request, *, whole: bool = False) -> AsyncIterator[It
     kind = content_type(request, JSON, NDJSON)
     if kind == NDJSON:
         return _numbered_lines(request, whole=whole)
-    return _numbered(parse(DocumentBatch, await read_json(request)).documents)
+    return numbered(parse(DocumentBatch, await read_json(request)).documents)
 
 
-async def _numbered(documents: list[Any]) -> AsyncIterator[Item]:
+async def numbered(documents: list[Any]) -> AsyncIterator[Item]:
+    """Yield documents with their indices."""
     for pair in enumerate(documents):
         yield pair
 
@@ -308,6 +315,6 @@ class Ingest:
         self._size = 0
 
 
-def _info(manifest: Manifest) -> CollectionInfo:
+def info_of(manifest: Manifest) -> CollectionInfo:
     fields = manifest.model_dump(include=set(CollectionInfo.model_fields))
     return CollectionInfo(**fields, embedding_model=manifest.embedding.model)

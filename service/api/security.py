@@ -139,16 +139,7 @@ def require(right: Right) -> Callable[[Request], Awaitable[None]]:
     may use. It raises CrossSite, RateLimited, NotAllowed, and what `Access.tenant` raises."""
 
     async def check(request: Request) -> None:
-        if request.headers.get("Sec-Fetch-Site") == "cross-site":
-            raise CrossSite(
-                "A browser sent this request for a page of another site. Let the page's own server "
-                "ask, or serve both under one name."
-            )
-        access = access_of(request)
-        tenant = await access.tenant(_given(request))
-        request.state.tenant = tenant
-        structlog.contextvars.bind_contextvars(tenant=tenant.name)
-        access.count_request(request, tenant)
+        tenant = await authenticate(request)
         if not tenant.may(right):
             raise NotAllowed(
                 f"The key of {tenant.name!r} does not have the right {right!r}. It has: "
@@ -159,6 +150,22 @@ def require(right: Right) -> Callable[[Request], Awaitable[None]]:
             check_collection(tenant, name)
 
     return check
+
+
+async def authenticate(request: Request) -> Tenant:
+    """Return who sends the request, and count it. Raises CrossSite, RateLimited, and what
+    `Access.tenant` raises."""
+    if request.headers.get("Sec-Fetch-Site") == "cross-site":
+        raise CrossSite(
+            "A browser sent this request for a page of another site. Let the page's own server "
+            "ask, or serve both under one name."
+        )
+    access = access_of(request)
+    tenant = await access.tenant(_given(request))
+    request.state.tenant = tenant
+    structlog.contextvars.bind_contextvars(tenant=tenant.name)
+    access.count_request(request, tenant)
+    return tenant
 
 
 def check_collection(tenant: Tenant, name: str) -> None:

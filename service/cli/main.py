@@ -137,6 +137,24 @@ def ask(
 
 
 @app.command()
+def mcp(config: Config = None, data: Data = None, url: Url = None) -> None:
+    """Offer answers, searches and collections to agents by the Model Context Protocol on stdio.
+
+    Uses the running server, if there is one. Needs the extra: pip install 'revelator[mcp]'.
+    """
+    from service.api.mcp.endpoint import LACKING, installed  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    if not installed():
+        fail(LACKING)
+    from service.cli.mcp import serve_stdio  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    run(lambda: serve_stdio(settings, url))
+
+
+@app.command()
 def ingest(
     files: Annotated[
         list[Path],

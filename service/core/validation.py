@@ -34,5 +34,7 @@ def explain(errors: Sequence[Any]) -> str:
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    parts = [str(part)[:80] for part in location if part not in ("body", "query", "path")]
+    if len(location) > 1 and location[0] in ("body", "query", "path"):
+        location = location[1:]
+    parts = [str(part)[:80] for part in location]
     return f"{'.'.join(parts)}: " if parts else ""

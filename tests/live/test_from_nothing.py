@@ -130,6 +130,36 @@ def test_a_chat_with_the_client_of_openai(server: Server) -> None:
     assert "".join(delta.content or "" for delta in deltas) == "20 September 1966"
 
 
+@pytest.mark.anyio
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("through_server", [True, False])
+async def test_an_agent_asks_on_stdio(server: Server, tmp_path: Path, through_server: bool) -> None:
+    """`revelator mcp` uses the server that holds the data directory, or opens its own."""
+    need("mcp")
+    from mcp.client import Client
+    from mcp.client.stdio import StdioServerParameters
+
+    told: list[str | None] = []
+
+    async def progress(_: float, __: float | None, message: str | None) -> None:
+        told.append(message)
+
+    program, *words = command("mcp")
+    own = server.environment if through_server else environment(tmp_path)
+    process = StdioServerParameters(command=program, args=words, env=own)
+    async with Client(process, read_timeout_seconds=ASK_S) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        assert tools == ["answer", "search", "ingest"]
+        result = await client.call_tool(
+            "answer", {"question": "Who wrote Billy Elliot?"}, progress_callback=progress
+        )
+        assert "Lee Hall" in result.structured_content["answer"]
+        assert result.structured_content["citations"]
+        assert any(message and message.startswith("Search") for message in told)
+        resources = (await client.list_resources()).resources
+        assert [resource.name for resource in resources] == ["sample"]
+
+
 @pytest.mark.timeout(180)
 def test_ingest_and_ask_go_through_the_running_server(server: Server, tmp_path: Path) -> None:
     notes = tmp_path / "notes.jsonl"

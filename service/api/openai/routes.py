@@ -13,6 +13,7 @@ from service.answer.events import AnswerReady, BaseEvent, Failed
 from service.answer.fold import collect
 from service.api.answer import KEY_HEADER, Events, open_events
 from service.api.bodies import JSON, read_json
+from service.api.narration import Narrator
 from service.api.openai.completions import (
     ChatCompletion,
     Chunks,
@@ -21,7 +22,6 @@ from service.api.openai.completions import (
     completion,
 )
 from service.api.openai.errors import OpenAIRoute, documented_errors, error_body, error_response
-from service.api.openai.narration import Narrator
 from service.api.openai.requests import (
     ChatRequest,
     ModelUnknown,

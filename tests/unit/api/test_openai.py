@@ -18,11 +18,12 @@ from service.answer.events import (
     ThoughtWritten,
     Token,
     Trigger,
+    event_models,
 )
 from service.answer.request import Turn
+from service.api.narration import UNTOLD, Narrator
 from service.api.openai.completions import Chunks, annotation, completion, content
 from service.api.openai.errors import error_body, status_of
-from service.api.openai.narration import UNTOLD, Narrator
 from service.api.openai.requests import (
     ModelUnknown,
     answer_request,
@@ -31,7 +32,6 @@ from service.api.openai.requests import (
     parse_chat,
 )
 from service.api.openai.sse import with_pauses
-from service.api.openapi import event_models
 from service.core.domain import Answer, Citation, Problem, Timing, Usage
 from service.core.errors import InvalidRequest
 from service.strategies.registry import LOOPS

@@ -1,0 +1,141 @@
+"""The server of the official SDK, with handlers that answer for the request they come with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import mcp_types as types
+from fastapi import Request
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from service import __version__
+from service.api.documents import info_of
+from service.api.mcp.tools import ToolSpec, tools_of
+from service.api.security import check_collection, tenant_of
+from service.core.errors import NotFound, RevelatorError
+from service.runtime import Runtime
+
+NAME: Final = "revelator"
+SCHEME: Final = "revelator://collections/"
+INSTRUCTIONS: Final = (
+    "Answers questions from collections of passages, with citations. Use `answer` for questions, "
+    "and `search` to read passages. The resources are the collections."
+)
+Context = ServerRequestContext[Any, Any]
+RequestOf = Callable[[Context], Request]
+
+
+def make_server(request_of: RequestOf) -> Server[Any]:
+    """Make the server. `request_of` returns the request of a call: its app and its tenant."""
+
+    async def list_tools(
+        context: Context, _: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        tools = tools_of(request_of(context)).values()
+        return types.ListToolsResult(tools=[_described(tool) for tool in tools])
+
+    async def call_tool(
+        context: Context, called: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        return await _called(request_of(context), context, called)
+
+    async def list_resources(
+        context: Context, _: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=await _resources(request_of(context)))
+
+    async def read_resource(
+        context: Context, wanted: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        return await _read(request_of(context), str(wanted.uri))
+
+    return Server(
+        NAME,
+        version=__version__,
+        title="Revelator",
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+    )
+
+
+def _described(tool: ToolSpec) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=tool.arguments.model_json_schema(),
+        output_schema=tool.result.model_json_schema(mode="serialization"),
+        annotations=types.ToolAnnotations(
+            read_only_hint=tool.reads_only, destructive_hint=False, open_world_hint=False
+        ),
+    )
+
+
+async def _called(
+    request: Request, context: Context, called: types.CallToolRequestParams
+) -> types.CallToolResult:
+    """The result of a tool, or what is wrong, which the model that called it may read."""
+    tool = tools_of(request).get(called.name)
+    if tool is None:
+        raise MCPError(
+            types.INVALID_PARAMS, f"There is no tool {called.name[:80]!r} that this key may use."
+        )
+    steps = 0
+
+    async def report(line: str) -> None:
+        nonlocal steps
+        steps += 1
+        await context.session.report_progress(steps, message=line)
+
+    try:
+        result = await tool.call(request, called.arguments or {}, report)
+    except RevelatorError as error:
+        return types.CallToolResult(content=[_text(error.detail)], is_error=True)
+    return types.CallToolResult(
+        content=[_text(result.text)], structured_content=result.value.model_dump(mode="json")
+    )
+
+
+def _text(text: str) -> types.TextContent:
+    return types.TextContent(text=text)
+
+
+async def _resources(request: Request) -> list[types.Resource]:
+    """The collections that the key may use."""
+    runtime: Runtime = request.app.state.runtime
+    if runtime.stores is None:
+        return []
+    tenant = tenant_of(request)
+    return [
+        types.Resource(
+            uri=SCHEME + quote(manifest.name, safe=""),
+            name=manifest.name,
+            description=manifest.description or None,
+            mime_type="application/json",
+        )
+        for manifest in await runtime.stores.collections.manifests()
+        if tenant.may_use(manifest.name)
+    ]
+
+
+async def _read(request: Request, uri: str) -> types.ReadResourceResult:
+    """A collection with its counts, as `GET /collections/{name}`."""
+    runtime: Runtime = request.app.state.runtime
+    name = unquote(uri.removeprefix(SCHEME))
+    try:
+        if not uri.startswith(SCHEME) or runtime.stores is None:
+            raise NotFound(f"there is no resource {uri[:200]!r}")
+        check_collection(tenant_of(request), name)
+        manifest = await runtime.stores.collections.manifest(name)
+    except RevelatorError as error:
+        raise MCPError(types.INVALID_PARAMS, error.detail) from None
+    contents = types.TextResourceContents(
+        uri=uri, mime_type="application/json", text=info_of(manifest).model_dump_json()
+    )
+    return types.ReadResourceResult(contents=[contents])

@@ -1,0 +1,214 @@
+"""The tools: `answer`, `search` and `ingest`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.answer.events import BaseEvent, RetrievedPassage
+from service.answer.fold import collect
+from service.answer.request import MAX_TOP_K, AnswerRequest, FilterValues, Question
+from service.api.answer import prepare
+from service.api.documents import collections_of, ingest, numbered
+from service.api.narration import Narrator
+from service.api.openai.completions import content
+from service.api.question_task import open_question
+from service.api.security import check_collection, tenant_of
+from service.api.tenants import Right
+from service.core.concurrency import closing
+from service.core.domain import (
+    Citation,
+    LoopName,
+    Model,
+    Problem,
+    RetrieverName,
+    RouteName,
+    StoppedBy,
+    Usage,
+)
+from service.core.errors import RevelatorError
+from service.core.validation import parse
+from service.retrieval.base import SearchRequest
+from service.retrieval.collections.bodies import IngestReport
+from service.runtime import Runtime
+
+MOST_DOCUMENTS: Final = 1_000
+TOP_K: Final = 10
+TITLE_OF_NONE: Final = "(no title)"
+
+Report = Callable[[str], Awaitable[None]]
+
+
+class Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class SearchArguments(Arguments):
+    query: Question
+    collection: str | None = Field(
+        None,
+        max_length=200,
+        description="Collection to search. Default: `default` if it exists, else `sample`.",
+    )
+    retriever: RetrieverName = "hybrid"
+    filter: dict[str, FilterValues] | None = Field(
+        None, description="Filter by passage metadata: a value, or a list of values, per field."
+    )
+    top_k: int = Field(TOP_K, ge=1, le=MAX_TOP_K, description="Number of passages.")
+
+
+class IngestArguments(Arguments):
+    collection: str = Field(max_length=200, description="Collection to fill. It must exist.")
+    documents: Annotated[list[Any], Field(min_length=1, max_length=MOST_DOCUMENTS)] = Field(
+        description="Documents: objects with `text`, and optionally `id`, `title` and metadata "
+        "fields of any name, such as `url`. One with the id of an earlier one replaces it."
+    )
+
+
+class AnswerResult(Model):
+    """An answer with its citations and cost. `answered` is false where the passages hold none."""
+
+    id: str
+    answer: str
+    answered: bool
+    route: RouteName
+    loop: LoopName
+    citations: list[Citation]
+    usage: Usage
+    stopped_by: StoppedBy
+    degraded: list[str]
+
+
+class SearchOutcome(Model):
+    """Passages by rank. `missing` names what could not be searched."""
+
+    passages: list[RetrievedPassage]
+    missing: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of a tool: for people and models as text, for programs as an object."""
+
+    text: str
+    value: BaseModel
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool, the right that it needs, and what runs it. `run` reports each step in a line."""
+
+    name: str
+    right: Right
+    description: str
+    arguments: type[BaseModel]
+    result: type[BaseModel]
+    run: Callable[[Request, Any, Report], Awaitable[ToolResult]]
+    reads_only: bool = True
+
+    async def call(self, request: Request, arguments: object, report: Report) -> ToolResult:
+        """Run the tool. Raises InvalidRequest, which names each wrong argument, and what the tool
+        raises."""
+        return await self.run(request, parse(self.arguments, arguments), report)
+
+
+async def _answer(request: Request, asked: AnswerRequest, report: Report) -> ToolResult:
+    prepared = await prepare(request, asked)
+    async with open_question(request, prepared) as task:
+        result = await collect(_told(task.events(), report))
+    if isinstance(result, Problem):
+        raise Failure(result)
+    fields = result.model_dump(include=set(AnswerResult.model_fields))
+    return ToolResult(content(result, in_text=True)[0], AnswerResult.model_validate(fields))
+
+
+async def _told(events: AsyncIterator[BaseEvent], report: Report) -> AsyncIterator[BaseEvent]:
+    """The events, each reported before it is passed on."""
+    narrator = Narrator()
+    async with closing(events) as stream:
+        async for event in stream:
+            if line := narrator.line(event):
+                await report(line)
+            yield event
+
+
+async def _search(request: Request, asked: SearchArguments, _: Report) -> ToolResult:
+    runtime: Runtime = request.app.state.runtime
+    tenant = tenant_of(request)
+    if asked.collection is not None:
+        check_collection(tenant, asked.collection)
+    name = await runtime.retriever.check_request(asked.collection, asked.filter or {})
+    check_collection(tenant, name)
+    found = await runtime.search(
+        SearchRequest(asked.query, asked.top_k, name, asked.retriever, asked.filter or {})
+    )
+    passages = [RetrievedPassage.of(hit) for hit in found.passages]
+    text = "\n\n".join(
+        f"[{passage.rank}] {passage.title or TITLE_OF_NONE} ({passage.passage_id})\n{passage.text}"
+        for passage in passages
+    )
+    outcome = SearchOutcome(passages=passages, missing=list(found.missing))
+    return ToolResult(text or "No passage matches.", outcome)
+
+
+async def _ingest(request: Request, asked: IngestArguments, _: Report) -> ToolResult:
+    check_collection(tenant_of(request), asked.collection)
+    stores = await collections_of(request)
+    report = await ingest(request, stores, asked.collection, numbered(asked.documents))
+    lines = [f"{report.indexed} indexed, {report.unchanged} unchanged, {len(report.failed)} failed"]
+    lines += [f"document {failed.index}: {failed.problem}" for failed in report.failed]
+    return ToolResult("\n".join(lines), report)
+
+
+TOOLS: Final = {
+    tool.name: tool
+    for tool in (
+        ToolSpec(
+            "answer",
+            "ask",
+            "Answer a question from the passages of a collection, also one that needs several "
+            "searches. The answer has citations, or states that the passages hold none.",
+            AnswerRequest,
+            AnswerResult,
+            _answer,
+        ),
+        ToolSpec(
+            "search",
+            "ask",
+            "Search a collection and return the best passages, without answering.",
+            SearchArguments,
+            SearchOutcome,
+            _search,
+        ),
+        ToolSpec(
+            "ingest",
+            "write",
+            "Add documents to a collection, or replace those with the same ids.",
+            IngestArguments,
+            IngestReport,
+            _ingest,
+            reads_only=False,
+        ),
+    )
+}
+
+
+def tools_of(request: Request) -> dict[str, ToolSpec]:
+    """The tools that the key of a request may use in this deployment, by name."""
+    tenant, runtime = tenant_of(request), request.app.state.runtime
+    return {
+        name: tool
+        for name, tool in TOOLS.items()
+        if tenant.may(tool.right) and (tool.right != "write" or runtime.stores is not None)
+    }
+
+
+class Failure(RevelatorError):
+    """A question ended with this problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)

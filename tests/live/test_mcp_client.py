@@ -1,0 +1,165 @@
+"""The SDK's own client at `/mcp`, with the protocol of today and that of before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.api.test_tenants import entry, tenants
+from tests.conftest import need
+from tests.support.live import Live, config, eventually, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+need("mcp")
+
+import httpx2  # noqa: E402
+from mcp.client import Client  # noqa: E402
+from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+from mcp.shared.exceptions import MCPError  # noqa: E402
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = {"question": "Who composed the opera Norma?"}
+DOCUMENT = {"id": "etna", "title": "Etna", "text": "Etna is a volcano in Sicily.", "height": 3357}
+
+
+@asynccontextmanager
+async def client_of(service: Live, key: str = "none", mode: str = "auto") -> AsyncIterator[Client]:
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}) as http:
+        transport = streamable_http_client(f"{service.url}/mcp", http_client=http)
+        async with Client(transport, mode=mode) as client:
+            yield client
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_an_answer_comes_with_its_steps_and_citations(mode: str) -> None:
+    told: list[tuple[float, str | None]] = []
+
+    async def progress(done: float, _: float | None, message: str | None) -> None:
+        told.append((done, message))
+
+    async with live() as service, client_of(service, mode=mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"answer", "search"}  # an external retriever takes no documents
+        assert tools["answer"].input_schema["required"] == ["question"]
+        result = await client.call_tool("answer", QUESTION, progress_callback=progress)
+    assert not result.is_error
+    assert result.structured_content["answer"] == "Vincenzo Bellini"
+    assert result.structured_content["citations"][0]["passage_id"] == "norma"
+    assert result.content[0].text.startswith("Vincenzo Bellini [1]")
+    assert [done for done, _ in told] == list(range(1, len(told) + 1))
+    assert "Search (hybrid): Who composed the opera Norma?" in [message for _, message in told]
+
+
+async def test_a_search_returns_passages_and_says_what_was_wrong_with_it() -> None:
+    async with live() as service, client_of(service) as client:
+        found = await client.call_tool("search", {"query": "opera", "top_k": 2})
+        assert len(found.structured_content["passages"]) == 2
+        assert "[1] Norma (norma)\nNorma is an opera." in found.content[0].text
+        for arguments, told in [
+            ({}, "query: "),
+            ({"query": "opera", "top_k": 0}, "top_k: "),
+            ({"query": "opera", "colour": 1}, "colour: "),
+            ({"query": "opera", "collection": "no"}, "no collection 'no'"),
+        ]:
+            wrong = await client.call_tool("search", arguments)
+            assert wrong.is_error
+            assert told in wrong.content[0].text
+        with pytest.raises(MCPError, match="no tool 'ingest'"):
+            await client.call_tool("ingest", {"collection": "docs", "documents": [DOCUMENT]})
+
+
+async def test_keys_have_the_tools_and_collections_of_their_rights(tmp_path: Path) -> None:
+    settings = tenants(
+        tmp_path,
+        entry("all", rights=["ask", "write", "administer"]),
+        entry("writes", rights=["write"], collections=["docs"]),
+        entry("asks", rights=["ask"], collections=["docs"]),
+    )
+    async with live(settings=settings, own_stores=True) as service:
+        headers = {"Authorization": "Bearer all"}
+        for name in ("docs", "others"):
+            async with service.http.put(f"/collections/{name}", headers=headers) as response:
+                assert response.status == 200
+        async with client_of(service, "writes") as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["ingest"]
+            filled = {"collection": "docs", "documents": [DOCUMENT, {"id": "x"}]}
+            report = (await client.call_tool("ingest", filled)).structured_content
+            assert (report["indexed"], len(report["failed"])) == (1, 1)
+            refused = await client.call_tool("ingest", filled | {"collection": "others"})
+            assert refused.is_error
+            with pytest.raises(MCPError, match="no tool 'answer'"):
+                await client.call_tool("answer", QUESTION)
+        async with client_of(service, "asks") as client:
+            assert [each.name for each in (await client.list_tools()).tools] == ["answer", "search"]
+            found = await client.call_tool("search", {"query": "volcano", "collection": "docs"})
+            assert found.structured_content["passages"][0]["title"] == "Etna"
+            assert (await client.call_tool("search", {"query": "opera"})).is_error
+            listed = (await client.list_resources()).resources
+            assert [(each.name, each.uri) for each in listed] == [
+                ("docs", "revelator://collections/docs")
+            ]
+            read = await client.read_resource("revelator://collections/docs")
+            assert json.loads(read.contents[0].text)["documents"] == 1
+            for uri in ("revelator://collections/others", "revelator://x", "file:///etc/passwd"):
+                with pytest.raises(MCPError):
+                    await client.read_resource(uri)
+
+
+async def test_what_is_no_request_of_the_protocol_is_refused_as_elsewhere() -> None:
+    async with live(settings=config(server={"keys": ["secret"]})) as service:
+        good = {"Authorization": "Bearer secret"}
+        json_type = {"Content-Type": "application/json"}
+        cases: list[tuple[str, dict[str, str], bytes, int]] = [
+            ("POST", {}, b"{}", 401),
+            ("POST", {"Authorization": "Bearer wrong"}, b"{}", 403),
+            ("POST", good | json_type, b"x" * 1_000_001, 413),
+            ("GET", good | {"Accept": "text/event-stream"}, b"", 405),
+            ("DELETE", good, b"", 405),
+        ]
+        for method, headers, body, status in cases:
+            async with service.http.request(method, "/mcp", headers=headers, data=body) as response:
+                assert response.status == status
+
+
+async def test_a_failed_question_is_a_result_that_says_why() -> None:
+    settings = config(limits={"timeout_s": 0.2})
+    engine = ScriptedGenerator([ScriptStep(reply="x", gate=asyncio.Event(), times=None)])
+    async with live(engine, settings=settings) as service, client_of(service) as client:
+        result = await client.call_tool("answer", QUESTION)
+    assert result.is_error
+    assert "time limit" in result.content[0].text
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_client_that_gives_up_stops_its_question(mode: str) -> None:
+    engine = ScriptedGenerator([ScriptStep(reply="Bellini", gate=asyncio.Event())])
+    async with live(engine) as service, client_of(service, mode=mode) as client:
+        asking = asyncio.create_task(client.call_tool("answer", QUESTION))
+        await eventually(lambda: engine.running == 1)
+        asking.cancel()
+        await eventually(lambda: engine.running == 0)
+        await eventually(lambda: service.app.state.admission.running == 0)
+
+
+async def test_questions_a_minute_hold_here_too(tmp_path: Path) -> None:
+    settings = tenants(tmp_path, entry("asks", questions_per_minute=1))
+    async with live(settings=settings) as service, client_of(service, "asks") as client:
+        assert not (await client.call_tool("answer", QUESTION)).is_error
+        second = await client.call_tool("answer", QUESTION)
+    assert second.is_error
+    assert "1 questions a minute" in second.content[0].text
+
+
+async def test_a_server_without_the_sdk_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.api.mcp.endpoint.installed", lambda: False)
+    async with live() as service, service.http.post("/mcp", json={}) as response:
+        assert response.status == 404
+        assert "revelator[mcp]" in (await response.json(content_type=None))["detail"]
