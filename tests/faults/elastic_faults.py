@@ -16,7 +16,7 @@ from tests.faults.outage import NAME, Act, Service, served
 from tests.faults.proxy import Proxy, proxied
 
 NAMES = ("frozen", "killed", "another on its port", "wrong key", "full disk", "index lost")
-HARMLESS = ("full disk",)  # questions lack nothing
+HARMLESS = ("full disk", "read-only")  # questions lack nothing
 SIDE = "bm25"
 
 
@@ -69,11 +69,24 @@ class ElasticFaults:
     async def be_itself(self) -> None:
         self.proxy.product, self.proxy.status = "Elasticsearch", None
 
+    async def be_slow(self) -> None:
+        self.proxy.delay_s = 30.0
+
+    async def be_quick(self) -> None:
+        self.proxy.delay_s = 0.0
+
     async def be_full(self) -> None:
-        await self._block(True)
+        """What Elasticsearch does by itself once its disk is nearly full."""
+        await self._block("read_only_allow_delete", True)
 
     async def be_emptied(self) -> None:
-        await self._block(None)
+        await self._block("read_only_allow_delete", None)
+
+    async def be_read_only(self) -> None:
+        await self._block("read_only", True)
+
+    async def be_writable(self) -> None:
+        await self._block("read_only", None)
 
     async def lose_the_index(self) -> None:
         found = await self._ask(lambda client: client.indices.get(index=self._index))
@@ -84,9 +97,8 @@ class ElasticFaults:
     def _index(self) -> str:
         return f"revelator-{NAME}.1"
 
-    async def _block(self, blocked: bool | None) -> None:
-        """What Elasticsearch does by itself once its disk is nearly full."""
-        settings = {"index.blocks.read_only_allow_delete": blocked}
+    async def _block(self, which: str, blocked: bool | None) -> None:
+        settings = {f"index.blocks.{which}": blocked}
         await self._ask(
             lambda client: client.indices.put_settings(index=self._index, settings=settings)
         )
@@ -99,7 +111,7 @@ class ElasticFaults:
             await server.aclose()
 
     def faults(self, service: Service) -> Mapping[str, tuple[Act, Act]]:
-        """What begins and what ends each of `NAMES`."""
+        """What begins and what ends each of `NAMES`, and two more."""
         return {
             "frozen": (self.freeze, self.thaw),
             "killed": (self.kill, self.start),
@@ -107,6 +119,8 @@ class ElasticFaults:
             "wrong key": (self.refuse_the_key, self.be_itself),
             "full disk": (self.be_full, self.be_emptied),
             "index lost": (self.lose_the_index, service.repair),
+            "slow": (self.be_slow, self.be_quick),
+            "read-only": (self.be_read_only, self.be_writable),
         }
 
 

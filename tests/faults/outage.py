@@ -47,10 +47,12 @@ Act = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Asked:
-    """`lacking`: the sides that an answer went without; None where there was no answer."""
+    """`lacking`: the sides that an answer went without; None where there was no answer, which the
+    service said where it was `refused`."""
 
     seconds: float
     lacking: tuple[str, ...] | None
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Service:
         status, body = await self.live.ask(QUESTION, collection=NAME, route="single")
         seconds = time.monotonic() - started
         if status != 200 or body["answer"] != "Etna":
-            return Asked(seconds, None)
+            return Asked(seconds, None, refused=status != 200)
         return Asked(seconds, tuple(each for each in body["degraded"] if each == self.side))
 
     async def probe(self, since: float) -> Probed:

@@ -134,6 +134,28 @@ def full_disk(proxy: Proxy) -> tuple[Act, Act]:
     return breaks, heals
 
 
+def read_only(proxy: Proxy) -> tuple[Act, Act]:
+    """Writes are refused as with Qdrant's read-only key."""
+    _, heals = full_disk(proxy)
+
+    async def breaks() -> None:
+        proxy.status, proxy.only = 403, b"PUT /collections"
+
+    return breaks, heals
+
+
+def slow(proxy: Proxy) -> tuple[Act, Act]:
+    """Nothing is answered in the time that a search has."""
+
+    async def breaks() -> None:
+        proxy.delay_s = 30.0
+
+    async def heals() -> None:
+        proxy.delay_s = 0.0
+
+    return breaks, heals
+
+
 @asynccontextmanager
 async def proxied_world(script: Path, folder: Path) -> AsyncIterator[tuple[Proxy, Service]]:
     """By REST through a proxy, which may answer in the server's place."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import anyio
 import anyio.to_thread
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest
 from service.core.domain import Answer
-from service.core.errors import RetrievalFailure
+from service.core.errors import RetrievalFailure, RevelatorError
 from service.core.settings import Settings
 from service.retrieval.base import SearchRequest
 from service.retrieval.search import guard
@@ -210,3 +211,19 @@ async def test_a_refusal_that_passes_is_not_seen(world: World, proxy: Proxy, sta
     assert (await world.ask()).degraded == []
     assert world.metric('revelator_retrieval_retries_total{backend="elasticsearch"} 2.0')
     assert not world.metric('revelator_retrieval_failures_total{backend="elasticsearch"} 1.0')
+
+
+async def test_a_read_only_index_refuses_writes_and_answers(world: World, proxy: Proxy) -> None:
+    stores = world.runtime.stores
+    assert stores is not None
+    async with aiohttp.ClientSession(proxy.url, raise_for_status=True) as http:
+        index = f"/revelator-{world.name}.1/_settings"
+        (await http.put(index, json={"index.blocks.read_only": True})).release()
+        more = [{"id": "more", "text": "One more document."}]
+        with pytest.raises(RevelatorError, match="blocks writing to its index"):
+            await ingest_documents(more, world.name, stores.collections)
+        answer = await world.ask()
+        assert (answer.answer, "bm25" in answer.degraded) == ("Etna", False)
+        (await http.put(index, json={"index.blocks.read_only": None})).release()
+    await ingest_documents(more, world.name, stores.collections)
+    assert (await world.ask()).degraded == []

@@ -17,6 +17,8 @@ from tests.faults.qdrant_faults import (
     full_disk,
     proxied_world,
     qdrant_world,
+    read_only,
+    slow,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -40,6 +42,21 @@ async def test_a_full_disk_refuses_writes_and_says_why(tmp_path: Path, qdrant_sc
         assert (await service.ask()).lacking == ()
         await heals()
         assert await service.damage() is None
+
+
+async def test_a_read_only_server_refuses_writes(tmp_path: Path, qdrant_script: Path) -> None:
+    async with proxied_world(qdrant_script, tmp_path) as (proxy, service):
+        breaks, heals = read_only(proxy)
+        await breaks()
+        assert "qdrant" in (await service.write() or "").lower()
+        assert (await service.ask()).lacking == ()
+        await heals()
+        assert await service.damage() is None
+
+
+async def test_a_slow_server_is_left_out_in_time(tmp_path: Path, qdrant_script: Path) -> None:
+    async with proxied_world(qdrant_script, tmp_path) as (proxy, service):
+        check(await outage(service, *slow(proxy), BRIEFLY_S), SIDE)
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,8 +183,13 @@ class Pair:
                 group.create_task(lane())
 
 
-async def insist(http: aiohttp.ClientSession, urls: Sequence[str]) -> Told:
-    """Ask until there is an answer, at these gateways in turns."""
+async def insist(
+    http: aiohttp.ClientSession,
+    urls: Sequence[str],
+    body: Mapping[str, str] = BODY,
+    within_s: float = WITHIN_S,
+) -> Told:
+    """Ask until there is an answer, at these gateways in turns; `within_s` of the first failure."""
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     tries: list[str] = []
     deadline = time.monotonic() + ANSWER_S
@@ -193,7 +198,7 @@ async def insist(http: aiohttp.ClientSession, urls: Sequence[str]) -> Told:
         timeout = aiohttp.ClientTimeout(total=left)
         try:
             async with http.post(
-                f"{url}/answer", json=BODY, headers=headers, timeout=timeout
+                f"{url}/answer", json=body, headers=headers, timeout=timeout
             ) as response:
                 if response.status == 200:
                     answer = await response.json()
@@ -202,7 +207,7 @@ async def insist(http: aiohttp.ClientSession, urls: Sequence[str]) -> Told:
         except (aiohttp.ClientError, TimeoutError) as error:
             tries.append(type(error).__name__)
         if len(tries) == 1:
-            deadline = time.monotonic() + WITHIN_S
+            deadline = time.monotonic() + within_s
         await asyncio.sleep(PAUSE_S)
     return Told(False, tuple(tries))
 

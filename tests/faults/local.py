@@ -1,0 +1,159 @@
+"""What can happen to a gateway by itself: its disk, its clock, its names, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest import mock
+
+import aiohttp
+
+from service.core import files
+from tests.faults.outage import Act, Service, served
+from tests.faults.proxy import free_port
+from tests.faults.workers import OPTIONS, Row, ask, pool_of
+from tests.live.test_stopping import body_of, serve
+from tests.load.gateways import Told, insist
+from tests.support.live import Raw
+from tests.support.workers import stub_worker
+
+START_S: Final = 60.0  # in which a gateway is back
+DAY_S: Final = 86_400.0
+NAMES: Final = ("disk full", "clock a day ahead", "clock a day back")
+STREAMS: Final = 8
+DIRECT: Final = {"question": "Who?", "route": "direct"}
+
+
+class Machine:
+    """The disk and the clock, as this process sees them."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._full = False
+        self._ahead_s = 0.0
+        self.refusal: str | None = None
+
+    @contextmanager
+    def seen(self) -> Iterator[None]:
+        statvfs, clock = os.statvfs, time.time
+
+        def told() -> float:
+            return clock() + self._ahead_s
+
+        def look(path: Any) -> Any:
+            return SimpleNamespace(f_bavail=0, f_frsize=1) if self._full else statvfs(path)
+
+        with (
+            mock.patch.object(files.os, "statvfs", look),
+            mock.patch.object(time, "time", told),
+        ):
+            yield
+
+    async def fill(self) -> None:
+        self._full = True
+        self.refusal = await self._service.write()
+
+    async def empty(self) -> None:
+        self._full = False
+
+    async def ahead(self) -> None:
+        self._ahead_s = DAY_S
+
+    async def behind(self) -> None:
+        self._ahead_s = -DAY_S
+
+    async def right(self) -> None:
+        self._ahead_s = 0.0
+
+    def faults(self) -> Mapping[str, tuple[Act, Act]]:
+        """What begins and what ends each of `NAMES`."""
+        return {
+            "disk full": (self.fill, self.empty),
+            "clock a day ahead": (self.ahead, self.right),
+            "clock a day back": (self.behind, self.right),
+        }
+
+
+@asynccontextmanager
+async def local_world(folder: Path) -> AsyncIterator[tuple[Machine, Service]]:
+    """The service on embedded stores."""
+    async with served(folder / "data", "", {}) as service:
+        machine = Machine(service)
+        with machine.seen():
+            yield machine, service
+
+
+class Names:
+    """A name service, which knows `workers` until it is `gone`."""
+
+    gone = False
+
+    @contextmanager
+    def used(self, *addresses: str) -> Iterator[None]:
+        real = asyncio.base_events.BaseEventLoop.getaddrinfo
+
+        async def find(loop: Any, host: Any, port: Any, **options: Any) -> Any:
+            if host != "workers":
+                return await real(loop, host, port, **options)
+            if self.gone:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses]
+
+        with mock.patch.object(asyncio.base_events.BaseEventLoop, "getaddrinfo", find):
+            yield
+
+
+async def lose_names(for_s: float) -> Row:
+    """Questions go on over the workers that were found before the name service went."""
+    row, names, port = Row(), Names(), free_port()
+    with (
+        stub_worker("--port", str(port), *OPTIONS),
+        names.used("127.0.0.1"),
+    ):
+        async with pool_of([f"http://workers:{port}/v1"], resolve=True) as runtime:
+            await runtime.warm()
+            names.gone = True
+            until = time.monotonic() + for_s
+            while time.monotonic() < until:
+                asked = [ask(runtime, number, lambda: None) for number in range(4)]
+                row.outcomes += await asyncio.gather(*asked)
+    return row
+
+
+async def terminate() -> list[str]:
+    """How each stream ends that is open at SIGTERM."""
+    async with serve("--words", "80", drain_s=60) as served_by:
+        streams = [await Raw.ask(served_by.port, route="direct") for _ in range(STREAMS)]
+        heads = [await stream.until("event: token", 30) for stream in streams]
+        served_by.process.send_signal(signal.SIGTERM)
+        ends = []
+        for head, stream in zip(heads, streams, strict=True):
+            events = body_of(head + await stream.rest(60))
+            ends.append(events[-2][0] if events[-1][0] == "done" else "cut off")
+            await stream.close()
+        await served_by.ended(30)
+    return ends
+
+
+async def kill_and_restart(data: Path) -> list[Told]:
+    """Questions to a gateway that is killed, and started again on the same stores."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with aiohttp.ClientSession() as http:
+        async with serve("--words", "40", data=data, port=port) as first:
+            asked = [
+                asyncio.create_task(insist(http, [url], DIRECT, START_S)) for _ in range(STREAMS)
+            ]
+            await asyncio.sleep(0.5)
+            first.process.kill()
+            await first.process.wait()
+        async with serve("--words", "4", data=data, port=port):
+            return [await task for task in asked]

@@ -1,0 +1,32 @@
+"""A gateway whose disk fills, whose clock jumps, whose names are gone, or which is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.local import NAMES, kill_and_restart, local_world, lose_names
+from tests.faults.outage import BRIEFLY_S, check, outage
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+
+@pytest.mark.parametrize("fault", NAMES)
+async def test_questions_lack_nothing_and_the_data_is_whole(tmp_path: Path, fault: str) -> None:
+    async with local_world(tmp_path) as (machine, service):
+        told = await outage(service, *machine.faults()[fault], BRIEFLY_S)
+        assert ("MB free" in (machine.refusal or "")) == (fault == "disk full")
+    check(told, "", harmless=True, fault=fault)
+
+
+async def test_workers_are_used_whose_names_are_gone() -> None:
+    row = await lose_names(1.0)
+    assert row.failed == []
+    assert row.answered == len(row.outcomes) >= 4
+
+
+async def test_questions_are_answered_by_the_gateway_that_is_started_again(tmp_path: Path) -> None:
+    told = await kill_and_restart(tmp_path / "data")
+    assert all(each.answered for each in told)
+    assert any(each.tries for each in told)
