@@ -18,6 +18,7 @@ from service.api.bodies import JSON
 from service.api.documents import CollectionRequest, DocumentBatch
 from service.api.examples import EXAMPLES, STREAM_EXAMPLE
 from service.api.openai.requests import ChatRequest
+from service.api.openai.responses import ResponsesRequest
 from service.core.domain import Problem
 
 REF: Final = "#/components/schemas/{model}"
@@ -53,7 +54,7 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
 def _models() -> dict[str, Any]:
     """Component schemas of what no route's signature names."""
     inputs: list[type[BaseModel]] = [
-        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch,
+        AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, ResponsesRequest,
     ]  # fmt: skip
     outputs: list[type[BaseModel]] = [Problem, *event_models().values()]
     _, found = models_json_schema(

@@ -7,7 +7,17 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from service.core.domain import Answer, Citation, LoopName, Model, RouteName, StoppedBy, Usage
+from service.api.openai.errors import error_body
+from service.core.domain import (
+    Answer,
+    Citation,
+    LoopName,
+    Model,
+    Problem,
+    RouteName,
+    StoppedBy,
+    Usage,
+)
 
 LONGEST_SHOWN: Final = 300  # characters of a sentence in the text
 
@@ -109,63 +119,61 @@ class ModelList(Model):
     data: list[ModelCard]
 
 
-class OpenAIErrorBody(Model):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
+class Completing:
+    """One completion: its body, and its chunks in order."""
 
-
-class OpenAIError(Model):
-    error: OpenAIErrorBody
-
-
-class Chunks:
-    """The chunks of one streamed completion, as JSON objects."""
+    last: Final = b"data: [DONE]\n\n"
 
     def __init__(self, answer_id: str, model: str, created: int, *, with_usage: bool) -> None:
-        self._head = {
-            "id": f"chatcmpl-{answer_id}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-        }
+        self._head: dict[str, Any] = {
+            "id": f"chatcmpl-{answer_id}", "created": created, "model": model
+        }  # fmt: skip
         self._rest: dict[str, Any] = {"usage": None} if with_usage else {}
         self._with_usage = with_usage
 
-    def delta(self, finish: str | None = None, **fields: Any) -> dict[str, Any]:
-        choice = {"index": 0, "delta": fields, "logprobs": None, "finish_reason": finish}
-        return self._head | {"choices": [choice]} | self._rest
+    def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> ChatCompletion:
+        """The body of a completion that is not streamed."""
+        text, annotations = content(answer, in_text=in_text)
+        said = AssistantMessage(content=text, reasoning_content=reasoning, annotations=annotations)
+        return ChatCompletion(
+            **self._head,
+            choices=[Choice(message=said, finish_reason=finish_reason(answer))],
+            usage=tokens(answer.usage),
+            revelator=particulars(answer),
+        )
+
+    def begin(self) -> list[dict[str, Any]]:
+        return [self._delta(role="assistant", content="")]
+
+    def line(self, line: str) -> dict[str, Any]:
+        """The chunk of a line of reasoning."""
+        return self._delta(reasoning_content=line + "\n")
 
     def end(self, answer: Answer, *, in_text: bool) -> list[dict[str, Any]]:
         """The answer, its annotations, why it ended, and the usage where it is wanted."""
         text, annotations = content(answer, in_text=in_text)
-        chunks = [self.delta(content=text)]
+        chunks = [self._delta(content=text)]
         if annotations:
             shown = [each.model_dump(exclude_none=True) for each in annotations]
-            chunks.append(self.delta(annotations=shown))
-        last = self.delta(finish_reason(answer))
-        chunks.append(last | {"revelator": particulars(answer).model_dump()})
+            chunks.append(self._delta(annotations=shown))
+        ended = self._delta(finish_reason(answer))
+        chunks.append(ended | {"revelator": particulars(answer).model_dump()})
         if self._with_usage:
             usage = tokens(answer.usage).model_dump()
-            chunks.append(self._head | {"choices": [], "usage": usage})
+            chunks.append(self._chunk | {"choices": [], "usage": usage})
         return chunks
 
+    def failed(self, problem: Problem) -> dict[str, Any]:
+        """What the stream of a question that failed has in place of an answer."""
+        return error_body(problem).model_dump()
 
-def completion(
-    answer: Answer, reasoning: str, *, model: str, created: int, in_text: bool
-) -> ChatCompletion:
-    """The body of a completion that is not streamed."""
-    text, annotations = content(answer, in_text=in_text)
-    message = AssistantMessage(content=text, reasoning_content=reasoning, annotations=annotations)
-    return ChatCompletion(
-        id=f"chatcmpl-{answer.id}",
-        created=created,
-        model=model,
-        choices=[Choice(message=message, finish_reason=finish_reason(answer))],
-        usage=tokens(answer.usage),
-        revelator=particulars(answer),
-    )
+    @property
+    def _chunk(self) -> dict[str, Any]:
+        return self._head | {"object": "chat.completion.chunk"}
+
+    def _delta(self, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+        choice = {"index": 0, "delta": fields, "logprobs": None, "finish_reason": finish}
+        return self._chunk | {"choices": [choice]} | self._rest
 
 
 def content(answer: Answer, *, in_text: bool) -> tuple[str, list[Annotation]]:

@@ -13,14 +13,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.api.bodies import JSON
-from service.api.openai.completions import OpenAIError, OpenAIErrorBody
 from service.api.problems import (
     ClientGone,
     KeyRefused,
     problem_headers,
     request_id,
 )
-from service.core.domain import Problem
+from service.core.domain import Model, Problem
 from service.core.errors import InvalidRequest, LoopUnavailable, RevelatorError
 from service.strategies.pipeline import problem_of
 
@@ -39,6 +38,17 @@ TYPES: Final[Mapping[int, str]] = {
     429: "rate_limit_error",
 }
 _FIELD: Final = re.compile(r"([a-z_]+(?:\.\w+)*): ")
+
+
+class OpenAIErrorBody(Model):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(Model):
+    error: OpenAIErrorBody
 
 
 class OpenAIRoute(APIRoute):

@@ -1,9 +1,10 @@
-"""`POST /v1/chat/completions`, `GET /v1/models` and `GET /v1/models/{model}`."""
+"""`POST /v1/chat/completions` and `/v1/responses`, `GET /v1/models` and `/v1/models/{model}`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
@@ -16,12 +17,11 @@ from service.api.bodies import JSON, read_json
 from service.api.narration import Narrator
 from service.api.openai.completions import (
     ChatCompletion,
-    Chunks,
+    Completing,
     ModelCard,
     ModelList,
-    completion,
 )
-from service.api.openai.errors import OpenAIRoute, documented_errors, error_body, error_response
+from service.api.openai.errors import OpenAIRoute, documented_errors, error_response
 from service.api.openai.requests import (
     ChatRequest,
     ModelUnknown,
@@ -29,7 +29,8 @@ from service.api.openai.requests import (
     model_names,
     parse_chat,
 )
-from service.api.openai.sse import DONE, data, with_pauses
+from service.api.openai.responses import OpenAIResponse, Responding, parse_responses
+from service.api.openai.sse import PAUSE, data, with_pauses
 from service.api.security import require
 from service.core.domain import Problem, RequestLoop
 from service.core.errors import LoopUnavailable
@@ -40,13 +41,19 @@ from service.strategies.registry import check_loop
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500)
 STREAM: Final = "text/event-stream"
-BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/ChatRequest"}}},
-    },
-    "parameters": [KEY_HEADER],
+STREAMED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {STREAM: {"schema": {"type": "string"}}}}
 }
+
+
+def body_of(model: str) -> dict[str, Any]:
+    """What OpenAPI says of a body that a dependency reads."""
+    schema = {"$ref": f"#/components/schemas/{model}"}
+    return {
+        "requestBody": {"required": True, "content": {JSON: {"schema": schema}}},
+        "parameters": [KEY_HEADER],
+    }
+
 
 router = APIRouter(
     prefix="/v1", tags=["openai"], route_class=OpenAIRoute, dependencies=[Depends(require("ask"))]
@@ -62,21 +69,31 @@ class Chat(NamedTuple):
     in_text: bool
 
 
-async def chat_of_body(request: Request) -> AsyncIterator[Chat]:
-    """Dependency: admit the question of the conversation in the body, and answer it until the
-    response ends."""
-    chat = parse_chat(await read_json(request))
+@asynccontextmanager
+async def _answered(request: Request, chat: ChatRequest) -> AsyncIterator[Chat]:
     style = chat.revelator.citations or request.app.state.settings.answers.chat_citations
     async with open_events(request, answer_request(chat), unsent=not chat.stream) as events:
         yield Chat(chat, events, style == "text")
 
 
+async def chat_of_body(request: Request) -> AsyncIterator[Chat]:
+    """Dependency: admit the question of the conversation in the body, and answer it until the
+    response ends."""
+    async with _answered(request, parse_chat(await read_json(request))) as chat:
+        yield chat
+
+
+async def chat_of_input(request: Request) -> AsyncIterator[Chat]:
+    """Dependency: as `chat_of_body`, for the body of `/v1/responses`."""
+    async with _answered(request, parse_responses(await read_json(request))) as chat:
+        yield chat
+
+
 @router.post(
     "/chat/completions",
     response_model=ChatCompletion,
-    responses=documented_errors(*REFUSALS)
-    | {200: {"content": {STREAM: {"schema": {"type": "string"}}}}},
-    openapi_extra=BODY,
+    responses=documented_errors(*REFUSALS) | STREAMED,
+    openapi_extra=body_of("ChatRequest"),
     summary="Answer the last message of a conversation",
 )
 async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Response:
@@ -85,9 +102,27 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
 
     With `stream`, the reasoning is sent as it happens, and the answer once nothing can withdraw it
     any more, since this form has no way to take text back."""
-    created = int(time.time())
+    asked = chat.asked
+    wire = Completing(chat.events.id, asked.model, int(time.time()), with_usage=asked.with_usage)
+    return await _respond(chat, wire)
+
+
+@router.post(
+    "/responses",
+    response_model=OpenAIResponse,
+    responses=documented_errors(*REFUSALS) | STREAMED,
+    openapi_extra=body_of("ResponsesRequest"),
+    summary="Answer the last message of a conversation, in the newer form",
+)
+async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Response:
+    """Answer as `/v1/chat/completions`, with the bodies and events of OpenAI's responses. They are
+    not stored. The steps are the summary of an item of the type `reasoning`."""
+    return await _respond(chat, Responding(chat.events.id, chat.asked.model, int(time.time())))
+
+
+async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
     if chat.asked.stream:
-        return StreamingResponse(_streamed(chat, created), media_type=STREAM)
+        return StreamingResponse(_streamed(chat, wire), media_type=STREAM)
     narrator, lines = Narrator(), list[str]()
 
     def tell(event: BaseEvent) -> None:
@@ -97,28 +132,25 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
     result = await collect(chat.events.events(), tell)
     if isinstance(result, Problem):
         return error_response(result)
-    body = completion(
-        result, "\n".join(lines), model=chat.asked.model, created=created, in_text=chat.in_text
-    )
+    body = wire.body(result, "\n".join(lines), in_text=chat.in_text)
     return Response(body.model_dump_json(), media_type=JSON)
 
 
-async def _streamed(chat: Chat, created: int) -> AsyncIterator[bytes]:
-    asked = chat.asked
-    chunks = Chunks(chat.events.id, asked.model, created, with_usage=asked.with_usage)
+async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[bytes]:
     narrator = Narrator()
-    yield data(chunks.delta(role="assistant", content=""))
+    for begun in wire.begin():
+        yield data(begun)
     async for event in with_pauses(chat.events.events()):
         if event is None:
-            yield b": the question is being answered\n\n"
+            yield PAUSE
         elif isinstance(event, AnswerReady):
-            for chunk in chunks.end(event.body, in_text=chat.in_text):
-                yield data(chunk)
+            for said in wire.end(event.body, in_text=chat.in_text):
+                yield data(said)
         elif isinstance(event, Failed):
-            yield data(error_body(event.problem).model_dump())
+            yield data(wire.failed(event.problem))
         elif line := narrator.line(event):
-            yield data(chunks.delta(reasoning_content=line + "\n"))
-    yield DONE
+            yield data(wire.line(line))
+    yield wire.last
 
 
 @router.get("/models", responses=documented_errors(401, 403, 429, 500), summary="List the models")

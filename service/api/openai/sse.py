@@ -1,4 +1,4 @@
-"""Server-Sent Events as OpenAI's API sends them: data without names, and `[DONE]` at the end."""
+"""Server-Sent Events as OpenAI's API sends them: data alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 T = TypeVar("T")
-DONE: Final = b"data: [DONE]\n\n"
+PAUSE: Final = b": the question is being answered\n\n"
 PAUSE_S: Final = 15.0
 
 

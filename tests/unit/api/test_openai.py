@@ -22,7 +22,7 @@ from service.answer.events import (
 )
 from service.answer.request import Turn
 from service.api.narration import UNTOLD, Narrator
-from service.api.openai.completions import Chunks, annotation, completion, content
+from service.api.openai.completions import Completing, annotation, content
 from service.api.openai.errors import error_body, status_of
 from service.api.openai.requests import (
     ModelUnknown,
@@ -164,27 +164,26 @@ def test_citations_are_written_in_the_text_where_that_is_asked_for() -> None:
 
 
 def test_a_completion_has_the_cost_and_why_it_ended() -> None:
-    whole = completion(answer(), "Route", model="revelator", created=7, in_text=False)
+    wire = Completing("a1", "revelator", 7, with_usage=False)
+    whole = wire.body(answer(), "Route", in_text=False)
     assert whole.id == "chatcmpl-a1"
     assert whole.usage.model_dump() == {
         "prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34
     }  # fmt: skip
     assert whole.choices[0].finish_reason == "stop"
-    late = completion(
-        answer(stopped_by="deadline"), "", model="revelator", created=7, in_text=False
-    )
+    late = wire.body(answer(stopped_by="deadline"), "", in_text=False)
     assert late.choices[0].finish_reason == "length"
 
 
 def test_a_stream_ends_with_the_usage_only_where_it_is_wanted() -> None:
-    chunks = Chunks("a1", "revelator", 7, with_usage=True).end(answer(cited()), in_text=False)
+    chunks = Completing("a1", "revelator", 7, with_usage=True).end(answer(cited()), in_text=False)
     text, annotations, end, usage = chunks
     assert text["choices"][0]["delta"] == {"content": "Bellini"}
     assert len(annotations["choices"][0]["delta"]["annotations"]) == 1
     assert end["choices"][0]["finish_reason"] == "stop"
     assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 34)
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
-    short = Chunks("a1", "revelator", 7, with_usage=False).end(answer(), in_text=False)
+    short = Completing("a1", "revelator", 7, with_usage=False).end(answer(), in_text=False)
     assert not any("usage" in chunk for chunk in short)
 
 
