@@ -76,6 +76,16 @@ _MESSAGE: Final = {
         }
     ],
 }
+_PARTICULARS: Final = {
+    "id": "4bd54b-390cd8262dff3e3f",
+    "answered": True,
+    "route": "complex",
+    "loop": "anrag",
+    "stopped_by": "answer",
+    "degraded": [],
+    "llm_calls": 8,
+    "retrievals": 2,
+}
 _TIMES: Final = {"total": 2840.0, "queue": 0.1, "routing": 12.0, "retrieval": 40.0}
 
 # By the name of the schema.
@@ -149,16 +159,43 @@ EXAMPLES: Final[dict[str, Any]] = {
         "model": "revelator",
         "choices": [{"index": 0, "message": _MESSAGE, "logprobs": None, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3120, "completion_tokens": 64, "total_tokens": 3184},
-        "revelator": {
-            "id": "4bd54b-390cd8262dff3e3f",
-            "answered": True,
-            "route": "complex",
-            "loop": "anrag",
-            "stopped_by": "answer",
-            "degraded": [],
-            "llm_calls": 8,
-            "retrievals": 2,
-        },
+        "revelator": _PARTICULARS,
+    },
+    "ResponsesRequest": {"model": "revelator", "input": QUESTION},
+    "OpenAIResponse": {
+        "id": "resp_4bd54b-390cd8262dff3e3f",
+        "object": "response",
+        "created_at": 1767225600,
+        "status": "completed",
+        "model": "revelator",
+        "output": [
+            {
+                "type": "reasoning",
+                "id": "rs_4bd54b-390cd8262dff3e3f",
+                "summary": [{"type": "summary_text", "text": _MESSAGE["reasoning_content"]}],
+            },
+            {
+                "type": "message",
+                "id": "msg_4bd54b-390cd8262dff3e3f",
+                "role": "assistant",
+                "status": "completed",
+                "content": [
+                    {
+                        "type": "output_text",
+                        "text": "20 September 1966",
+                        "annotations": [],
+                        "logprobs": [],
+                    }
+                ],
+            },
+        ],
+        "parallel_tool_calls": False,
+        "tool_choice": "none",
+        "tools": [],
+        "error": None,
+        "incomplete_details": None,
+        "usage": {"input_tokens": 3120, "output_tokens": 64, "total_tokens": 3184},
+        "revelator": _PARTICULARS,
     },
     "ModelCard": _MODEL,
     "ModelList": {"object": "list", "data": [_MODEL]},

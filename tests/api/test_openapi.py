@@ -62,6 +62,7 @@ def test_every_example_is_valid_and_whole(name: str) -> None:
         "AnswerRequest",
         "ChatRequest",
         "CollectionRequest",
+        "ResponsesRequest",
     }:
         assert set(EXAMPLES[name]) == set(SCHEMAS[name]["properties"])
 

@@ -25,6 +25,7 @@ CHAT = {
     "messages": [{"role": "user", "content": "Who?"}],
     "revelator": {"collection": "docs"},
 }
+RESPONSE = {"model": "revelator", "input": "Who?", "revelator": {"collection": "docs"}}
 # What needs which right, in an order in which all of it can be done.
 PATHS: list[tuple[str, str, Any, str]] = [
     ("PUT", "/collections/docs", {}, "administer"),
@@ -37,6 +38,7 @@ PATHS: list[tuple[str, str, Any, str]] = [
     ("POST", "/answer/stream", {"question": "Who?", "collection": "docs"}, "ask"),
     ("GET", "/answer/stream?question=Who&collection=docs", None, "ask"),
     ("POST", "/v1/chat/completions", CHAT, "ask"),
+    ("POST", "/v1/responses", RESPONSE, "ask"),
     ("GET", "/v1/models", None, "ask"),
     ("GET", "/v1/models/revelator", None, "ask"),
     ("GET", "/collections/docs/check", None, "administer"),

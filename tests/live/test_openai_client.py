@@ -93,6 +93,45 @@ async def test_a_withdrawn_answer_is_never_seen() -> None:
         assert any("No answer was found" in chunk for chunk in shown)
 
 
+async def test_the_newer_form_says_the_same() -> None:
+    async with live(retriever=with_address()) as service, client_of(service) as client:
+        given = {"model": "revelator", "input": QUESTION[0]["content"]}
+        whole = await client.responses.create(**given)
+        assert (whole.status, whole.output_text) == ("completed", "Vincenzo Bellini")
+        reasoning, message = whole.output
+        assert "Search (hybrid)" in reasoning.summary[0].text
+        annotation = message.content[0].annotations[0]
+        assert (annotation.type, annotation.url) == ("url_citation", ADDRESS)
+        assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+
+        async with client.responses.stream(**given) as stream:
+            events = [event async for event in stream]
+            final = await stream.get_final_response()
+        assert final.output_text == whole.output_text
+        assert final.output[0].summary[0].text.splitlines()[0].startswith("Step 1")
+        kinds = [event.type for event in events]
+        assert kinds.count("response.output_text.delta") == 1
+        assert kinds.index("response.reasoning_summary_text.delta") < kinds.index(
+            "response.output_text.delta"
+        )
+        assert [event.sequence_number for event in events] == sorted(
+            event.sequence_number for event in events
+        )
+        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+            await client.responses.create(**given, previous_response_id=whole.id)
+
+
+async def test_a_failed_question_is_a_failed_response() -> None:
+    script = [ScriptStep(reply=EngineFailure("it is down"), times=None)]
+    async with live(script) as service, client_of(service) as client:
+        given = {"model": "revelator", "input": QUESTION[0]["content"]}
+        with pytest.raises(openai.InternalServerError, match="it is down"):
+            await client.responses.create(**given)
+        stream = await client.responses.create(**given, stream=True)
+        *_, last = [event async for event in stream]
+        assert (last.type, last.response.error.message) == ("response.failed", "it is down")
+
+
 async def test_a_conversation_is_condensed_by_the_model() -> None:
     engine = ScriptedGenerator(
         [ScriptStep(match="Task: refine", reply="Where was Bellini born?"), *answering("Catania")]

@@ -31,6 +31,7 @@ from service.api.openai.requests import (
     model_names,
     parse_chat,
 )
+from service.api.openai.responses import parse_responses
 from service.api.openai.sse import with_pauses
 from service.core.domain import Answer, Citation, Problem, Timing, Usage
 from service.core.errors import InvalidRequest
@@ -127,6 +128,50 @@ def test_two_hundred_messages_are_a_conversation() -> None:
 def test_what_cannot_be_done_is_refused_by_the_name_of_its_field(asked: Any, told: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         answer_request(parse_chat(asked))
+    assert caught.value.detail.startswith(told)
+
+
+def test_the_input_of_a_response_is_a_question_or_a_conversation() -> None:
+    assert parse_responses({"model": "revelator", "input": "Who?"}) == parse_chat(
+        body({"role": "user", "content": "Who?"})
+    )
+    said = [
+        {"type": "reasoning", "summary": []},
+        {"role": "user", "content": [{"type": "input_text", "text": "Who composed Norma?"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Bellini"}]},
+        {"type": "message", "role": "user", "content": "Where was he born?"},
+    ]
+    chat = parse_responses({"model": "revelator", "input": said, "revelator": {"top_k": 3}})
+    assert conversation(chat.messages) == (
+        "Where was he born?",
+        [
+            Turn(role="user", text="Who composed Norma?"),
+            Turn(role="assistant", text="Bellini"),
+        ],
+    )
+    assert chat.revelator.top_k == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"input": []}, "input"),
+        ({"input": [{"type": "function_call_output"}]}, "input.0.type: "),
+        ({"input": [{"content": "Who?"}]}, "input.0.role: "),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "messages.0.content.0: ",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools: "),
+        ({"previous_response_id": "resp_1"}, "previous_response_id: "),
+        ({"conversation": "conv_1"}, "conversation: "),
+        ({"background": True}, "background: "),
+        ({"text": {"format": {"type": "json_schema"}}}, "response_format: "),
+    ],
+)
+def test_what_a_response_cannot_be(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        answer_request(parse_responses({"model": "revelator", "input": "Who?"} | fields))
     assert caught.value.detail.startswith(told)
 
 

@@ -32,7 +32,7 @@ def test_the_version() -> None:
 
 
 def test_every_command_explains_itself() -> None:
-    for command in ("serve", "ask", "ingest", "evaluate", "check", "collections"):
+    for command in ("serve", "ask", "ingest", "evaluate", "check", "collections", "mcp"):
         code, output = run(command, "--help")
         assert code == 0
         assert "Usage" in output
@@ -76,6 +76,7 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
         (["ask", "Who?", "--url", "127.0.0.1:9"], "is not an http:// or https:// URL"),
         (["ask", "Who?", "--data", "revelator.jsonl"], "part of this path is a file; choose"),
         (["collections", "list", "--url", "http://127.0.0.1:9"], "(revelator serve)"),
+        (["mcp", "--url", "http://127.0.0.1:9"], "does not answer at /mcp"),
         (["serve", "--log-level", "loud"], "'loud' is not one of"),
         (["check", "--config", "."], "Settings file . cannot be read: Is a directory"),
     ],
