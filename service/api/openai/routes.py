@@ -42,7 +42,17 @@ REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500)
 STREAM: Final = "text/event-stream"
 STREAMED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {STREAM: {"schema": {"type": "string"}}}}
+    200: {
+        "content": {
+            STREAM: {
+                "itemSchema": {
+                    "type": "object",
+                    "properties": {"data": {"type": "string"}},
+                    "required": ["data"],
+                }
+            }
+        }
+    }
 }
 
 
