@@ -1,56 +1,128 @@
-"""`revelator ask`: ask a question in the terminal, in this process or through a running server."""
+"""`revelator ask` and `revelator chat`: questions in the terminal, answered in this process or
+through a running server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
 
+import anyio
+import anyio.to_thread
 from rich.console import Console
 
 from service.answer.events import BaseEvent
 from service.answer.fold import collect
+from service.answer.request import MOST_TURNS
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
 from service.core.domain import Answer
 from service.core.locks import find_owner
 from service.core.settings import Settings
 
+Asking = Callable[[Mapping[str, Any]], AsyncIterator[BaseEvent]]
+
+PROMPT: Final = "\n> "
+CHUNK: Final = 65_536  # bytes read at once
+
 
 async def ask_in_terminal(
-    settings: Settings, fields: Mapping[str, Any], *, url: str | None, as_json: bool
+    settings: Settings,
+    fields: Mapping[str, Any],
+    *,
+    url: str | None,
+    as_json: bool,
+    trace: Path | None = None,
 ) -> int:
-    """Ask and print. Returns the exit code: 0 if answered, 1 if the question failed."""
-    owner = find_owner(settings.data_dir) if url is None else None
-    base = url or (owner.url if owner else None)
-    events = through_server(base, fields, settings) if base else in_process(settings, fields)
-    result = await collect(events, None if as_json else EventPrinter(Console()).show)
+    """Ask and print; keep the events in the file `trace`. Returns the exit code: 0 if answered, 1
+    if the question failed. Raises StoreError if the file cannot be written."""
+    from service.evaluation.traces import recorder_of_question  # noqa: PLC0415
+
+    recorder = recorder_of_question(trace, fields) if trace is not None else None
+    printer = None if as_json else EventPrinter(Console())
+
+    def show(event: BaseEvent) -> None:
+        if recorder is not None:
+            recorder.see(event)
+        if printer is not None:
+            printer.show(event)
+
+    async with open_asking(settings, url) as ask:
+        result = await collect(ask(fields), show)
+    if recorder is not None:
+        await recorder.keep()
     if as_json:
         print(result.model_dump_json(indent=2))
     return 0 if isinstance(result, Answer) else 1
 
 
-async def in_process(settings: Settings, fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
-    """Open the runtime in this process, ask, and close it."""
+async def chat_in_terminal(
+    settings: Settings, fields: Mapping[str, Any], *, url: str | None, source: int = 0
+) -> int:
+    """Answer each line of the file descriptor `source`, with what was said before, until it ends.
+
+    Returns the exit code: 0, or 1 if the last question failed.
+    """
+    console, history, code = Console(), list[dict[str, str]](), 0
+    async with open_asking(settings, url) as ask, closing(read_lines(source)) as lines:
+        console.print("Ask a question; an empty line ends the conversation.", highlight=False)
+        console.print(PROMPT, end="")
+        async for line in lines:
+            question = line.strip()
+            if not question:
+                break
+            asked = {**fields, "question": question, "history": history[-MOST_TURNS:]}
+            result = await collect(ask(asked), EventPrinter(console).show)
+            code = 0 if isinstance(result, Answer) else 1
+            if isinstance(result, Answer):
+                history += [
+                    {"role": "user", "text": question},
+                    {"role": "assistant", "text": result.answer},
+                ]
+            console.print(PROMPT, end="")
+    return code
+
+
+@asynccontextmanager
+async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Asking]:
+    """Open what answers: the server at `url`, else the one that owns the data directory, else this
+    process."""
+    owner = find_owner(settings.data_dir) if url is None else None
+    base = url or (owner.url if owner else None)
+    if base is not None:
+        from service.client import Client  # noqa: PLC0415
+
+        async with Client(base, key=settings.server.own_key) as client:
+            yield client.events
+        return
     from service.answer.request import parse_request  # noqa: PLC0415
     from service.runtime import open_runtime  # noqa: PLC0415
 
-    request = parse_request(dict(fields))
     async with open_runtime(settings) as runtime:
-        prepared = await runtime.prepare(request)
-        async with closing(runtime.ask(prepared)) as events:
-            async for event in events:
-                yield event
+
+        async def ask(fields: Mapping[str, Any]) -> AsyncIterator[BaseEvent]:
+            prepared = await runtime.prepare(parse_request(dict(fields)))
+            async with closing(runtime.ask(prepared)) as events:
+                async for event in events:
+                    yield event
+
+        yield ask
 
 
-async def through_server(
-    base: str, fields: Mapping[str, Any], settings: Settings
-) -> AsyncIterator[BaseEvent]:
-    """Ask the server."""
-    from service.client import Client  # noqa: PLC0415
-
-    async with (
-        Client(base, key=settings.server.own_key) as client,
-        closing(client.events(fields)) as events,
-    ):
-        async for event in events:
-            yield event
+async def read_lines(source: int) -> AsyncIterator[str]:
+    """Iterate over the lines of a terminal, a pipe or a file. Nothing waits in a thread, for which
+    Ctrl-C would have to wait."""
+    left = b""
+    while True:
+        with suppress(PermissionError):  # a file is always readable
+            await anyio.wait_readable(source)
+        chunk = await anyio.to_thread.run_sync(os.read, source, CHUNK)
+        *lines, left = (left + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        if not chunk:
+            if left:
+                yield left.decode(errors="replace")
+            return

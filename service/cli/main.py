@@ -11,7 +11,9 @@ import typer
 
 from service import __version__
 from service.cli.collections import collections
+from service.cli.completion import completion, prepare_completion
 from service.cli.evaluation import evaluate, tune
+from service.cli.examples import add_examples
 from service.cli.key import key
 from service.cli.options import (
     Collection,
@@ -121,6 +123,12 @@ def ask(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print only the answer's JSON body.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="File for the events, which `revelator replay` prints again."
+        ),
+    ] = None,
 ) -> None:
     """Ask a question and show each step. Uses the running server, if there is one."""
     from service.cli.ask import ask_in_terminal  # noqa: PLC0415
@@ -132,7 +140,7 @@ def ask(
         question=question, collection=collection, route=route, loop=loop, retriever=retriever,
         top_k=top_k, max_steps=max_steps, timeout_s=timeout_s,
     )  # fmt: skip
-    code = run(lambda: ask_in_terminal(settings, fields, url=url, as_json=as_json))
+    code = run(lambda: ask_in_terminal(settings, fields, url=url, as_json=as_json, trace=trace))
     raise typer.Exit(code)
 
 
@@ -152,6 +160,36 @@ def mcp(config: Config = None, data: Data = None, url: Url = None) -> None:
     configure_logging("warning")
     settings = settings_from(config, data_dir=data)
     run(lambda: serve_stdio(settings, url))
+
+
+@app.command()
+def chat(
+    config: Config = None,
+    data: Data = None,
+    url: Url = None,
+    collection: Collection = None,
+    route: RouteOption = "auto",
+    loop: LoopOption = "default",
+    retriever: RetrieverOption = "hybrid",
+    top_k: TopK = None,
+    max_steps: MaxSteps = None,
+    timeout_s: Timeout = None,
+) -> None:
+    """Ask questions one after the other, each with what was said before.
+
+    A question that cannot be understood alone is first rewritten by the model. Uses the running
+    server, if there is one. Ctrl-D or an empty line ends it.
+    """
+    from service.cli.ask import chat_in_terminal  # noqa: PLC0415
+    from service.telemetry.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning")
+    settings = settings_from(config, data_dir=data)
+    fields = given(
+        collection=collection, route=route, loop=loop, retriever=retriever, top_k=top_k,
+        max_steps=max_steps, timeout_s=timeout_s,
+    )  # fmt: skip
+    raise typer.Exit(run(lambda: chat_in_terminal(settings, fields, url=url)))
 
 
 @app.command()
@@ -281,8 +319,11 @@ app.command()(key)
 app.command()(train)
 app.add_typer(collections, name="collections")
 app.command("compile")(compile_model)
+app.command()(completion)
+add_examples(app)
 
 
 def main() -> None:
     """Entry point of the `revelator` command."""
-    app()
+    prepare_completion()
+    app(prog_name="revelator")

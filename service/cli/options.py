@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -59,7 +60,8 @@ def given(**fields: Any) -> dict[str, Any]:
 
 def fail(detail: str) -> NoReturn:
     """Print the error on standard error and exit with code 2."""
-    typer.secho(f"revelator: {detail}", err=True, fg="red")
+    told = f"revelator: {detail}"
+    typer.echo(told if os.environ.get("NO_COLOR") else typer.style(told, fg="red"), err=True)
     raise typer.Exit(2)
 
 

@@ -93,6 +93,13 @@ def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion) -> dict[
     }
 
 
+def recorder_of_question(path: Path, fields: Mapping[str, Any]) -> Recorder:
+    """Return what keeps one question without gold answers in a file, for `replay`."""
+    key = Key("question", str(fields.get("loop", "default")), path.stem)
+    gold = GoldQuestion(path.stem, str(fields["question"]), ())
+    return Recorder(path, header_of(key, fields, gold))
+
+
 def encode(event: BaseEvent) -> str:
     """Return the line of an event, without its end."""
     return event.model_dump_json()

@@ -17,9 +17,12 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from service.core.concurrency import closing
 from service.core.errors import ConfigurationError, StoreError
@@ -219,6 +222,13 @@ def header_of(run: SynthesisRun, options: SynthesisOptions) -> dict[str, Any]:
     }
 
 
+class _Rate(ProgressColumn):
+    """Items a minute."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{60 * task.speed:.1f}/min" if task.speed else "")
+
+
 async def _work_off(
     items: list[Item[Any]],
     run: SynthesisRun,
@@ -228,7 +238,7 @@ async def _work_off(
 ) -> None:
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[spent]}"),
+        _Rate(), TimeRemainingColumn(), TextColumn("{task.fields[spent]}"),
     )  # fmt: skip
     progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
     done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)

@@ -8,20 +8,24 @@ from rich.console import Console
 
 from service.answer.events import (
     Decomposition,
+    Done,
     Failed,
     Judgement,
     PassagesFound,
     QueryIssued,
     RetrievedPassage,
     RouteChosen,
+    Start,
     StepEnd,
     StepStart,
+    Stop,
     Token,
 )
 from service.cli.terminal import EventPrinter
 from service.core.domain import CallUsage
 from service.core.errors import EngineFailure
 from service.strategies.pipeline import problem_of
+from tests.support.events import EVENTS
 
 
 def shown(*events: object) -> str:
@@ -30,6 +34,11 @@ def shown(*events: object) -> str:
     for event in events:
         printer.show(event)  # type: ignore[arg-type]
     return out.getvalue()
+
+
+def test_every_type_of_event_is_drawn_or_known_to_be_silent() -> None:
+    silent = {type(event) for event in EVENTS if not shown(event)}
+    assert silent == {Start, Stop, Done}
 
 
 def test_a_step_reads_from_top_to_bottom() -> None:

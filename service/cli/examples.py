@@ -1,0 +1,47 @@
+"""What every command shows with `--help` besides its options: an example, and the exit codes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+EXIT_CODES: Final = (
+    "Exit codes: 0: done. 1: done in part, or with a bad result (a question failed, documents were "
+    "invalid, a check found a problem). 2: not begun or given up: the command line, the settings, "
+    "a file or a server; the message says what to do. 130: interrupted."
+)
+EXAMPLES: Final = {
+    "serve": "revelator serve --port 8080",
+    "ask": 'revelator ask "When was the writer of Billy Elliot born?" --trace billy.jsonl',
+    "chat": "revelator chat --collection sample",
+    "mcp": "revelator mcp --url http://127.0.0.1:8000",
+    "ingest": "revelator ingest docs/ manual.pdf --collection default",
+    "evaluate": "revelator evaluate questions.jsonl --methods single,auto --out results",
+    "tune": "revelator tune dragin questions.jsonl --limit 100",
+    "replay": "revelator replay billy.jsonl --body",
+    "explain": "revelator explain traces",
+    "synthesize": "revelator synthesize hanrag --input questions.jsonl --output rows.jsonl",
+    "train": "revelator train router --smoke --out run",
+    "compile": "revelator compile model compiled",
+    "worker": "revelator worker your/instruct-model --gpus 0,1",
+    "check": "revelator check --collection default --repair",
+    "key": "revelator key search-team --rights ask,write",
+    "completion": "revelator completion bash > revelator.bash",
+    "list": "revelator collections list",
+    "show": "revelator collections show default",
+    "delete": "revelator collections delete default --yes",
+}
+
+
+def add_examples(app: typer.Typer) -> None:
+    """Show the example of each command at the end of its help, and the exit codes in the help of
+    all."""
+    app.info.epilog = EXIT_CODES
+    for command in app.registered_commands:
+        name = command.name or getattr(command.callback, "__name__", "")
+        if name in EXAMPLES:
+            command.epilog = f"Example: {EXAMPLES[name]}"
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_examples(group.typer_instance)

@@ -1,0 +1,70 @@
+"""`revelator ask` and `chat` at a live server."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from service.cli.ask import ask_in_terminal, chat_in_terminal, read_lines
+from service.core.settings import Settings
+from service.evaluation.traces import read_trace, shown_again
+from tests.support.live import answering, live
+from tests.support.scripted import ScriptedGenerator, ScriptStep
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_conversation_has_what_was_said_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewritten = "Where was Vincenzo Bellini born?"
+    condense = ScriptStep(match="Where was he born?", reply=rewritten, times=1)
+    engine = ScriptedGenerator([condense, *answering()])
+    reading, writing = os.pipe()
+    os.write(writing, b"Who composed Norma?\nWhere was he born?\n\nnever asked\n")
+    os.close(writing)
+    settings = Settings(data_dir=tmp_path)
+    async with live(engine) as server:
+        code = await chat_in_terminal(settings, {}, url=server.url, source=reading)
+    os.close(reading)
+    shown = capsys.readouterr().out
+    assert code == 0
+    assert f"search (hybrid): {rewritten}" in shown
+    assert "never asked" not in shown
+    assert "Who composed Norma?" in str(engine.requests[-3:]) + shown
+
+
+async def test_a_question_keeps_its_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, settings = tmp_path / "new" / "norma.jsonl", Settings(data_dir=tmp_path)
+    async with live() as server:
+        fields = {"question": "Who composed Norma?", "route": "single"}
+        ask = partial(ask_in_terminal, settings, fields, url=server.url, trace=file)
+        assert await ask(as_json=True) == 0
+    body = json.loads(capsys.readouterr().out)
+    trace = read_trace(file)
+    assert trace.request["question"] == "Who composed Norma?"
+    (kept,) = shown_again(trace, only_body=True)
+    assert json.loads(kept) == body
+
+
+async def test_lines_of_a_file_and_of_a_slow_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "questions"
+    path.write_text("one\ntwo\nthree")
+    with path.open("rb") as file:
+        assert [line async for line in read_lines(file.fileno())] == ["one", "two", "three"]
+    reading, writing = os.pipe()
+    os.write(writing, "a\nh\u00e9".encode()[:-1])
+    lines = read_lines(reading)
+    assert await anext(lines) == "a"
+    with anyio.move_on_after(0.05) as waiting:
+        await anext(lines)
+    assert waiting.cancelled_caught
+    os.close(writing)
+    os.close(reading)

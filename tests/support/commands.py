@@ -1,0 +1,60 @@
+"""The parsing of `revelator` command lines, without running them, and the finding of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from service.cli.main import app
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def parsed(line: str) -> str:
+    """Parse a command line as the shell and `revelator` do; named files need not exist.
+
+    Returns the name of its command. Raises an exception that says what is wrong.
+    """
+    words = shlex.split(line, comments=True)
+    assert words.pop(0) == "revelator", line
+    command: Any = get_command(app)
+    name = ""
+    while getattr(command, "commands", None):
+        name = words.pop(0)
+        command = command.commands[name]
+    with pytest.MonkeyPatch.context() as patch:
+        for parameter in command.params:
+            info = parameter.type_descriptor.parameter_info
+            for check in ("exists", "readable"):
+                patch.setattr(info, check, False, raising=False)
+        command.make_context(name, _own(words))
+    return name
+
+
+def _own(words: list[str]) -> list[str]:
+    """Without a redirection of the output."""
+    ends = [place for place, word in enumerate(words) if word in {">", ">>"}]
+    return words[: ends[0]] if ends else words
+
+
+def blocks(document: Path, *kinds: str) -> Iterator[str]:
+    """The code blocks of these kinds in a document."""
+    for kind, text in BLOCK.findall(document.read_text(encoding="utf-8")):
+        if kind in kinds:
+            yield text
+
+
+def commands(document: Path) -> Iterator[str]:
+    """The command lines of `revelator` in a document's blocks of shell commands."""
+    for text in blocks(document, "sh", "console", "bash"):
+        for line in text.replace("\\\n", " ").splitlines():
+            for part in re.split(r"&&|\|", line.split("  #")[0]):
+                words = part.strip().removeprefix("$ ")
+                if words.startswith("revelator "):
+                    yield words

@@ -1,0 +1,95 @@
+"""What a person finds out by asking: help, examples, exit codes, completion; and colours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from service.cli.examples import EXAMPLES
+from service.cli.main import app
+from tests.support.commands import commands, parsed
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [ROOT / "README.md", ROOT / "deploy" / "README.md"]
+
+
+def names(group: object = None, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The words of every command."""
+    found: list[tuple[str, ...]] = []
+    for name, command in (group or get_command(app)).commands.items():  # type: ignore[attr-defined]
+        own = (*path, name)
+        found += names(command, own) if hasattr(command, "commands") else [own]
+    return found
+
+
+@pytest.mark.parametrize("words", names(), ids=" ".join)
+def test_every_command_has_an_example_that_is_valid(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    example = EXAMPLES[words[-1]]
+    assert f"Example: {example}" in " ".join(result.output.split())
+    assert parsed(example) == words[-1]
+    assert example.startswith(f"revelator {' '.join(words)}")
+
+
+def test_the_exit_codes_are_told() -> None:
+    output = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    for code in ("0: done", "1: done in part", "2: not begun", "130: interrupted"):
+        assert code in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [(document.parent.name, line) for document in DOCUMENTS for line in commands(document)],
+)
+def test_every_command_in_the_documents_is_valid(document: str, line: str) -> None:
+    assert parsed(line)
+
+
+def test_commands_in_documents_are_found() -> None:
+    found = list(commands(DOCUMENTS[0]))
+    assert len(found) > 10
+    with pytest.raises(Exception, match=r"[Nn]o such option"):
+        parsed("revelator ask Who? --lop x")
+    with pytest.raises(KeyError):
+        parsed("revelator aks Who?")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_REVELATOR_COMPLETE" in result.output
+    if shell == "bash" and shutil.which("bash"):
+        script = tmp_path / "revelator"
+        script.write_text(result.output)
+        subprocess.run(["bash", "-n", str(script)], check=True, timeout=60)
+    assert CliRunner().invoke(app, ["completion", "tcsh"]).exit_code == 2
+
+
+def test_completion_of_a_command() -> None:
+    asked = {
+        "_REVELATOR_COMPLETE": "complete_bash",
+        "COMP_WORDS": "revelator coll",
+        "COMP_CWORD": "1",
+    }
+    shown = subprocess.run(
+        [sys.executable, "-m", "service"], env=os.environ | asked, capture_output=True, text=True,
+        check=True, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    assert shown.stdout.split() == ["collections"]
+
+
+@pytest.mark.parametrize(("set_to", "coloured"), [(None, True), ("1", False)])
+def test_no_color(set_to: str | None, coloured: bool) -> None:
+    result = CliRunner().invoke(app, ["ask", " "], color=True, env={"NO_COLOR": set_to})
+    assert result.exit_code == 2
+    assert bool(re.search("\x1b\\[", result.output)) == coloured
