@@ -80,9 +80,9 @@ def rows_of(data: Path, source: Source) -> list[dict[str, Any]]:
     return rows
 
 
-async def prepare(data: Path, out: Path, settings: Settings) -> list[str]:
+async def prepare(data: Path, out: Path, settings: Settings, names: Sequence[str]) -> list[str]:
     """Write the questions and fill the collections, unless they are there. Returns the datasets."""
-    files = {name: out / "questions" / f"{name}.jsonl" for name in SETS}
+    files = {name: out / "questions" / f"{name}.jsonl" for name in names}
     (out / "questions").mkdir(parents=True, exist_ok=True)
     for name, file in files.items():
         if not file.exists():
@@ -92,21 +92,22 @@ async def prepare(data: Path, out: Path, settings: Settings) -> list[str]:
         assert runtime.stores is not None
         collections = runtime.stores.collections
         known = await collections.names()
-        for name, source in SETS.items():
+        for name in names:
             if name not in known:
                 await collections.create(name)
             # What is stored already is passed over.
-            await ingest([data / source.corpus / "corpus.jsonl"], name, collections)
+            await ingest([data / SETS[name].corpus / "corpus.jsonl"], name, collections)
     return [f"{name}={file}" for name, file in files.items()]
 
 
 async def main(options: argparse.Namespace) -> int:
     settings = load_settings(options.config, {"data_dir": options.out / "data"})
     given = EvaluationOptions(
-        await prepare(options.data, options.out, settings),
+        await prepare(options.data, options.out, settings, options.sets),
         methods=options.methods,
-        collections=[f"{name}={name}" for name in SETS],
-        routes=[f"{name}={source.route}" for name, source in SETS.items()],
+        collections=[f"{name}={name}" for name in options.sets],
+        routes=[f"{name}={SETS[name].route}" for name in options.sets],
+        fields={"timeout_s": 300},  # for busy machines
         limit=options.questions,
         concurrency=options.concurrency,
         out=options.out,
@@ -168,6 +169,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True, help="folder to keep")
     parser.add_argument("--questions", type=int, default=20, help="how many of each set")
     parser.add_argument("--concurrency", type=int, default=4, help="how many at the same time")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=tuple(SETS))
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--config", type=Path, help="settings file")
     parser.add_argument("--readme", action="store_true", help="write README's section")
