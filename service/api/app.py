@@ -21,7 +21,7 @@ from service.api.openapi import build_schema
 from service.api.problems import add_handlers
 from service.api.recordings import Recordings
 from service.api.request_ids import RequestIds
-from service.api.security import Access, check_exposure
+from service.api.security import TenantAccess, check_exposure
 from service.api.shutdown import Drain
 from service.api.web import page_router
 from service.core.settings import Settings
@@ -64,7 +64,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.settings = settings
-    app.state.access = Access(settings.server)
+    app.state.access = TenantAccess(settings.server)
     app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
     app.add_middleware(RequestIds)
     add_handlers(app)

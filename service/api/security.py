@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Access:
+class TenantAccess:
     """The tenants of this server and their rates. `watch` follows changes of the tenants file."""
 
     def __init__(self, settings: ServerSettings, rates: Rates | None = None) -> None:
@@ -177,8 +177,8 @@ def check_collection(tenant: Tenant, name: str) -> None:
         )
 
 
-def access_of(request: Request) -> Access:
-    access: Access = request.app.state.access
+def access_of(request: Request) -> TenantAccess:
+    access: TenantAccess = request.app.state.access
     return access
 
 

@@ -28,7 +28,7 @@ from service.core.settings.urls import secrets_of, shown, without
 from service.engines.base import Capabilities, Delta, GenerationRequest
 from service.engines.encoding import simplest
 from service.engines.openai_wire import (
-    BadReply,
+    BadCompletion,
     EventLines,
     Mode,
     ReplyReader,
@@ -249,7 +249,7 @@ class OpenAIGenerator:
                     any(row.get("owned_by") == "vllm" for row in rows),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise BadReply("did not return its list of models as JSON") from None
+                raise BadCompletion("did not return its list of models as JSON") from None
 
     async def _send(
         self, path: str, body: bytes | None, headers: dict[str, str] | None = None

@@ -29,7 +29,7 @@ _CHOICE_TOKENS = 64
 _TOKEN_LETTERS = 32
 
 
-class BadReply(ValueError):
+class BadCompletion(ValueError):
     """The server's response is not a completion. The text says why."""
 
 
@@ -150,13 +150,13 @@ class ReplyReader:
         try:
             event = orjson.loads(data)
         except orjson.JSONDecodeError:
-            raise BadReply(f"sent invalid JSON: {_cut(data)}") from None
+            raise BadCompletion(f"sent invalid JSON: {_cut(data)}") from None
         try:
             return self._read(event)
-        except BadReply:
+        except BadCompletion:
             raise
         except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
-            raise BadReply(f"sent JSON that is not a completion: {_cut(data)}") from None
+            raise BadCompletion(f"sent JSON that is not a completion: {_cut(data)}") from None
 
     def end(self) -> Delta:
         """The last delta, after the last event. Raises BadReply where the answer is not whole.
@@ -165,16 +165,16 @@ class ReplyReader:
         tokens: a budget must not stand still, and a guess at a prompt would be wrong anyway.
         """
         if not self._answered:
-            raise BadReply("sent no choices" if self.events else "sent no server-sent events")
+            raise BadCompletion("sent no choices" if self.events else "sent no server-sent events")
         if self._finish is None and not self.done:
-            raise BadReply("ended its response early, without a finish reason or [DONE]")
+            raise BadCompletion("ended its response early, without a finish reason or [DONE]")
         usage = self._usage or TokenUsage(0, self._deltas)
         logprob = self._logprob if self._chance is None else self._chance.logprob
         return Delta(self._label(), logprob, self._finish or "stop", usage)
 
     def _read(self, event: dict[str, Any]) -> Delta | None:
         if error := event.get("error"):
-            raise BadReply(f"failed during its response: {error_text(error)}")
+            raise BadCompletion(f"failed during its response: {error_text(error)}")
         if usage := event.get("usage"):
             prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
             self._usage = TokenUsage(int(prompt or 0), int(completion or 0))
@@ -185,7 +185,7 @@ class ReplyReader:
         self._answered = True
         if reason := choice.get("finish_reason"):
             if reason in ("abort", "error"):
-                raise BadReply(f"aborted the call (finish reason {reason!r})")
+                raise BadCompletion(f"aborted the call (finish reason {reason!r})")
             self._finish = "length" if reason == "length" else "stop"
         return self._delta(choice)
 

@@ -13,7 +13,7 @@ from service.core.concurrency import closing, interruptible
 from service.core.settings import EngineSettings
 from service.engines.base import Capabilities
 from service.engines.openai import OpenAIGenerator
-from service.engines.openai_wire import BadReply, EventLines
+from service.engines.openai_wire import BadCompletion, EventLines
 from service.engines.signals import (
     ContextRows,
     ScoreRequest,
@@ -131,7 +131,7 @@ class VllmGenerator(OpenAIGenerator):
                     if data == b"[DONE]":
                         return
                     yield read_event(data)
-            raise BadReply("ended its response early, without an end event or [DONE]")
+            raise BadCompletion("ended its response early, without an end event or [DONE]")
 
 
 class VllmSignalCall:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import orjson
 
 from service.engines.base import FinishReason, TokenUsage
-from service.engines.openai_wire import BadReply, encoded, error_text
+from service.engines.openai_wire import BadCompletion, encoded, error_text
 from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
@@ -84,11 +84,11 @@ def _of_json(read: Callable[[Any], T]) -> Callable[[bytes], T]:
     def reading(data: bytes) -> T:
         try:
             return read(orjson.loads(data))
-        except BadReply:
+        except BadCompletion:
             raise
         except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
             shown = data[:200].decode("utf-8", "replace")
-            raise BadReply(f"sent malformed signals: {shown}") from None
+            raise BadCompletion(f"sent malformed signals: {shown}") from None
 
     return reading
 
@@ -97,7 +97,7 @@ def _of_json(read: Callable[[Any], T]) -> Callable[[bytes], T]:
 def read_event(event: Any) -> str | SignalDelta:
     """One event of a draft: its name at the worker, or a delta. Raises BadReply for an error."""
     if error := event.get("error"):
-        raise BadReply(f"failed during its response: {error_text(error)}")
+        raise BadCompletion(f"failed during its response: {error_text(error)}")
     if "call" in event:
         return str(event["call"])
     tokens = tuple(_token(token) for token in event["tokens"])

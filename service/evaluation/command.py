@@ -22,7 +22,7 @@ from service.evaluation.entries import Entry, open_entry
 from service.evaluation.identity import with_engine
 from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import ALL, Method, methods_of
-from service.evaluation.metrics import VERSIONS, Scoring
+from service.evaluation.metrics import VERSIONS, ScoringOptions
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
 from service.evaluation.progress import shown_progress
 from service.evaluation.report import compare, table, versions
@@ -45,12 +45,12 @@ STOPPED: Final = (
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
     """What the command line says. `fields` are those of every request. `limit` is the number of
-    questions of each dataset, from the first. `yes_no` is that of `Scoring`, None for the rule of
-    each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is the
-    folder for the rows and `trace` that for the events, None to keep none. `url` is a server that
-    is asked instead of this process. `judge` is the engine that judges the answers. With
-    `robustness`, every question is asked again with each attack of `poison.py`. `ray` is
-    the address of a Ray cluster that answers the questions."""
+    questions of each dataset, from the first. `yes_no` is that of `ScoringOptions`, None for the
+    rule of each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is
+    the folder for the rows and `trace` that for the events, None to keep none. `url` is a server
+    that is asked instead of this process. `judge` is the engine that judges the answers. With
+    `robustness`, every question is asked again with each attack of `poison.py`. `ray` is the
+    address of a Ray cluster that answers the questions."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -187,9 +187,9 @@ async def plans_of(
     return plans, list(skipped.values())
 
 
-def scoring_of(dataset: Dataset, options: EvaluationOptions) -> Scoring:
+def scoring_of(dataset: Dataset, options: EvaluationOptions) -> ScoringOptions:
     own = dataset.format.yes_no if options.yes_no is None else options.yes_no
-    return Scoring(yes_no=own)
+    return ScoringOptions(yes_no=own)
 
 
 def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:

@@ -54,7 +54,7 @@ class Entry(Protocol):
         InvalidRequest where that cannot be done."""
 
 
-class InProcess:
+class InProcessEntry:
     """This process."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -143,7 +143,7 @@ async def open_entry(
     on_ray = _ray_entry() if ray is not None else None
     async with open_runtime(settings) as runtime:
         if on_ray is None:
-            yield InProcess(runtime)
+            yield InProcessEntry(runtime)
         else:
             with on_ray(ray, runtime) as entry:
                 yield entry

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from service.evaluation.methods import VARIANT
 from service.evaluation.rows import Row
-from service.evaluation.statistics import Difference, difference
+from service.evaluation.statistics import ScoreDifference, difference
 
 Budget = Literal["llm_calls", "tokens"]
 Result = Literal["beats", "does not beat", "open"]
@@ -50,7 +50,7 @@ class Verdict:
     result: Result
     why: str
     against: str | None = None
-    difference: Difference | None = None
+    difference: ScoreDifference | None = None
     cost: float = 0.0
     spent: float = 0.0
 
@@ -113,14 +113,14 @@ def _deltas(loop: MethodRun, baseline: MethodRun) -> list[float]:
     ]
 
 
-def _difference(loop: MethodRun, baseline: MethodRun) -> Difference:
+def _difference(loop: MethodRun, baseline: MethodRun) -> ScoreDifference:
     common = [name for name in loop.scores if name in baseline.scores]
     return difference(
         [loop.scores[name] for name in common], [baseline.scores[name] for name in common]
     )
 
 
-def _result(found: Difference, affordable: bool, spent: bool) -> tuple[Result, str]:
+def _result(found: ScoreDifference, affordable: bool, spent: bool) -> tuple[Result, str]:
     if found.better:
         if spent:
             return "beats", "it is better, and the baseline had as much to spend"

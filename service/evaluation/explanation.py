@@ -26,7 +26,7 @@ from service.answer.events import (
 from service.core.domain import Answer, Problem, StepKind
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import (
-    Found,
+    FoundPassage,
     QuestionResult,
     contains,
     gold_passages,
@@ -222,7 +222,7 @@ def _missing(seen: _Seen) -> Fault | None:
 
 def _not_found(seen: _Seen) -> Fault | None:
     """Where a query names what is missing, the search is at fault; else no query asked for it."""
-    gold, found = seen.gold, [Found(p.passage_id, p.title, p.text) for p in seen.passages]
+    gold, found = seen.gold, [FoundPassage(p.passage_id, p.title, p.text) for p in seen.passages]
     hits: set[str] = set().union(*(gold_passages(passage, gold) for passage in found))
     lost = sorted((gold.supporting | gold.supporting_titles) - hits)
     if not lost:
@@ -267,7 +267,7 @@ def _judged_away(seen: _Seen) -> Fault | None:
 
 def _needed(passage: RetrievedPassage, seen: _Seen) -> bool:
     if seen.gold.gold_passages:
-        found = Found(passage.passage_id, passage.title, passage.text)
+        found = FoundPassage(passage.passage_id, passage.title, passage.text)
         return bool(gold_passages(found, seen.gold))
     return seen.holds(passage.text)
 

@@ -25,7 +25,7 @@ _REMEMBERED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class ScoringOptions:
     """Options of scoring. `cut`: the prediction is the text after "… answer is". `yes_no`: F1,
     precision and recall are 0 if exactly one side is yes, no or noanswer (as in the scripts of
     HotpotQA and 2Wiki)."""
@@ -35,7 +35,7 @@ class Scoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPassage:
     """A passage that a search of the question found. `kept`: the reader was shown it."""
 
     passage_id: str
@@ -61,11 +61,11 @@ class QuestionResult:
     route: RouteName | None = None
     citations: tuple[Citation, ...] = ()
     routed: bool = True
-    found: tuple[Found, ...] = ()
+    found: tuple[FoundPassage, ...] = ()
     failed: bool = False
 
     @property
-    def pool(self) -> tuple[Found, ...]:
+    def pool(self) -> tuple[FoundPassage, ...]:
         """The passages that the reader was shown."""
         return tuple(passage for passage in self.found if passage.kept)
 
@@ -166,10 +166,10 @@ class Evaluator:
 
     name: str
     version: int
-    score: Callable[[QuestionResult, GoldQuestion, Scoring], float | None]
+    score: Callable[[QuestionResult, GoldQuestion, ScoringOptions], float | None]
 
 
-def _prediction(outcome: QuestionResult, scoring: Scoring) -> str | None:
+def _prediction(outcome: QuestionResult, scoring: ScoringOptions) -> str | None:
     if not outcome.answered:
         return None
     return cut_prediction(outcome.prediction) if scoring.cut else outcome.prediction
@@ -178,7 +178,7 @@ def _prediction(outcome: QuestionResult, scoring: Scoring) -> str | None:
 def _best(
     outcome: QuestionResult,
     question: GoldQuestion,
-    scoring: Scoring,
+    scoring: ScoringOptions,
     compare: Callable[[str, str], float],
 ) -> float:
     """The best over the gold answers. Where there is none, an abstention is right (as SQuAD 2.0
@@ -191,18 +191,18 @@ def _best(
     return float(max(compare(prediction, gold) for gold in question.answers))
 
 
-def _em(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
+def _em(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
     return _best(outcome, question, scoring, exact_match)
 
 
-def _lenient_em(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
+def _lenient_em(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
     return _best(outcome, question, scoring, lenient_match)
 
 
-def _overlap(part: int) -> Callable[[QuestionResult, GoldQuestion, Scoring], float]:
+def _overlap(part: int) -> Callable[[QuestionResult, GoldQuestion, ScoringOptions], float]:
     """F1, precision and recall are each the best over the golds, as in the script of 2Wiki."""
 
-    def scored(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
+    def scored(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
         def compare(prediction: str, gold: str) -> float:
             return overlap(prediction, gold, yes_no=scoring.yes_no)[part]
 
@@ -211,19 +211,21 @@ def _overlap(part: int) -> Callable[[QuestionResult, GoldQuestion, Scoring], flo
     return scored
 
 
-def _accuracy(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float:
+def _accuracy(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
     """Any gold is held by the prediction; of a compound gold, every part."""
     if not question.parts:
         return _best(outcome, question, scoring, contains)
     return float(count_parts(outcome, question, scoring) == len(question.parts))
 
 
-def count_parts(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> int:
+def count_parts(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> int:
     prediction = _prediction(outcome, scoring)
     return 0 if prediction is None else parts_found(prediction, question.parts)
 
 
-def _compound(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _compound(
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
+) -> float | None:
     """The share of a compound gold's parts that is found."""
     if not question.parts:
         return None
@@ -231,7 +233,7 @@ def _compound(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring)
 
 
 def _citation_hit(
-    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
     """A citation's text holds a gold answer. Not where the gold is a verdict or route `direct`."""
     golds = [gold for gold in question.golds if normalise(gold) and not is_verdict(gold)]
@@ -241,7 +243,7 @@ def _citation_hit(
     return float(any(contains(text, gold) for text in texts for gold in golds))
 
 
-def gold_passages(passage: Found, question: GoldQuestion) -> set[str]:
+def gold_passages(passage: FoundPassage, question: GoldQuestion) -> set[str]:
     """Return which of the question's gold passages this one is, or is a piece of: by id, or by
     title where the dataset names articles."""
     found = passage.ids & question.supporting
@@ -250,17 +252,19 @@ def gold_passages(passage: Found, question: GoldQuestion) -> set[str]:
 
 
 def _supporting_hit(
-    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
     """A citation is of a supporting passage, or of a piece of one. An abstention cites nothing."""
     if not question.gold_passages or not question.answers:
         return None
     texts = {passage.passage_id: passage for passage in outcome.found}
-    cited = [texts.get(c.passage_id, Found(c.passage_id, c.title)) for c in outcome.citations]
+    cited = [
+        texts.get(c.passage_id, FoundPassage(c.passage_id, c.title)) for c in outcome.citations
+    ]
     return float(any(gold_passages(passage, question) for passage in cited))
 
 
-def _recall(found: Sequence[Found], question: GoldQuestion) -> float | None:
+def _recall(found: Sequence[FoundPassage], question: GoldQuestion) -> float | None:
     """The share of the gold passages that is among these."""
     if not question.gold_passages:
         return None
@@ -269,13 +273,13 @@ def _recall(found: Sequence[Found], question: GoldQuestion) -> float | None:
 
 
 def _supporting_recall(
-    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
     return _recall(outcome.found, question)
 
 
 def _supporting_precision(
-    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
     """The share of the passages found that is gold; 0 where nothing was found, as HotpotQA's script
     counts it."""
@@ -285,12 +289,16 @@ def _supporting_precision(
     return hits / len(outcome.found) if outcome.found else 0.0
 
 
-def _pool_recall(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _pool_recall(
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
+) -> float | None:
     """EfficientRAG's recall (METHODS.md §4.6)."""
     return _recall(outcome.pool, question)
 
 
-def _route(outcome: QuestionResult, question: GoldQuestion, scoring: Scoring) -> float | None:
+def _route(
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
+) -> float | None:
     if question.route is None or not outcome.routed:
         return None
     return float(outcome.route == question.route)
@@ -315,8 +323,8 @@ VERSIONS: Final = {evaluator.name: evaluator.version for evaluator in EVALUATORS
 
 
 def score(
-    outcome: QuestionResult, question: GoldQuestion, scoring: Scoring | None = None
+    outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions | None = None
 ) -> dict[str, float | None]:
     """Return all scores of one answer."""
-    how = scoring or Scoring()
+    how = scoring or ScoringOptions()
     return {e.name: e.score(outcome, question, how) for e in EVALUATORS}

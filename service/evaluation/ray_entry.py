@@ -29,7 +29,7 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure
 from service.core.locks import FILE
 from service.core.settings import Settings
-from service.evaluation.entries import Alter, InProcess
+from service.evaluation.entries import Alter, InProcessEntry
 from service.evaluation.runner import Ask
 from service.retrieval.ingest.ray_pipeline import connected
 from service.runtime import Runtime, open_runtime
@@ -75,7 +75,7 @@ def copy_data(data_dir: Path, folder: Path) -> None:
     shutil.copytree(data_dir, folder, ignore=lambda at, names: {FILE} & {*names})
 
 
-class OnRay(InProcess):
+class OnRay(InProcessEntry):
     """The workers of a cluster; each question goes to the one that has the fewest."""
 
     def __init__(self, runtime: Runtime, workers: list[Any]) -> None:

@@ -24,7 +24,13 @@ from service.core.concurrency import closing, merge
 from service.core.domain import Answer, CallUsage
 from service.core.errors import RevelatorError
 from service.evaluation.datasets import GoldQuestion
-from service.evaluation.metrics import Found, QuestionResult, Scoring, count_parts, score
+from service.evaluation.metrics import (
+    FoundPassage,
+    QuestionResult,
+    ScoringOptions,
+    count_parts,
+    score,
+)
 from service.evaluation.rows import Key, Row
 from service.evaluation.traces import Recorder, header_of, trace_path
 
@@ -41,7 +47,7 @@ class Plan:
     request: PreparedRequest
     concurrency: int = 8
     gold_routes: bool = False
-    scoring: Scoring = field(default_factory=Scoring)
+    scoring: ScoringOptions = field(default_factory=ScoringOptions)
     dataset: str = ""
     method: str = ""
     traces: Path | None = None
@@ -134,12 +140,12 @@ class _Seen:
             case Failed():
                 self.error = f"{event.problem.type}: {event.problem.detail}"
 
-    def found(self) -> tuple[Found, ...]:
+    def found(self) -> tuple[FoundPassage, ...]:
         """The passages found, each once; those are kept that the body says so of."""
         steps = self.answer.steps if self.answer else []
         kept = {passage.passage_id for step in steps for passage in step.passages if passage.kept}
         return tuple(
-            Found(passage_id, passage.title, passage.text, passage_id in kept)
+            FoundPassage(passage_id, passage.title, passage.text, passage_id in kept)
             for passage_id, passage in self.passages.items()
         )
 

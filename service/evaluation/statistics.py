@@ -36,7 +36,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ScoreDifference:
     """How much one method scores above another on the same questions. `p` is the two-sided
     probability of a difference at least this large if the methods were interchangeable."""
 
@@ -127,7 +127,7 @@ def difference(
     resamples: int = RESAMPLES,
     flips: int = FLIPS,
     seed: int = SEED,
-) -> Difference:
+) -> ScoreDifference:
     """Compare two methods on the same questions, in the same order: the paired bootstrap gives the
     interval, `randomisation` the probability. Raises ValueError unless both have as many values,
     and some."""
@@ -139,7 +139,7 @@ def difference(
         low = high = mean
     else:
         low, high = _bounds(_resampled(deltas, resamples, seed), LEVEL)
-    return Difference(mean, low, high, randomisation(deltas, flips, seed))
+    return ScoreDifference(mean, low, high, randomisation(deltas, flips, seed))
 
 
 def randomisation(deltas: Sequence[float], flips: int = FLIPS, seed: int = SEED) -> float:

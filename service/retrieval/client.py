@@ -32,7 +32,11 @@ ANOTHER: Final = (
     "this is not a Revelator server; give its address without a path, such as http://127.0.0.1:8000"
 )
 _NO_SUCH_PATH: Final = {404, 405}
-_KEY_REFUSED: Final = {401, 403}
+# What to do about a refused key: one that is not known, one that lacks a right.
+_KEY_ADVICE: Final = {
+    401: "set server.keys to a key of that server",
+    403: "use a key that has this right; the operator of that server grants rights",
+}
 AGAIN: Final = "run the same command again, which continues after what is indexed"
 # What a problem is here, by the end of its type. Others are known by their status.
 _PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
@@ -87,8 +91,8 @@ async def refused(response: aiohttp.ClientResponse, where: str, again: str = "")
     """
     content, status = await response.read(), response.status
     said = f"{where}: {refusal(content, status) or f'HTTP {status}'}"
-    if status in _KEY_REFUSED:
-        return ConfigurationError(f"{said}; set server.keys to a key of that server")
+    if status in _KEY_ADVICE:
+        return ConfigurationError(f"{said}; {_KEY_ADVICE[status]}")
     kind = _PROBLEMS.get(_slug(content))
     if kind is None:
         kind = InvalidRequest if status < 500 else StoreError

@@ -20,7 +20,7 @@ UNREAD: Final = "judgement could not be parsed"
 NOT_JUDGED: Final = "not judged"
 
 
-class Choice(NamedTuple):
+class RelevanceChoice(NamedTuple):
     """Whether a passage is shown to the reader, and why."""
 
     kept: bool
@@ -68,7 +68,9 @@ async def retrieve_and_answer(
     await _answer(step, question, result, choices, as_role)
 
 
-async def _judge(step: OpenStep, question: str, result: SearchResult, top_k: int) -> list[Choice]:
+async def _judge(
+    step: OpenStep, question: str, result: SearchResult, top_k: int
+) -> list[RelevanceChoice]:
     """Judge all hits, as far as the limits of the question let."""
     passages = [hit.passage for hit in result.passages]
     verdicts = await judge_relevance(step, question, passages)
@@ -82,7 +84,7 @@ async def _answer(
     step: OpenStep,
     question: str,
     result: SearchResult,
-    choices: Sequence[Choice],
+    choices: Sequence[RelevanceChoice],
     as_role: TokenRole,
 ) -> None:
     """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
@@ -113,7 +115,7 @@ async def _answer(
     step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 
-def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
+def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[RelevanceChoice]:
     """Return the first `top_k` relevant passages in retriever order (METHODS.md §1.2, line 7).
 
     A judgement that cannot be parsed, or that is missing because a limit was reached, does not mean
@@ -121,32 +123,32 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[Choice]:
     kept.
     """
     found = True in verdicts
-    choices: list[Choice] = []
+    choices: list[RelevanceChoice] = []
     for verdict in verdicts:
         room = sum(choice.kept for choice in choices) < top_k
         if verdict is None or isinstance(verdict, LimitReached):
-            choices.append(Choice(room and not found, NOT_JUDGED if verdict else UNREAD))
+            choices.append(RelevanceChoice(room and not found, NOT_JUDGED if verdict else UNREAD))
         elif not verdict:
-            choices.append(Choice(False, "not relevant"))
+            choices.append(RelevanceChoice(False, "not relevant"))
         elif room:
-            choices.append(Choice(True, "relevant"))
+            choices.append(RelevanceChoice(True, "relevant"))
         else:
-            choices.append(Choice(False, f"beyond the first {top_k} relevant"))
+            choices.append(RelevanceChoice(False, f"beyond the first {top_k} relevant"))
     return choices
 
 
-def keep_first(count: int, top_k: int, reason: str) -> list[Choice]:
+def keep_first(count: int, top_k: int, reason: str) -> list[RelevanceChoice]:
     """Return the best-ranked `top_k` passages, if nothing judges them."""
-    return [Choice(index < top_k, reason) for index in range(count)]
+    return [RelevanceChoice(index < top_k, reason) for index in range(count)]
 
 
-def _relevant(choice: Choice) -> bool | None:
+def _relevant(choice: RelevanceChoice) -> bool | None:
     if choice.reason in (UNREAD, NOT_JUDGED):
         return None
     return choice.kept or choice.reason.startswith("beyond")
 
 
-def _judgements(result: SearchResult, choices: Sequence[Choice]) -> list[Judgement]:
+def _judgements(result: SearchResult, choices: Sequence[RelevanceChoice]) -> list[Judgement]:
     return [
         Judgement(
             passage_id=hit.passage.passage_id,

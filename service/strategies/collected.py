@@ -15,7 +15,7 @@ from service.core.domain import StoppedBy
 from service.prompts.examples import is_example
 from service.prompts.templates import PassageText
 from service.retrieval.base import SearchResult
-from service.strategies.anrag import Choice
+from service.strategies.anrag import RelevanceChoice
 from service.strategies.base import Outcome
 from service.strategies.drafting.layout import Layout, as_data
 from service.strategies.last_resort import TOKENS_PER_LETTER, best_first
@@ -26,7 +26,7 @@ FULL: Final = "the collection is full"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CollectedPassage:
     """A passage, the step that found it first, and the number of that retrieval."""
 
     passage: RetrievedPassage
@@ -39,22 +39,22 @@ class Collected:
     """Passages in the order in which they were found, each once; `most` of them, or all."""
 
     most: int | None = None
-    found: list[Found] = field(default_factory=list)
+    found: list[CollectedPassage] = field(default_factory=list)
     rounds: int = 0
 
-    def add(self, step: str, result: SearchResult) -> list[Choice]:
+    def add(self, step: str, result: SearchResult) -> list[RelevanceChoice]:
         """Take what a retrieval found. Returns for each hit whether it was added."""
         self.rounds += 1
-        choices: list[Choice] = []
+        choices: list[RelevanceChoice] = []
         for hit in result.passages:
             passage = RetrievedPassage.of(hit)
             if any(_same(passage, known.passage) for known in self.found):
-                choices.append(Choice(False, AGAIN))
+                choices.append(RelevanceChoice(False, AGAIN))
             elif self.most is not None and len(self.found) >= self.most:
-                choices.append(Choice(False, FULL))
+                choices.append(RelevanceChoice(False, FULL))
             else:
-                self.found.append(Found(passage, step, self.rounds))
-                choices.append(Choice(True, "collected"))
+                self.found.append(CollectedPassage(passage, step, self.rounds))
+                choices.append(RelevanceChoice(True, "collected"))
         return choices
 
     @property

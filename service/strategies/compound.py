@@ -13,8 +13,7 @@ from service.core.errors import LimitReached
 from service.prompts.templates import NO_ANSWER, Pair
 from service.strategies.base import Loop, Outcome
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
-from service.strategies.revelator.roles import Decomposition as Parts
-from service.strategies.revelator.roles import decompose
+from service.strategies.revelator.roles import QuestionParts, decompose
 from service.text.grounding import bears, is_yes_no
 
 MAX_PARTS: Final = 8
@@ -40,14 +39,14 @@ async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
     return await _merge(scope, question, parts.questions, outcomes, found)
 
 
-async def _decompose(step: OpenStep, question: str) -> Parts:
+async def _decompose(step: OpenStep, question: str) -> QuestionParts:
     """The parts. Where there is one, or no call is left to ask for them, it is the question as it
     was asked, not as the model rewords it."""
     try:
         parts = await decompose(step, question, MAX_PARTS)
     except LimitReached:
-        return Parts(None, (question,))
-    return parts if len(parts.questions) > 1 else Parts(parts.thought, (question,))
+        return QuestionParts(None, (question,))
+    return parts if len(parts.questions) > 1 else QuestionParts(parts.thought, (question,))
 
 
 async def _part(loop: Loop, scope: Scope, question: str) -> Outcome:

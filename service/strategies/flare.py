@@ -26,7 +26,7 @@ from service.retrieval.base import SearchResult
 from service.strategies.base import Outcome
 from service.strategies.drafting.chain import FirstSentence, join
 from service.strategies.drafting.layout import ROLES, lacking_template
-from service.strategies.drafting.pieces import Piece, PieceRun, Written, write
+from service.strategies.drafting.pieces import Piece, PieceRun, WrittenText, write
 from service.strategies.drafting.run import served
 from service.strategies.drafting.steps import conclude, lay, search, top_k
 
@@ -46,7 +46,7 @@ class FlareRun(PieceRun):
     beta: float
     asks: bool
 
-    def keep(self, written: Written) -> str:
+    def keep(self, written: WrittenText) -> str:
         """Add a sentence to the text, as far as L lets, and return what was added."""
         tokens = written.tokens
         room = max(0, self.options.limit - self.used)
@@ -112,7 +112,7 @@ async def _round(run: FlareRun) -> None:
         run.ended = True
 
 
-async def _write_sentence(run: FlareRun, most: int) -> Written:
+async def _write_sentence(run: FlareRun, most: int) -> WrittenText:
     read = partial(FirstSentence, run.splitter, LEAST)
     written = await write(run, read, most, logprobs=True)
     if any(piece.probability is None for piece in written.pieces):
@@ -121,7 +121,7 @@ async def _write_sentence(run: FlareRun, most: int) -> Written:
     return written
 
 
-async def _make_queries(run: FlareRun, ahead: Written, tokens: Sequence[Piece]) -> list[str]:
+async def _make_queries(run: FlareRun, ahead: WrittenText, tokens: Sequence[Piece]) -> list[str]:
     """The masked sentence, or questions that its doubtful parts answer; no query is empty."""
     if not run.asks:
         query = mask(tokens, run.beta)
@@ -148,7 +148,7 @@ async def _ask_question(run: FlareRun, passage: str, span: str) -> str | None:
 
 
 async def _retrieve(
-    run: FlareRun, queries: Sequence[str], ahead: Written, tokens: Sequence[Piece]
+    run: FlareRun, queries: Sequence[str], ahead: WrittenText, tokens: Sequence[Piece]
 ) -> None:
     """Search, and write the sentence again. If nothing is found, the draft stands."""
     await run.open("retrieve")

@@ -1,4 +1,4 @@
-"""What the plugin asks of vLLM's engine client, in one place; `Backend` is what tests replace."""
+"""What the plugin asks of vLLM's engine client, in one place. Tests replace `AttentionBackend`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class UnknownModel(ValueError):
     """The server serves no model or adapter of that name."""
 
 
-class Backend(Protocol):
+class AttentionBackend(Protocol):
     context_tokens: int
     vocabulary: int
 

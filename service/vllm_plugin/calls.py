@@ -29,7 +29,7 @@ from service.engines.signals import (
     SignalRequest,
     Span,
 )
-from service.vllm_plugin.backend import Backend
+from service.vllm_plugin.backend import AttentionBackend
 from service.vllm_plugin.collector import Collector, Inbox, SignalsLost
 from service.vllm_plugin.packets import NOT_FINITE
 from service.vllm_plugin.tracking import Wish
@@ -97,7 +97,7 @@ class UnknownCall(LookupError):
 
 
 @dataclass(eq=False, slots=True)
-class DraftCall:
+class SignalsCall:
     """A draft under way. `let_go` ends it: its rows were taken, or nobody wants them."""
 
     name: str
@@ -114,17 +114,19 @@ class DraftCall:
 class Calls:
     """Runs the calls of one API server. `heads`: of the model's last layer, on one rank."""
 
-    def __init__(self, backend: Backend, encoder: PromptEncoder, *, ranks: int, heads: int) -> None:
+    def __init__(
+        self, backend: AttentionBackend, encoder: PromptEncoder, *, ranks: int, heads: int
+    ) -> None:
         self.encoder = encoder
         self.ledger = Ledger()
         self.collector = Collector(backend.rpc, ranks)
         self.context_tokens = backend.context_tokens
         self._backend = backend
         self._heads = heads
-        self._drafts: dict[str, DraftCall] = {}
+        self._drafts: dict[str, SignalsCall] = {}
 
     @contextmanager
-    def draft(self, request: SignalRequest) -> Iterator[DraftCall]:
+    def draft(self, request: SignalRequest) -> Iterator[SignalsCall]:
         """Admit a draft; leaving frees all that is kept for it.
 
         Raises BadRequest, backend.UnknownModel, Full.
@@ -145,7 +147,7 @@ class Calls:
         name = _name()
         with self.ledger.reserve(size):
             inbox = self.collector.open(name)
-            call = DraftCall(name, ids, spans, len(request.prompt), request, inbox)
+            call = SignalsCall(name, ids, spans, len(request.prompt), request, inbox)
             self._drafts[name] = call
             try:
                 yield call
@@ -153,7 +155,7 @@ class Calls:
                 del self._drafts[name]
                 self.collector.close(name)
 
-    async def run(self, call: DraftCall) -> AsyncGenerator[SignalDelta, None]:
+    async def run(self, call: SignalsCall) -> AsyncGenerator[SignalDelta, None]:
         """The tokens of a draft as they become whole; ends early, without `finish`, on `stop`.
 
         Raises SignalsLost.
@@ -177,7 +179,7 @@ class Calls:
                 raise SignalsLost("the worker has no signals for the last tokens")
             yield delta
 
-    async def _delta(self, call: DraftCall, draft: TokenAssembler) -> SignalDelta | None:
+    async def _delta(self, call: SignalsCall, draft: TokenAssembler) -> SignalDelta | None:
         """What a fetch makes whole."""
         await self.collector.refresh()
         draft.add_signals(*call.inbox.take())

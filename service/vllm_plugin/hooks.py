@@ -20,8 +20,8 @@ from torch import Tensor
 from service.engines.attention_torch import attention_rows, decode_rows, entropies, rows_per_block
 from service.vllm_plugin import NAME
 from service.vllm_plugin.tracking import (
+    BatchPart,
     OfStep,
-    Part,
     Tracker,
     Wish,
     parts_of,
@@ -32,7 +32,7 @@ CHECKED = 8  # keys of the batch that are looked for
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class AttentionLayout:
     name: str
     pick: Callable[[Tensor, Tensor, int], Tensor]
 
@@ -71,15 +71,15 @@ def _interleaved(cache: Tensor, blocks: Tensor, size: int) -> Tensor:
 
 
 LAYOUTS = (
-    Layout("cpu, transposed", _cpu_transposed),
-    Layout("cpu, plain", _cpu_plain),
-    Layout("packed", _packed),
-    Layout("stacked", _stacked),
-    Layout("interleaved", _interleaved),
+    AttentionLayout("cpu, transposed", _cpu_transposed),
+    AttentionLayout("cpu, plain", _cpu_plain),
+    AttentionLayout("packed", _packed),
+    AttentionLayout("stacked", _stacked),
+    AttentionLayout("interleaved", _interleaved),
 )
 
 
-def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> Layout | None:
+def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> AttentionLayout | None:
     """The one layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), else None.
 
     A slot is block * block size + place in the block; negative ones are padding. Layouts differ
@@ -93,7 +93,7 @@ def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> Layout | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _fits(layout: Layout, cache: Tensor, key: Tensor, slots: Tensor) -> bool:
+def _fits(layout: AttentionLayout, cache: Tensor, key: Tensor, slots: Tensor) -> bool:
     size, heads = key.shape[-1], key.shape[-2]
     try:
         block = layout.block_size(cache, size)
@@ -120,7 +120,7 @@ class Hooks:
     def __init__(self, runner: Any, layer: Any) -> None:
         self.tracker = Tracker()
         self.failure: str | None = None
-        self.layout: Layout | None = None
+        self.layout: AttentionLayout | None = None
         self._runner = runner
         self._layer = layer
         self._active = False
@@ -245,7 +245,7 @@ class Hooks:
             part.tracked.take_numbers(step, range(column, column + len(rows)))
             column += len(rows)
 
-    def _map_adapters(self, scores: Sequence[tuple[Part, range]]) -> None:
+    def _map_adapters(self, scores: Sequence[tuple[BatchPart, range]]) -> None:
         """Tell vLLM's LoRA whose the rows of the head are; the next step sets its own again."""
         if not getattr(self._runner, "lora_config", None):
             return
@@ -256,13 +256,13 @@ class Hooks:
             counts[part.index] = len(rows)
         self._runner.set_active_loras(batch, scheduled, counts)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[BatchPart]:
         batch = self._runner.input_batch
         starts = self._runner.query_start_loc.np
         return parts_of(self.tracker.requests, batch.req_ids, starts, batch.num_computed_tokens_cpu)
 
     def _take_rows(
-        self, wanted: Sequence[tuple[Part, range]], query: Tensor, cache: Tensor, table: Tensor
+        self, wanted: Sequence[tuple[BatchPart, range]], query: Tensor, cache: Tensor, table: Tensor
     ) -> None:
         single = [(part, rows) for part, rows in wanted if not part.tracked.wish.score]
         if single:
@@ -272,7 +272,7 @@ class Hooks:
                 self._take_block(part, rows, query, cache, table)
 
     def _take_single(
-        self, wanted: Sequence[tuple[Part, range]], query: Tensor, cache: Tensor, table: Tensor
+        self, wanted: Sequence[tuple[BatchPart, range]], query: Tensor, cache: Tensor, table: Tensor
     ) -> None:
         """The rows of drafts, one each: a batch."""
         assert self.layout is not None
@@ -297,7 +297,7 @@ class Hooks:
             part.tracked.take_row(weights[number, :, :length], means[number, :length])
 
     def _take_block(
-        self, part: Part, rows: range, query: Tensor, cache: Tensor, table: Tensor
+        self, part: BatchPart, rows: range, query: Tensor, cache: Tensor, table: Tensor
     ) -> None:
         """The rows of a prompt that is read, in blocks that bound the memory."""
         assert self.layout is not None
@@ -315,5 +315,5 @@ class Hooks:
             part.tracked.take_rows(attention_rows(chunk, known, first, self._layer.impl.scale))
 
 
-def _rows_of(part: Part) -> range:
+def _rows_of(part: BatchPart) -> range:
     return part.tracked.missing_rows(part.first, part.count)

@@ -37,7 +37,7 @@ from service.engines.signals import (
 from service.vllm_plugin import PROTOCOL
 from service.vllm_plugin import calls as calls_module
 from service.vllm_plugin.backend import UnknownModel
-from service.vllm_plugin.calls import BadRequest, Calls, DraftCall, Full, UnknownCall
+from service.vllm_plugin.calls import BadRequest, Calls, Full, SignalsCall, UnknownCall
 from service.vllm_plugin.collector import SignalsLost
 
 Text = Annotated[str, Field(max_length=4_000_000)]
@@ -233,7 +233,7 @@ class DraftResponse(StreamingResponse):
                     await self._events.aclose()
 
 
-async def _events(calls: Calls, call: DraftCall) -> AsyncGenerator[str, None]:
+async def _events(calls: Calls, call: SignalsCall) -> AsyncGenerator[str, None]:
     yield _event({"call": call.name})
     try:
         async with aclosing(calls.run(call)) as deltas:

@@ -183,7 +183,7 @@ class Tracker:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """A tracked request's stretch of a batch: `count` rows from `begin`, positions from `first`.
 
     `index` is the request's place in the batch.
@@ -201,11 +201,11 @@ def parts_of(
     batch: Sequence[str | None],
     starts: Sequence[int],
     computed: Sequence[int],
-) -> list[Part]:
+) -> list[BatchPart]:
     """Who has which rows: `batch` names the requests in order, request i has rows starts[i] to
     starts[i + 1] - 1, after computed[i] positions that lie in the cache already."""
     return [
-        Part(tracked, n, int(starts[n]), int(starts[n + 1] - starts[n]), int(computed[n]))
+        BatchPart(tracked, n, int(starts[n]), int(starts[n + 1] - starts[n]), int(computed[n]))
         for n, request in enumerate(batch)
         if request is not None and (tracked := requests.get(request)) is not None  # a dict  # nosec B113
     ]

@@ -12,7 +12,7 @@ from service.core.errors import ConfigurationError, StoreError
 from service.retrieval.base import SearchRequest
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections
-from service.retrieval.collections.check import Difference
+from service.retrieval.collections.check import StoreDifference
 from service.retrieval.embedding import Vector
 from service.retrieval.ingest.chunks import passages_of
 from service.retrieval.ingest.documents import Document, PassageRecord
@@ -57,7 +57,7 @@ async def spoil(collections: Collections) -> None:
     await collection.save(manifest.model_copy(update={"documents": 9, "content_hash": "0" * 64}))
 
 
-def kinds(findings: list[Difference]) -> dict[str, int]:
+def kinds(findings: list[StoreDifference]) -> dict[str, int]:
     counted: dict[str, int] = {}
     for finding in findings:
         counted[finding.kind] = counted.get(finding.kind, 0) + (finding.count or 1)

@@ -16,7 +16,7 @@ from service.engines.batch.constraints import (
     TrieNode,
     build_trie,
 )
-from service.engines.batch.rows import BatchRow, Reading, SignalRow, open_reading
+from service.engines.batch.rows import BatchRow, ReadingRow, SignalRow, open_reading
 from service.engines.batch.worker import AnyJob, Call, Item, Job, SignalJob, deliver
 from service.engines.encoding import PromptEncoder
 from service.engines.output import CONTEXT_TAIL, Detokenizer
@@ -46,10 +46,10 @@ class BatchAdmission:
             lambda choices: build_trie(choices, self._spellings)
         )
 
-    def open(self, jobs: Iterable[AnyJob]) -> tuple[list[BatchRow], list[Reading]]:
+    def open(self, jobs: Iterable[AnyJob]) -> tuple[list[BatchRow], list[ReadingRow]]:
         """Open the jobs. Those that cannot be opened receive their error."""
         rows: list[BatchRow] = []
-        readings: list[Reading] = []
+        readings: list[ReadingRow] = []
         for job in jobs:
             try:
                 if isinstance(job, SignalJob):

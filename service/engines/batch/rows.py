@@ -188,7 +188,7 @@ class SignalRow(BatchRow):
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class ReadingRow:
     """A text that is being read. `wanted` are the tokens whose attention rows are asked for."""
 
     job: ScoreJob
@@ -228,7 +228,7 @@ class Reading:
         return Scoring(tokens, tuple(self.rows), TokenUsage(len(self.ids), 0))
 
 
-def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> Reading:
+def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> ReadingRow:
     """Open a text to read. Raises EngineFailure if it is longer than `most` tokens."""
     ids, spans = place_tokens(encoder, job.request)
     if not 0 < len(ids) <= most:
@@ -236,4 +236,4 @@ def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> Reading:
             f"a text of {len(ids)} tokens cannot be scored; the length must be 1 to {most} tokens"
         )
     wanted = frozenset(wanted_tokens(spans, job.request))
-    return Reading(job, ids, spans, wanted)
+    return ReadingRow(job, ids, spans, wanted)

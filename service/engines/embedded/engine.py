@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from service.engines.attention_numpy import attention_rows, entropies, rows_per_block
 from service.engines.batch.admission import BatchAdmission, advance
 from service.engines.batch.constraints import SchemaCompiler
-from service.engines.batch.rows import BatchRow, Reading, SignalRow
+from service.engines.batch.rows import BatchRow, ReadingRow, SignalRow
 from service.engines.batch.worker import AnyJob, Call, deliver
 from service.engines.embedded.network import Network, Slots
 from service.engines.encoding import PromptEncoder
@@ -29,7 +29,7 @@ CHUNK = 256  # tokens of one prefill pass: no abort can cut into a pass
 class Prefill:
     """A prompt or text that is being read: `done` of its `ids` are in slot `slot`."""
 
-    subject: BatchRow | Reading
+    subject: BatchRow | ReadingRow
     ids: NDArray[np.int64]
     slot: int
     done: int = 0
@@ -65,7 +65,7 @@ class Engine:
             constrained=constrained,
         )
         self._slots = Slots(network.shape)
-        self._pending: deque[BatchRow | Reading] = deque()
+        self._pending: deque[BatchRow | ReadingRow] = deque()
         self._prefill: Prefill | None = None
         self._rows: list[BatchRow] = []
 
@@ -113,15 +113,15 @@ class Engine:
         self._reserve(end)
         tokens = end - start
         subject = prefill.subject
-        every = isinstance(subject, Reading) and subject.job.request.entropies
+        every = isinstance(subject, ReadingRow) and subject.job.request.entropies
         wanted = np.arange(tokens) if every else np.array([tokens - 1])
         logits, queries = self._run(prefill.slot, prefill.ids[None, start:end], [start], wanted)
         prefill.done = end
-        if isinstance(subject, Reading):
+        if isinstance(subject, ReadingRow):
             self._see(prefill, subject, queries[0], logits if every else None)
         if end == len(prefill.ids):
             self._prefill = None
-            if isinstance(subject, Reading):
+            if isinstance(subject, ReadingRow):
                 numbers = np.concatenate(prefill.numbers, axis=1).tolist() if every else None
                 deliver([(subject.job, subject.result(numbers))])
             else:
@@ -131,7 +131,7 @@ class Engine:
     def _see(
         self,
         prefill: Prefill,
-        reading: Reading,
+        reading: ReadingRow,
         queries: NDArray[np.float32],
         logits: NDArray[np.float32] | None,
     ) -> None:

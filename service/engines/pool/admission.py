@@ -10,7 +10,7 @@ from functools import partial
 
 from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
-from service.engines.pool.choice import Candidate, choose
+from service.engines.pool.choice import WorkerCandidate, choose
 from service.engines.pool.limits import LIMITS, PoolLimits
 from service.engines.pool.member import Member, share
 from service.engines.pool.queue import WaitingCall, WaitingCalls
@@ -126,7 +126,7 @@ class WorkerAdmission:
         others = [member for member in serving if member.name not in waiter.avoid]
         now = time.monotonic()
         free = [
-            Candidate(member.name, member.tokens, share(member.health, now, self._limits))
+            WorkerCandidate(member.name, member.tokens, share(member.health, now, self._limits))
             for member in others or serving
             if member.calls < self._limits.per_worker
         ]

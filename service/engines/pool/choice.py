@@ -18,7 +18,7 @@ SLACK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class WorkerCandidate:
     """A worker with a free place. `tokens` are outstanding there; `share` is 1, or less while it is
     new."""
 
@@ -27,7 +27,7 @@ class Candidate:
     share: float = 1.0
 
 
-def choose(candidates: Sequence[Candidate], key: str | None, tokens: int) -> str | None:
+def choose(candidates: Sequence[WorkerCandidate], key: str | None, tokens: int) -> str | None:
     """Return the worker for a call of about `tokens`, or None without candidates.
 
     Calls with the same key go to the same worker as long as it has at most `BOUND` times its share

@@ -22,7 +22,7 @@ FEWEST_SHARE: Final = 0.1  # of its work that a worker gets when it has just com
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class WorkerHealth:
     """`joining`: what it serves is not known yet. `ejected`: it failed, until a probe after `until`
     succeeds. `draining`: it was removed from the list for good. `since` is when the phase began.
 
@@ -41,12 +41,12 @@ class Health:
         return self.phase == "up"
 
 
-def succeeded(health: Health) -> Health:
+def succeeded(health: WorkerHealth) -> WorkerHealth:
     """A call or a probe of a worker that is up succeeded."""
     return replace(health, failures=0) if health.failures else health
 
 
-def joined(health: Health, now: float) -> Health:
+def joined(health: WorkerHealth, now: float) -> WorkerHealth:
     """It reported what it serves: it is up, starting with the small share of a new worker."""
     if health.phase in ("up", "draining"):
         return succeeded(health)
@@ -54,8 +54,8 @@ def joined(health: Health, now: float) -> Health:
 
 
 def failed(
-    health: Health, now: float, limits: PoolLimits, jitter: float, *, dead: bool = False
-) -> Health:
+    health: WorkerHealth, now: float, limits: PoolLimits, jitter: float, *, dead: bool = False
+) -> WorkerHealth:
     """A call or probe failed. `dead`: the connection was not accepted, which ejects it at once.
 
     `jitter` in [0, 1) spreads the times at which gateways retry it.
@@ -67,20 +67,20 @@ def failed(
     calm = health.phase == "up" and now - health.since >= limits.forgive_s
     ejections = 1 if calm else health.ejections + 1
     pause = min(LONGEST_EJECTION_S, limits.eject_s * 2.0 ** (ejections - 1)) * (1 + jitter) / 2
-    return Health("ejected", now, failures, ejections, now + pause)
+    return WorkerHealth("ejected", now, failures, ejections, now + pause)
 
 
-def leaving(health: Health, now: float) -> Health:
+def leaving(health: WorkerHealth, now: float) -> WorkerHealth:
     """It is no longer in the list: it finishes its calls and gets no new ones."""
-    return health if health.phase == "draining" else Health("draining", now)
+    return health if health.phase == "draining" else WorkerHealth("draining", now)
 
 
-def returned(health: Health, now: float) -> Health:
+def returned(health: WorkerHealth, now: float) -> WorkerHealth:
     """It is in the list again."""
-    return Health("joining", now) if health.phase == "draining" else health
+    return WorkerHealth("joining", now) if health.phase == "draining" else health
 
 
-def share(health: Health, now: float, limits: PoolLimits) -> float:
+def share(health: WorkerHealth, now: float, limits: PoolLimits) -> float:
     """The part of its normal share of work that it gets, from 0.1 to 1 over `slow_start_s`."""
     if limits.slow_start_s <= 0:
         return 1.0
@@ -108,7 +108,7 @@ class Member:
     def __init__(self, url: URL, connect: Connect, now: float) -> None:
         self.url = url
         self.name = f"{url.host}:{url.port}"
-        self.health = Health(since=now)
+        self.health = WorkerHealth(since=now)
         self.profile: Profile | None = None
         self.problem = "not probed yet"
         self.calls = 0

@@ -17,8 +17,8 @@ from service.core.settings import EngineSettings
 from service.engines.pool.limits import LIMITS, PoolLimits
 from service.engines.pool.member import (
     Connect,
-    Health,
     Member,
+    WorkerHealth,
     failed,
     joined,
     leaving,
@@ -195,7 +195,7 @@ class Upkeep:
         if member.health.phase == "ejected":
             await member.disconnect()
 
-    def _set(self, member: Member, health: Health) -> None:
+    def _set(self, member: Member, health: WorkerHealth) -> None:
         before, member.health = member.health, health
         if before.phase != health.phase:
             log.info(
@@ -205,5 +205,5 @@ class Upkeep:
             self._changed(member)
 
 
-def _is_out(health: Health) -> bool:
+def _is_out(health: WorkerHealth) -> bool:
     return health.phase == "ejected"

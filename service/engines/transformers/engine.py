@@ -18,7 +18,7 @@ from torch import Tensor
 from service.engines.batch.admission import BatchAdmission, advance
 from service.engines.batch.constraints import SchemaCompiler
 from service.engines.batch.prefixes import BLOCK, PrefixCache
-from service.engines.batch.rows import BatchRow, Reading, SignalRow
+from service.engines.batch.rows import BatchRow, ReadingRow, SignalRow
 from service.engines.batch.worker import AnyJob, Call, deliver
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
@@ -64,7 +64,7 @@ class Engine:
         self._prefixes: PrefixCache[Block] = PrefixCache(PREFIX_BYTES, block_bytes)
         self.no_signals = make_tappable(network)
         self._last_layer = last_layer(network)
-        self._readings: list[Reading] = []
+        self._readings: list[ReadingRow] = []
         self._pending: list[BatchRow] = []
         self._rows: list[BatchRow] = []
         self._cache: Any = None

@@ -16,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from service.engines.attention_torch import attention_rows, entropies, rows_per_block
-from service.engines.batch.rows import Reading, SignalRow
+from service.engines.batch.rows import ReadingRow, SignalRow
 from service.engines.signals import Scoring
 
 IMPLEMENTATION = "revelator_tapped_sdpa"
@@ -83,7 +83,7 @@ def _attend(
 class ReadingTap:
     """The tap of a pass over several texts, padded on the right."""
 
-    def __init__(self, layer: int, readings: Sequence[Reading]) -> None:
+    def __init__(self, layer: int, readings: Sequence[ReadingRow]) -> None:
         self.layer = layer
         self._readings = readings
 
@@ -98,7 +98,7 @@ class ReadingTap:
                 reading.see(attention_rows(block, keys, first, scale).cpu().numpy())
 
 
-def score(network: Any, readings: Sequence[Reading]) -> list[Scoring]:
+def score(network: Any, readings: Sequence[ReadingRow]) -> list[Scoring]:
     """Return the results in the order of `readings`."""
     longest = max(len(reading.ids) for reading in readings)
     ids = torch.zeros(len(readings), longest, dtype=torch.long)
@@ -117,7 +117,7 @@ def score(network: Any, readings: Sequence[Reading]) -> list[Scoring]:
     ]
 
 
-def _numbers(logits: Tensor, reading: Reading) -> list[list[float]] | None:
+def _numbers(logits: Tensor, reading: ReadingRow) -> list[list[float]] | None:
     if not reading.job.request.entropies:
         return None
     targets = torch.tensor(reading.ids[1:], device=logits.device)

@@ -18,7 +18,7 @@ _BY_ROUTER: Final = frozenset({"model", "classifier"})
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
+class ConfidenceBin:
     """Choices of similar confidence: their number, mean confidence, and share of right ones."""
 
     count: int
@@ -37,7 +37,7 @@ def routed(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def bins_of(rows: Sequence[Row], bins: int = BINS) -> list[Bin]:
+def bins_of(rows: Sequence[Row], bins: int = BINS) -> list[ConfidenceBin]:
     """Return the bins of equal width that have choices; 1.0 is in the last one."""
     groups: dict[int, list[tuple[float, bool]]] = {}
     for row in rows:
@@ -46,12 +46,14 @@ def bins_of(rows: Sequence[Row], bins: int = BINS) -> list[Bin]:
             right = row.chosen_route == row.gold_route
             groups.setdefault(place, []).append((row.confidence, right))
     return [
-        Bin(len(own), sum(c for c, _ in own) / len(own), sum(r for _, r in own) / len(own))
+        ConfidenceBin(
+            len(own), sum(c for c, _ in own) / len(own), sum(r for _, r in own) / len(own)
+        )
         for _, own in sorted(groups.items())
     ]
 
 
-def calibration_error(bins: Sequence[Bin]) -> float:
+def calibration_error(bins: Sequence[ConfidenceBin]) -> float:
     """Return the expected calibration error (Naeini and others, 2015): the mean distance between
     confidence and accuracy, weighed by the bins' sizes. 0 if there are none."""
     total = sum(each.count for each in bins)
@@ -80,7 +82,7 @@ def routing_blocks(rows: Sequence[Row]) -> Iterator[Block]:
     yield from _calibration(bins_of(chosen))
 
 
-def _calibration(bins: Sequence[Bin]) -> Iterator[Block]:
+def _calibration(bins: Sequence[ConfidenceBin]) -> Iterator[Block]:
     if not bins:
         return
     yield Heading("Calibration", 3)

@@ -28,7 +28,7 @@ from service.retrieval.stores.tantivy_store import TantivyStore
 WRITE_S: Final = 30.0  # of a request that is no search
 
 
-class Backend(Protocol):
+class CollectionBackend(Protocol):
     """One side of all collections. `name` is its name in manifests and metrics."""
 
     @property
@@ -46,7 +46,7 @@ class Backend(Protocol):
     async def aclose(self) -> None: ...
 
 
-class LexicalBackend(Backend, Protocol):
+class LexicalBackend(CollectionBackend, Protocol):
     """Keeps the BM25 stores, and the manifests."""
 
     def manifests(self, root: Path) -> ManifestStore: ...
@@ -65,7 +65,7 @@ class LexicalBackend(Backend, Protocol):
         """Delete the server's manifest of a collection."""
 
 
-class VectorBackend(Backend, Protocol):
+class VectorBackend(CollectionBackend, Protocol):
     """Keeps the dense stores, and copies of manifests with those on a server."""
 
     def create(self, folder: Path, manifest: Manifest, *, replace: bool) -> VectorStore: ...

@@ -13,7 +13,7 @@ from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Kind, Tally, differences
 from service.retrieval.collections.manifest import Manifest
-from service.retrieval.collections.rebuild import Counts, count_passages, open_writer
+from service.retrieval.collections.rebuild import PassageCounts, count_passages, open_writer
 from service.retrieval.embedding import Embedder
 from service.retrieval.embedding import differences as contract_differences
 
@@ -28,7 +28,7 @@ WORDS: Final[dict[Kind, str]] = {
 
 
 @dataclass(slots=True)
-class Difference:
+class StoreDifference:
     """One kind of difference: its count, and the first few passage ids."""
 
     kind: str
@@ -45,9 +45,9 @@ class CheckReport:
     documents: int = 0
     passages: int = 0
     vectors: int = 0
-    findings: list[Difference] = field(default_factory=list)
+    findings: list[StoreDifference] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
-    left: list[Difference] = field(default_factory=list)
+    left: list[StoreDifference] = field(default_factory=list)
 
 
 async def check(collection: Collection, backends: Backends, embedder: Embedder) -> CheckReport:
@@ -61,11 +61,11 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
         report.vectors = counts.dense or 0
         report.findings = [_lost(name, counts, manifest) for name in lost]
         return report
-    found: dict[Kind, Difference] = {}
+    found: dict[Kind, StoreDifference] = {}
     async with closing(differences(collection, tally)) as found_differences:
         async for difference in found_differences:
             kind = difference.kind
-            finding = found.setdefault(kind, Difference(kind, WORDS[kind]))
+            finding = found.setdefault(kind, StoreDifference(kind, WORDS[kind]))
             finding.count += len(difference.ids)
             finding.ids += difference.ids[: FEW - len(finding.ids)]
     report.documents, report.passages = tally.documents, tally.passages
@@ -76,9 +76,9 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
             f"the vectors were made with other embedding settings: {apart}; --repair embeds every "
             "passage again"
         )
-        report.findings.append(Difference("embedding", detail))
+        report.findings.append(StoreDifference("embedding", detail))
     if not await backends.dense.agrees(manifest):
-        report.findings.append(Difference("copy", "Qdrant's copy of the manifest differs"))
+        report.findings.append(StoreDifference("copy", "Qdrant's copy of the manifest differs"))
     return report
 
 
@@ -105,19 +105,19 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
     return after
 
 
-def _lost(name: str, counts: Counts, manifest: Manifest) -> Difference:
+def _lost(name: str, counts: PassageCounts, manifest: Manifest) -> StoreDifference:
     """Describe the loss, and what `--repair` can do about it."""
-    if counts == Counts(None, None):
+    if counts == PassageCounts(None, None):
         can = "the other store is lost too: ingest the documents again"
     elif counts.bm25 is None:
         can = "--repair rebuilds it from the passages stored with the vectors, without embedding"
     else:
         can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
-    return Difference("lost", f"passages are lost: {name} no longer has this collection; {can}",
-                   manifest.passages)  # fmt: skip
+    text = f"passages are lost: {name} no longer has this collection; {can}"
+    return StoreDifference("lost", text, manifest.passages)
 
 
-def _of_manifest(manifest: Manifest, tally: Tally) -> list[Difference]:
+def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
     """Compare the manifest to the BM25 store."""
     said = {
         "documents": (manifest.documents, tally.documents),
@@ -125,14 +125,16 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[Difference]:
         "content_hash": (manifest.content_hash, tally.content_hash),
     }
     findings = [
-        Difference("manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}")
+        StoreDifference(
+            "manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}"
+        )
         for name, (mine, theirs) in said.items()
         if mine != theirs
     ]
     unknown = tally.fields - set(manifest.metadata_fields)
     if unknown:
         names = ", ".join(sorted(unknown)[:FEW])
-        findings.append(Difference("manifest", f"the manifest lacks metadata fields: {names}"))
+        findings.append(StoreDifference("manifest", f"the manifest lacks metadata fields: {names}"))
     if manifest.state == "building":
-        findings.append(Difference("building", "an ingest was interrupted"))
+        findings.append(StoreDifference("building", "an ingest was interrupted"))
     return findings

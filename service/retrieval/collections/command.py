@@ -15,7 +15,7 @@ from service.core.locks import find_owner
 from service.core.settings import Settings
 from service.retrieval.client import send, session_with
 from service.retrieval.collections.catalog import Collections, describe
-from service.retrieval.collections.check import CheckReport, Difference
+from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.factory import open_embedded
 
@@ -141,7 +141,7 @@ def lines_of(report: CheckReport) -> list[str]:
     return lines + _told("left", report.left)
 
 
-def _told(word: str, findings: Sequence[Difference]) -> list[str]:
+def _told(word: str, findings: Sequence[StoreDifference]) -> list[str]:
     lines = []
     for finding in findings:
         count = f"{finding.count:,} " if finding.count else ""

@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PageDifference:
     """Passages of one page that differ in one way; `records` if the BM25 store has them."""
 
     kind: Kind
@@ -70,7 +70,7 @@ class Repaired:
     tally: Tally
 
 
-async def differences(collection: Collection, tally: Tally) -> AsyncIterator[Difference]:
+async def differences(collection: Collection, tally: Tally) -> AsyncIterator[PageDifference]:
     """Yield every difference, while nobody else writes, and count in `tally`.
 
     The differences of one page may be repaired before the next page is read.
@@ -86,7 +86,7 @@ async def differences(collection: Collection, tally: Tally) -> AsyncIterator[Dif
         known = await anyio.to_thread.run_sync(collection.bm25.known, ids)
         surplus = tuple(each for each in ids if each not in known)
         if surplus:
-            yield Difference("surplus", surplus)
+            yield PageDifference("surplus", surplus)
 
 
 async def repair_differences(
@@ -139,7 +139,7 @@ def sort_page(
 
 def _examine(
     collection: Collection, page: Sequence[PassageRecord], tally: Tally
-) -> list[Difference]:
+) -> list[PageDifference]:
     """Blocking."""
     newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
     vectors = collection.dense.hashes([record.passage.passage_id for record in page])
@@ -150,7 +150,7 @@ def _examine(
             tally.add(record)
             tally.vectors += record.passage.passage_id in vectors
     return [
-        Difference(kind, tuple(each.passage.passage_id for each in records), tuple(records))
+        PageDifference(kind, tuple(each.passage.passage_id for each in records), tuple(records))
         for kind, records in found.items()
         if records
     ]

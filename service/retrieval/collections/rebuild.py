@@ -33,7 +33,7 @@ PAGE: Final = 1_000  # passages read and written at once
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class PassageCounts:
     """The number of passages in each store; None if its server has lost the collection."""
 
     bm25: int | None
@@ -45,9 +45,9 @@ class Counts:
         return [store.backend for store, count in sides if count is None]
 
 
-async def count_passages(collection: Collection) -> Counts:
+async def count_passages(collection: Collection) -> PassageCounts:
     """Raises RevelatorError if a store is unavailable."""
-    return Counts(await _count(collection.bm25), await _count(collection.dense))
+    return PassageCounts(await _count(collection.bm25), await _count(collection.dense))
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def open_writer(
         yield writer
 
 
-async def rebuild(collection: Collection, backends: Backends, counts: Counts) -> int:
+async def rebuild(collection: Collection, backends: Backends, counts: PassageCounts) -> int:
     """Rebuild what `counts` says is lost, as the collection's only writer. Returns the number of
     passages restored to the BM25 store. The dense store stays empty."""
     manifest, restored = collection.manifest, 0
@@ -98,7 +98,7 @@ async def copy_passages(old: Collection, writer: CollectionWriter, backends: Bac
     A lost BM25 index is rebuilt first. Raises StoreError if both stores are lost.
     """
     counts = await count_passages(old)
-    if counts == Counts(None, None):
+    if counts == PassageCounts(None, None):
         raise StoreError(
             f"collection {old.manifest.name!r}: both stores have lost its passages; ingest the "
             "documents again"

@@ -35,7 +35,7 @@ MOST_READY = 256  # vectors computed beforehand that are upserted at once
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteCounts:
     """The number of documents indexed and unchanged, and of passages embedded for them."""
 
     indexed: int = 0
@@ -128,7 +128,7 @@ class CollectionWriter:
         documents: Sequence[Document],
         on_part: Callable[[float], None] | None = None,
         chunked: Mapping[str, Chunked] | None = None,
-    ) -> Written:
+    ) -> WriteCounts:
         """Write a batch of documents with different ids. `on_part` is called with the share that is
         embedded.
 
@@ -151,7 +151,7 @@ class CollectionWriter:
             self._underway = {document.id for document in plan.changed}
             self._prefetch.written(self._underway)
             self._committing = asyncio.create_task(self._commit_and_count(plan))
-        return Written(
+        return WriteCounts(
             indexed=len(plan.changed),
             unchanged=len(documents) - len(plan.changed),
             embedded=len(plan.absent),

@@ -14,7 +14,7 @@ from service.core.settings import Settings
 from service.retrieval.client import send, session_with
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress
-from service.retrieval.ingest.sources import Entry, SourceProblem, read_files, total_bytes
+from service.retrieval.ingest.sources import SourceEntry, SourceProblem, read_files, total_bytes
 
 if TYPE_CHECKING:
     import aiohttp
@@ -54,8 +54,8 @@ async def ingest_through(
     return report
 
 
-def batches_of(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
-    batch: list[Entry] = []
+def batches_of(entries: Iterator[SourceEntry]) -> Iterator[list[SourceEntry]]:
+    batch: list[SourceEntry] = []
     size = 0
     for entry in entries:
         weight = len(encoded(entry.found)) if isinstance(entry.found, Document) else 0
@@ -71,7 +71,7 @@ def batches_of(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
 async def _post(
     session: aiohttp.ClientSession,
     url: str,
-    batch: Sequence[Entry],
+    batch: Sequence[SourceEntry],
     report: IngestResult,
     listener: Listener,
 ) -> None:
@@ -131,7 +131,10 @@ async def replace_through(
 
 
 async def _body(
-    batches: Iterator[list[Entry]], total: int | None, report: IngestResult, listener: Listener
+    batches: Iterator[list[SourceEntry]],
+    total: int | None,
+    report: IngestResult,
+    listener: Listener,
 ) -> AsyncIterator[bytes]:
     done = 0
     while batch := await anyio.to_thread.run_sync(next, batches, None):

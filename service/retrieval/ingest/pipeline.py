@@ -21,7 +21,7 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.ingest.chunks import Chunked
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.sources import Entry, SourceProblem, read_files, total_bytes
+from service.retrieval.ingest.sources import SourceEntry, SourceProblem, read_files, total_bytes
 
 BATCH_DOCUMENTS = 256  # committed together
 BATCH_CHARACTERS = 4_000_000  # of their texts, for documents that are large
@@ -34,7 +34,7 @@ R = TypeVar("R")
 class Batch:
     """Entries in order, and by document id the passages of those that are new."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[SourceEntry]
     chunked: dict[str, Chunked]
 
     @property
@@ -42,7 +42,7 @@ class Batch:
         return [entry.found for entry in self.entries if isinstance(entry.found, Document)]
 
 
-def size_of(entry: Entry) -> int:
+def size_of(entry: SourceEntry) -> int:
     """Return the number of characters that count towards a batch's limit."""
     return len(entry.found.text) if isinstance(entry.found, Document) else 0
 
@@ -149,7 +149,7 @@ async def ingest(
     writing = collections.replacing if replace else collections.writing
     async with writing(collection) as writer:
 
-        async def prepare(batch: list[Entry]) -> Batch:
+        async def prepare(batch: list[SourceEntry]) -> Batch:
             documents = [entry.found for entry in batch if isinstance(entry.found, Document)]
             return Batch(batch, await writer.chunk(documents))
 

@@ -42,7 +42,7 @@ from service.retrieval.ingest.pipeline import (
     write_batches,
 )
 from service.retrieval.ingest.sources import (
-    Entry,
+    SourceEntry,
     SourceFile,
     SourceProblem,
     expand,
@@ -72,7 +72,7 @@ class _Made:
     """
 
     source: int
-    entry: Entry
+    entry: SourceEntry
     spans: Sequence[tuple[int, int]] = ()
     vectors: bytes = b""
 
@@ -181,7 +181,7 @@ def _read(rows: Rows, format: str | None) -> Iterator[Rows]:
     for row in rows["row"]:
         index, source = pickle.loads(row)  # from our own driver  # nosec B301
         if isinstance(source, SourceProblem):
-            entries = iter([Entry(source, source.file, 0, 0)])
+            entries = iter([SourceEntry(source, source.file, 0, 0)])
         else:
             entries = read_source(source, format)
         while batch := take(entries, size_of):

@@ -40,7 +40,7 @@ class SourceProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SourceEntry:
     """One document or problem, its place, and the bytes of all files read up to its end.
 
     For a compressed file, these are compressed bytes.
@@ -76,16 +76,16 @@ def total_bytes(files: Sequence[Path]) -> int | None:
     return sum(source.size for source in expand(files) if isinstance(source, SourceFile))
 
 
-def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[Entry]:
+def read_files(files: Sequence[Path], format: str | None = None) -> Iterator[SourceEntry]:
     """Yield every document and every problem, in order. Blocking. Without `format`, the format is
     detected for each file."""
     before = 0
     for source in expand(files, format):
         if isinstance(source, SourceProblem):
-            yield Entry(source, source.file, 0, before)
+            yield SourceEntry(source, source.file, 0, before)
             continue
         for entry in read_source(source, format):
-            yield Entry(entry.found, entry.file, entry.line, before + entry.position)
+            yield SourceEntry(entry.found, entry.file, entry.line, before + entry.position)
         before += source.size
 
 
@@ -109,19 +109,19 @@ def expand(
             yield source
 
 
-def read_source(source: SourceFile, format: str | None = None) -> Iterator[Entry]:
+def read_source(source: SourceFile, format: str | None = None) -> Iterator[SourceEntry]:
     """Yield every document and every problem of one file; positions count from its beginning."""
     last = 0
 
-    def problem(what: str, line: int = 0) -> Entry:
-        return Entry(SourceProblem(source.name, line, what), source.name, line, source.size)
+    def problem(what: str, line: int = 0) -> SourceEntry:
+        return SourceEntry(SourceProblem(source.name, line, what), source.name, line, source.size)
 
     try:
         with open_input(source.path, source.label) as opened:
             for row in _rows(opened, format):
                 last, found = row.number, row.found
                 told = SourceProblem(source.name, last, found) if isinstance(found, str) else found
-                yield Entry(told, source.name, last, opened.position())
+                yield SourceEntry(told, source.name, last, opened.position())
     except NotCompressed:
         yield problem(
             "the file name says compressed, but the content is not gzip or zstd; download it again"

@@ -1,7 +1,7 @@
-"""What a collection needs from its two stores besides searching: filling, listing and repairing.
+"""The protocols of a collection's two stores, apart from searching: writing, listing and repairing.
 
-Methods without `async` block: call them in a worker thread of anyio. Stores on servers hand them to
-the event loop, which that thread knows (`threads.on_loop`).
+Methods without `async` block, so call them in a worker thread of anyio. A store on a server passes
+its calls to the event loop that started the thread (`threads.on_loop`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol
 from service.retrieval.base import SearchStore
 from service.retrieval.ingest.documents import PassageRecord
 
-# Candidates found in compressed vectors, for each one wanted; the full vectors rank them again.
+# Candidates fetched from the compressed vectors per result; the full vectors then rank them.
 OVERSAMPLING: Final = 2.0
 
 
 class LexicalStore(SearchStore, Protocol):
-    """A BM25 store. It is the authority: a document exists if it is stored here."""
+    """A BM25 store. It is the authority on what a collection contains: a document exists if it is
+    stored here."""
 
     def count_passages(self) -> int: ...
 
@@ -30,22 +31,22 @@ class LexicalStore(SearchStore, Protocol):
         """Return a document's passages in order; empty if there is no such document."""
 
     def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Return which of these passages are stored."""
+        """Return the ids among these that are stored."""
 
     def records(self) -> Iterator[PassageRecord]:
-        """Return every passage, in a consistent state."""
+        """Return every passage, as of one moment."""
 
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
-        """Delete these documents and add `records`. The next search sees all of it."""
+        """Delete these documents and add `records`. The next search sees all of the change."""
 
     def tidy(self) -> None:
-        """Undo an interrupted `replace`."""
+        """Undo a `replace` that was interrupted."""
 
     def close(self) -> None: ...
 
 
 class VectorStore(SearchStore, Protocol):
-    """Stores the vectors of the same passages, by passage id."""
+    """Stores the vectors of the same passages, keyed by passage id."""
 
     def count_passages(self) -> int: ...
 
@@ -53,21 +54,22 @@ class VectorStore(SearchStore, Protocol):
         """Return the content hash (of the document) of each of these passages that is stored."""
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Yield the content hash of every passage, by passage id. Points may be deleted
-        meanwhile."""
+        """Yield the content hash of every passage, by passage id. Points may be deleted between
+        pages."""
 
     def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield what is stored with every vector (`points.payload_of`)."""
+        """Yield the payload of every vector (see `records.payload_of`)."""
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
-        """Add or overwrite points, durably."""
+        """Add or overwrite points. They are durable when this returns."""
 
     def delete(self, passage_ids: Sequence[str]) -> None: ...
 
     def flush(self) -> None: ...
 
     async def optimize(self) -> None:
-        """Build the structures that make large collections fast, if they are due and the store does
-        not build them itself. The caller prevents writes meanwhile; searches continue."""
+        """Build the index structures that keep large collections fast, if they are due and the
+        store does not build them itself. The caller prevents writes meanwhile; searches
+        continue."""
 
     def close(self) -> None: ...

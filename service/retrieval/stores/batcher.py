@@ -1,4 +1,4 @@
-"""Sends calls of one turn of the event loop, or soon after, to a server as one request."""
+"""Combines calls made in the same turn of the event loop, or shortly after, into one request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Result = TypeVar("Result")
 
 
 class _Entry(Generic[Query, Result]):
-    """One caller's query: waiting, on its way (`sent` is set when that ends), or settled."""
+    """One caller's query. It waits, is in flight (`sent` is set when the request ends), or is
+    settled."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -21,10 +22,12 @@ class _Entry(Generic[Query, Result]):
 
 
 class Batcher(Generic[Query, Result]):
-    """`send` gets up to `most` queries and answers each with a result or its exception.
+    """Batches queries: `send` receives up to `most` queries and returns a result or an exception
+    for each.
 
-    While a request is under way, further queries wait `window_s` for company.
-    It must be safe to repeat: when the caller that sends is cancelled, another one sends again.
+    While a request is in flight, further queries wait up to `window_s` seconds for others to join.
+    `send` must be safe to repeat: if the caller that sends is cancelled, another caller sends
+    again.
     """
 
     def __init__(

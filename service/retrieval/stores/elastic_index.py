@@ -1,13 +1,13 @@
-"""Indices of collections in Elasticsearch: one behind each alias, made from our index template.
+"""Elasticsearch indices: one per collection, behind an alias, created from our index template.
 
-The template `revelator` holds for every index `revelator-*` and is composed of two component
-templates: `revelator@settings`, which is ours, and `revelator@custom`, which is the operator's and
-may be absent. What stands in the second wins, for indices made from then on: shards, replicas,
-allocation, a refresh interval. Templates are put where they are absent or of an older version; a
-newer gateway's are left alone.
+The template `revelator` applies to every index `revelator-*`. It is composed of two component
+templates: `revelator@settings`, which is ours, and `revelator@custom`, which belongs to the
+operator and may be absent. Settings in the second one (shards, replicas, allocation, refresh
+interval) take precedence for indices created afterwards. We write templates that are absent or
+older than ours, and leave those of a newer gateway unchanged.
 
-Scores, and which of two versions of a passage is the newer, do not depend on the number of shards:
-searches ask for the statistics of all, and a document's passages share a shard (its routing).
+Neither scores nor the choice between two versions of a passage depend on the number of shards:
+searches use the statistics of all shards, and a document's passages share a shard (by routing).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.retrieval.stores.elastic_server import ElasticServer
 TEMPLATE = "revelator"
 OURS, CUSTOM = f"{TEMPLATE}@settings", f"{TEMPLATE}@custom"
 TEMPLATE_VERSION = 1
-PRIORITY = 200  # over the templates that a cluster may have for everything
+PRIORITY = 200  # above the catch-all templates that a cluster may have
 
 
 def alias_of(name: str) -> str:
@@ -30,8 +30,8 @@ def alias_of(name: str) -> str:
 
 
 async def create(server: ElasticServer, name: str, analysis: Analysis, replace: bool) -> None:
-    """An empty index under the collection's alias. Raises StoreError where one with documents is
-    there, unless `replace`."""
+    """Create an empty index under the collection's alias. Raises StoreError if one with documents
+    exists, unless `replace`."""
     alias = alias_of(name)
     if await _indices(server, alias) and not replace:
         held = (await server.call(lambda client: client.count(index=alias)))["count"]
@@ -43,7 +43,7 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
             )
     await drop(server, name)
     await _put_templates(server)
-    # The dot stands in no collection's name: no index can be called as another's alias.
+    # No collection name contains a dot, so no index has the name of another's alias.
     index = f"{alias}.{uuid.uuid4().hex[:12]}"
     await server.call(
         lambda client: client.indices.create(
@@ -55,7 +55,7 @@ async def create(server: ElasticServer, name: str, analysis: Analysis, replace: 
 
 
 async def rename(server: ElasticServer, name: str, to: str) -> None:
-    """Give the index of `name` the alias of `to` in its place, in one step."""
+    """Point the alias `to` at the index of `name` instead of its present one, atomically."""
     (index,) = await _indices(server, alias_of(name))
     actions: list[dict[str, Any]] = [
         {"remove": {"index": index, "alias": alias_of(name)}},
@@ -65,7 +65,7 @@ async def rename(server: ElasticServer, name: str, to: str) -> None:
 
 
 async def drop(server: ElasticServer, name: str) -> None:
-    """Delete a collection's index; it may be absent."""
+    """Delete a collection's index, if it exists."""
     indices = await _indices(server, alias_of(name))
     if indices:
         await server.call(
@@ -130,7 +130,7 @@ def _template() -> dict[str, Any]:
 
 
 def _analysed(analysis: Analysis) -> dict[str, Any]:
-    """What differs from collection to collection."""
+    """Return the part of the mapping that differs between collections."""
     words = {
         "type": "text",
         "analyzer": "english" if analysis == "english" else "standard",

@@ -1,4 +1,4 @@
-"""One Elasticsearch cluster: its client, bulk writing, and our errors for its own."""
+"""One Elasticsearch cluster: its client, bulk writes, and the mapping of its errors to ours."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch
 
 Answer = TypeVar("Answer")
-# An item of a bulk request: the action's line, and the document's where there is one.
+# An item of a bulk request: the action's line, then the document's line if it has one.
 Action = tuple[bytes, ...]
 
 BULK_ACTIONS = 500
 BULK_BYTES = 4_000_000
-TRIES = 6  # of items that the cluster is too busy for
-NO_SUCH_PATH = {404, 405}  # Elasticsearch itself gives these for an index, and names itself
-FIRST_PAUSE_S = 0.1  # doubles with every try, with jitter
+TRIES = 6  # for items that the cluster was too busy to accept
+NO_SUCH_PATH = {404, 405}  # Elasticsearch sends these too, with its header
+FIRST_PAUSE_S = 0.1  # doubles with every attempt, with jitter
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What the cluster says of a request or of one item of a bulk."""
+    """An error that the cluster reports for a request or for one item of a bulk request."""
 
     status: int
     kind: str = ""
@@ -64,7 +64,7 @@ _MAPPING = {
     "illegal_argument_exception",
 }  # fmt: skip
 
-# The first that holds says what a complaint is to us; {reason} is the cluster's own word.
+# The first rule that matches gives our error; {reason} is the cluster's own message.
 ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ...] = (
     (
         lambda c: c.blocked,
@@ -101,7 +101,7 @@ ANSWERS: tuple[tuple[Callable[[Complaint], bool], type[RevelatorError], str], ..
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How to prove who asks, and by whose certificates to know the server."""
+    """The credentials of the client, and the certificates that the server is verified with."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -109,8 +109,8 @@ class Login:
     ca_files: Sequence[Path] = ()
 
     def options(self, address: Address) -> dict[str, Any]:
-        """Of the client; the URL's own credentials where there are no others. Raises
-        ConfigurationError for `ca_files` that hold no certificates."""
+        """Return the client's options. The URL's credentials are used if there are no others.
+        Raises ConfigurationError if `ca_files` contain no certificates."""
         options: dict[str, Any] = {}
         if self.api_key:
             options["api_key"] = self.api_key
@@ -128,10 +128,10 @@ class Login:
 
 
 class ElasticServer:
-    """The client connects at its first use; each call gets `timeout_s`. While the server is
-    silent, calls wait that long for it to answer and are not sent.
+    """Connects at its first use; each call may take `timeout_s` seconds. While the server is
+    silent, calls are not sent: they wait up to that long for it to answer.
 
-    `url` needs a port and may hold user:password, if `login` has none; no message repeats them.
+    `url` needs a port, and may contain user:password if `login` is empty. No message repeats them.
     """
 
     def __init__(
@@ -149,7 +149,8 @@ class ElasticServer:
         self._silence = Silence(self._ping)
 
     async def call(self, request: Callable[[AsyncElasticsearch], Awaitable[Answer]]) -> Answer:
-        """Raises ConfigurationError, StoreError and RetrievalFailure, with their cause."""
+        """Send a request. Raises ConfigurationError, StoreError or RetrievalFailure, with their
+        cause."""
         client = self._client or await self._connect()
         from elasticsearch import ApiError, TransportError, UnsupportedProductError  # noqa: PLC0415
 
@@ -165,13 +166,13 @@ class ElasticServer:
             raise self.failure(complaint(error.meta.status, error.body)) from error
         except TransportError as error:
             raise BackendUnavailable(self._unreached(error)) from error
-        # The client looks at its first answer only; another server may have taken the port since.
+        # The client checks its first response only; another server may have taken the port since.
         if not _is_elasticsearch(answer):
             raise self._another()
         return answer
 
     async def _sent(self, answer: Awaitable[Answer]) -> Answer:
-        """Its result; whether there was any answer is noted."""
+        """Return the result, and record whether the server responded at all."""
         from elasticsearch import ApiError, ConnectionTimeout  # noqa: PLC0415
 
         sent = time.monotonic()
@@ -194,12 +195,12 @@ class ElasticServer:
             raise BackendUnavailable(self._late) from error
 
     async def _ping(self) -> None:
-        """On a connection of its own, because those that are kept may be lost."""
+        """Ping over a new connection, because pooled connections may be lost."""
         from elasticsearch import ApiError  # noqa: PLC0415
 
         client = await anyio.to_thread.run_sync(self._open, 2 * ASK_S)
         async with client:
-            with contextlib.suppress(ApiError):  # an answer, too
+            with contextlib.suppress(ApiError):  # also a response
                 await client.perform_request("HEAD", "/", headers={"accept": "application/json"})
 
     def _another(self) -> ConfigurationError:
@@ -209,10 +210,10 @@ class ElasticServer:
         )
 
     async def bulk(self, alias: str, actions: Sequence[Action]) -> None:
-        """Index or delete, in order, in requests of bounded size; refreshes nothing.
+        """Index or delete in order, in requests of bounded size, without a refresh.
 
-        Items the cluster is too busy for are sent again, after longer and longer pauses. Raises
-        as `call` does, for the first item that failed, with the number of those that did.
+        Items that the cluster is too busy for are sent again, after increasing pauses. Raises as
+        `call` does, for the first item that failed, with the number of failed items.
         """
         for part in _parts(actions):
             left = part
@@ -236,7 +237,7 @@ class ElasticServer:
             await client.close()
 
     def failure(self, said: Complaint, of: str = "") -> RevelatorError:
-        """The error of ours that a complaint is."""
+        """Return our error for a complaint."""
         error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(said))
         reason = self._login.hide(said.reason, self._address) or "-"
         told = text.format(status=said.status, kind=said.kind, reason=of + reason)
@@ -246,7 +247,7 @@ class ElasticServer:
         async with self._lock:
             if self._client is None:
                 await anyio.to_thread.run_sync(importlib.import_module, "elasticsearch")
-                # It logs every failed request with its trace; each becomes an error of ours.
+                # The client logs every failed request with a traceback; we raise an error for each.
                 logging.getLogger("elastic_transport").setLevel(logging.ERROR)
                 try:
                     self._client = self._open(self._timeout_s)
@@ -259,10 +260,10 @@ class ElasticServer:
         return client
 
     def _open(self, timeout_s: float) -> AsyncElasticsearch:
-        """Raises ValueError for a URL that is none."""
+        """Create a client. Raises ValueError for an invalid URL."""
         from elasticsearch import AsyncElasticsearch  # noqa: PLC0415
 
-        # One retry: a server that came back has closed the kept connections.
+        # One retry, because a server that was restarted has closed the pooled connections.
         return AsyncElasticsearch(
             self._address.url,
             **self._login.options(self._address),
@@ -290,14 +291,15 @@ class ElasticServer:
     async def _send(
         self, alias: str, actions: Sequence[Action]
     ) -> tuple[list[Action], list[Complaint]]:
-        """Which to send again, and what was said of those that failed for good."""
+        """Return the items to send again, and the complaints about items that failed
+        permanently."""
         lines: Any = [line for action in actions for line in action]
         try:
             answer = await self.call(
                 lambda client: client.bulk(
                     index=alias,
                     operations=lines,
-                    require_alias=True,  # else a write to a lost index would make one
+                    require_alias=True,  # otherwise a write to a lost index would create one
                     filter_path="errors,items.*.status,items.*.error",
                 )
             )
@@ -321,7 +323,8 @@ def complaint(status: int, body: Any) -> Complaint:
 
 
 def _item(item: dict[str, Any]) -> Complaint:
-    """Without a kind where nothing failed; to delete what is not there is no failure."""
+    """Return the complaint about one item. Its kind is empty for success; deleting an absent
+    document is success."""
     (result,) = item.values()
     if "error" not in result:
         return Complaint(result["status"])
@@ -348,6 +351,6 @@ def _parts(actions: Sequence[Action]) -> Iterator[list[Action]]:
 
 
 def _is_elasticsearch(answer: Any) -> bool:
-    """Whether Elasticsearch itself sent an answer, or an error of the client."""
+    """Return whether a response, or an error of the client, came from Elasticsearch itself."""
     meta = getattr(answer, "meta", None)
     return meta is None or meta.headers.get("x-elastic-product") == "Elasticsearch"

@@ -1,21 +1,22 @@
-"""BM25 in Elasticsearch: one index per collection behind an alias (METHODS.md §6 #30, §1.6).
+"""BM25 in Elasticsearch: one index per collection, behind an alias (METHODS.md §6 #30, §1.6).
 
-elastic_index.py creates indices. Statistics of a search are those of all shards
-(`dfs_query_then_fetch`), so that a score does not depend on how an index is cut; with one shard
-Elasticsearch omits that step. Metadata is one keyword field `filter` of tokens, as in every store,
-so that no document can spoil the mapping for another.
+`elastic_index.py` creates the indices. Searches use the statistics of all shards
+(`dfs_query_then_fetch`), so scores do not depend on the number of shards; with one shard
+Elasticsearch omits that phase. Metadata is one keyword field `filter` of tokens, as in every store,
+so no document can change the mapping that others need.
 
-The index does not refresh by itself: a search sees all of a change or nothing of it, but for one
-that was cut short while others waited for their refresh. `replace` leaves its refresh to whoever
-reads next: the next search, count or listing here, a lookup of one of the documents written, or the
-write that exceeds `MOST_UNSEEN`. The end of a write counts, so that other gateways see it then.
+The index does not refresh by itself. A search sees all of a change or none of it, except for a
+change that was interrupted while others waited for their refresh. `replace` leaves the refresh to
+whoever reads next: the next search, count or listing here, a lookup of one of the written
+documents, or the write that exceeds `MOST_UNSEEN`. The end of a write also refreshes, which makes
+it visible to other gateways.
 
-A passage's id in Elasticsearch is made of passage id and content hash: a new version stands beside
-the old one until that is deleted. Order of `replace`: (1) passages but the first of each document,
-(2) the first ones, whose presence makes the document known, (3) the old versions go. They go in one
-stream of bulk requests; a document's are in one shard, which does them in their order. A kill
-between leaves passages without a first one, or two versions; `tidy` keeps the version that was
-written last and removes the rest.
+A passage's id in Elasticsearch combines passage id and content hash, so a new version exists beside
+the old one until the old one is deleted. `replace` works in this order: (1) all passages except the
+first of each document, (2) the first passages, whose presence makes the document known, (3) the
+deletion of old versions. All three are one stream of bulk requests, and a document's passages are
+in one shard, which applies them in order. A process killed in between leaves documents without a
+first passage, or two versions; `tidy` keeps the version written last and deletes the rest.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from service.retrieval.stores.records import fields_of, name_id, passage_of, ran
 from service.retrieval.stores.threads import on_loop
 
 SEARCH_TYPE = "dfs_query_then_fetch"
-# What a search reads of a passage.
+# The fields that a search reads.
 SOURCE = ["passage_id", "title", "text", "original", "metadata"]
-MOST_HITS = 10_000  # Elasticsearch's own limit for one page
+MOST_HITS = 10_000  # Elasticsearch's default limit of one page
 _FIELDS = ["title", "text"]
 
 
 def search_body(query: StoreQuery) -> dict[str, Any] | None:
-    """Return the body of a search; None if the query has no words.
+    """Return the body of a search, or None if the query has no words.
 
-    Only `match` and `multi_match` see the user's text, and only its words: nothing in it can become
-    syntax.
+    The user's text goes into `match` and `multi_match` only, and only its words, so that nothing in
+    it is interpreted as syntax.
     """
     words = " ".join(query_words(query.text))
     if not words or query.top_k < 1:
@@ -87,16 +88,16 @@ def _unscored(query: StoreQuery) -> dict[str, Any]:
 
 _NAMESPACE = uuid.UUID("0e4bd0c5-3c0b-4f0c-8a55-0c1d7b3e2a17")
 _RECORD = [*SOURCE, "document_id", "content_hash", "part", "parts"]
-MOST_SEARCHES = 64  # of one _msearch
-MOST_UNSEEN = 5_000  # documents; a refresh takes time in proportion
-SCAN = 1_000  # passages read at once when many are listed
+MOST_SEARCHES = 64  # searches in one _msearch
+MOST_UNSEEN = 5_000  # documents; the time of a refresh grows with them
+SCAN = 1_000  # passages per page of a listing
 KEEP_ALIVE = "2m"
 
 Page = list[dict[str, Any]]
 
 
 class ElasticStore:
-    """Blocking methods run in a worker thread of the event loop that owns `server`."""
+    """Call its blocking methods in a worker thread of the event loop that owns `server`."""
 
     backend = "elasticsearch"
 
@@ -115,7 +116,8 @@ class ElasticStore:
         return cls(server, name)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        """Searches of one turn of the event loop are sent as one `_msearch`."""
+        """Return the best passages. Searches made in one turn of the event loop are sent as one
+        `_msearch`."""
         return await self._batcher.ask(query)
 
     def count_passages(self) -> int:
@@ -145,7 +147,7 @@ class ElasticStore:
         return sorted((_record(hit["_source"]) for hit in hits), key=lambda record: record.part)
 
     def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Return which of these passages are stored."""
+        """Return the ids among these that are stored."""
         found: set[str] = set()
         for start in range(0, len(passage_ids), SCAN):
             among = {"terms": {"passage_id": list(passage_ids[start : start + SCAN])}}
@@ -154,13 +156,13 @@ class ElasticStore:
         return found
 
     def records(self) -> Iterator[PassageRecord]:
-        """Yield every passage, in a consistent state."""
+        """Yield every passage, as of one moment."""
         self._show()
         for hit in self._hits({"match_all": {}}, _RECORD):
             yield _record(hit["_source"])
 
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
-        """Delete these documents and add `records`; the next search sees all of it."""
+        """Delete these documents and add `records`. The next search sees all of the change."""
         self._show(document_ids)
         old: dict[str, str | None] = {}
         for start in range(0, len(document_ids), SCAN):
@@ -176,7 +178,7 @@ class ElasticStore:
             self._show()
 
     def tidy(self) -> None:
-        """Undo a `replace` that was killed."""
+        """Undo a `replace` that was interrupted by a kill."""
         on_loop(self._refresh)
         newest: dict[str, str] = {}
         for hit in self._hits({"term": {"part": 0}}, ["document_id", "content_hash"]):
@@ -191,7 +193,7 @@ class ElasticStore:
             on_loop(self._refresh)
 
     def close(self) -> None:
-        """Nothing to do: the client is the server's."""
+        """Do nothing: the client belongs to the server."""
 
     async def _search_all(
         self, queries: Sequence[StoreQuery]
@@ -237,7 +239,8 @@ class ElasticStore:
         return ranked((hit["_score"], _passage(hit["_source"])) for hit in hits)
 
     def _show(self, document_ids: Sequence[str] | None = None) -> None:
-        """Refresh where one of these documents, or any, was written since the last time."""
+        """Refresh if one of these documents (or, without ids, any document) was written since the
+        last refresh."""
         if self._unseen if document_ids is None else not self._unseen.isdisjoint(document_ids):
             on_loop(self._refresh)
 
@@ -253,7 +256,7 @@ class ElasticStore:
         return int(answer["count"])
 
     def _hits(self, query: dict[str, Any], source: list[str]) -> Iterator[dict[str, Any]]:
-        """All that match, of one moment's state, in the order they were written."""
+        """Yield all hits as of one moment, in the order in which they were written."""
         pages = self._pages(query, source)
         try:
             while page := on_loop(_next, pages):
@@ -290,7 +293,7 @@ class ElasticStore:
 
 
 async def _next(pages: AsyncIterator[Page]) -> Page:
-    """Empty at the end."""
+    """Return the next page, empty at the end."""
     return await anext(pages, [])
 
 

@@ -1,5 +1,5 @@
-"""Access to Qdrant: its API key and certificates, and our errors for those of its client, over
-REST, over gRPC and in this process."""
+"""Connections to Qdrant over REST, over gRPC and in this process: API key, certificates, and the
+mapping of the client's errors to ours."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """How to reach a server. Without `key`, the password of the URL is the key."""
+class ServerAccess:
+    """The credentials and certificates for a server. Without `key`, the password of the URL is the
+    key."""
 
     url: str = field(repr=False)
     key: str = field(default="", repr=False)
@@ -46,8 +47,8 @@ class Access:
         return self.key or address_of(self.url).password
 
     def client(self, module: Any, **options: Any) -> AsyncQdrantClient:
-        """A client of `module` (qdrant_client), for REST and gRPC. Raises ConfigurationError for a
-        `ca_files` that hold no certificates, ValueError for a URL that is none."""
+        """Create a client of `module` (qdrant_client), for REST and gRPC. Raises ConfigurationError
+        if `ca_files` contain no certificates, and ValueError for an invalid URL."""
         url = address_of(self.url).url
         if context := tls_context(self.ca_files, SETTING):
             import certifi  # noqa: PLC0415 (a requirement of qdrant-client)
@@ -59,14 +60,14 @@ class Access:
                 "root_certificates": b"\n".join(file.read_bytes() for file in authorities),
             }
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its own words of the same
+            warnings.simplefilter("ignore")  # the client warns about the same
             client: AsyncQdrantClient = module.AsyncQdrantClient(
                 url=url, api_key=self._key or None, **options
             )
         return client
 
     def warn(self) -> None:
-        """Where anybody on the way can read the key."""
+        """Warn if the key is sent over a connection that others can read."""
         url = address_of(self.url).url
         if self._key and not _is_private(url):
             why = "Qdrant's API key is sent over unencrypted http; use https"
@@ -77,7 +78,7 @@ class Access:
 
 
 def _is_private(url: str) -> bool:
-    """Whether nobody else can listen: by TLS, or on this machine."""
+    """Return whether nobody else can read the connection: it uses TLS, or stays on this machine."""
     parts = urlsplit(url)
     if parts.scheme == "https" or parts.hostname == "localhost":
         return True
@@ -87,7 +88,7 @@ def _is_private(url: str) -> bool:
         return False
 
 
-# HTTP status, or the one that a gRPC code stands for, to what it is to us. Others: a failure.
+# HTTP status, or the equivalent of a gRPC code, to our error. Any other: RetrievalFailure.
 ANSWERS: Final[dict[int, tuple[type[RevelatorError], str]]] = {
     400: (
         StoreError,
@@ -123,8 +124,8 @@ _GRPC: Final = {
     "RESOURCE_EXHAUSTED": 429,
 }
 UNREACHED: Final = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
-LIMITED: Final = "Limit exceeded"  # by strict mode, which names the limit
-FULL: Final = "No space left"  # in gRPC a full disk has the code of too many requests
+LIMITED: Final = "Limit exceeded"  # refused by strict mode, which names the limit
+FULL: Final = "No space left"  # over gRPC, a full disk has the code of too many requests
 
 
 def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
@@ -162,13 +163,14 @@ def told(error: Exception) -> tuple[int | None, str]:
     if hasattr(error, "retry_after_s"):  # ResourceExhaustedResponse
         return 429, str(error)[:300]
     source = getattr(error, "source", None)
-    if source is not None:  # ResponseHandlingException: nothing came, or nothing that can be read
+    if source is not None:  # ResponseHandlingException: no response, or one that cannot be parsed
         return None, str(source)[:300] or type(source).__name__
     return _of_the_engine_here(error), str(error)[:300]
 
 
 def _of_the_engine_here(error: Exception) -> int:
-    """It says ValueError of an unknown collection and of a wrong dimension."""
+    """Return our error for the in-process engine, which raises ValueError for an unknown collection
+    and for a wrong dimension."""
     if not isinstance(error, ValueError | KeyError):
         return 500
     return 404 if "not found" in str(error) else 400

@@ -1,12 +1,13 @@
-"""The graph index of the embedded dense store, built beside the shard that is searched.
+"""The graph index of the embedded dense store, built outside the shard that is searched.
 
-qdrant-edge builds it in one call that keeps the interpreter lock: in a server nothing would move
-for seconds to minutes. So a child process builds it, in a copy of the shard's folder:
+qdrant-edge builds the graph in one call that holds the interpreter lock, which would stop a server
+for seconds to minutes. Therefore a child process builds it, in a copy of the shard's folder:
 
     python -m service.retrieval.stores.qdrant_edge_graph FOLDER CONTRACT_JSON SETTINGS_JSON
 
-The caller lets nobody write meanwhile, and then puts the copy in the place of the folder. A kill
-between leaves folders that `recover` removes or puts back: both hold the same vectors.
+The caller prevents writes meanwhile, and then replaces the folder by the copy. If the process is
+killed in between, `recover` removes or restores the folders that are left; both hold the same
+vectors.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from service.core.errors import StoreError
 from service.core.settings.retrieval import Quantization
 from service.retrieval.embedding.contract import EmbeddingContract
 
-HNSW_M, HNSW_EF = 16, 100  # Qdrant's own
-LEAST = 20_000  # vectors outside the graph; so many are compared one by one in 1 to 2 ms
-SHARE = 0.2  # of all vectors, so that a growing collection is not rebuilt too often
-PATIENCE_S = 7_200.0  # 100,000 vectors take about a minute of a core
-FULL_SCAN_KB = 10_000  # Qdrant's own: less is faster to compare one by one than by the graph
-POLITENESS = 10  # searches go first
+HNSW_M, HNSW_EF = 16, 100  # Qdrant's default
+LEAST = 20_000  # vectors outside the graph; comparing so many one by one takes 1 to 2 ms
+SHARE = 0.2  # share of all vectors, so that a growing collection is not rebuilt too often
+PATIENCE_S = 7_200.0  # 100,000 vectors take about a minute on one core
+FULL_SCAN_KB = 10_000  # Qdrant's default: less is faster to compare one by one than by the graph
+POLITENESS = 10  # niceness: searches have priority
 DISTANCES = {"cosine": edge.Distance.Cosine, "dot": edge.Distance.Dot}
 
 
 def is_due(vectors: int, in_graph: int) -> bool:
-    """Whether a graph is worth its time. `in_graph` of the `vectors` are in one."""
+    """Return whether building the graph is worth its time. `in_graph` of the `vectors` are in it
+    already."""
     return vectors - in_graph >= max(LEAST, SHARE * vectors)
 
 
@@ -64,7 +66,7 @@ async def build(folder: Path, contract: EmbeddingContract, quantization: Quantiz
 
 
 def put_in_place(built: Path, folder: Path) -> None:
-    """Replace `folder` by `built`. Nobody may have the folder open."""
+    """Replace `folder` by `built`. The folder must not be open anywhere."""
     old = _beside(folder, "old")
     folder.rename(old)
     built.rename(folder)
@@ -72,7 +74,7 @@ def put_in_place(built: Path, folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Undo what a killed `build` or `put_in_place` left."""
+    """Clean up after a `build` or `put_in_place` that was interrupted."""
     old = _beside(folder, "old")
     if old.exists() and not folder.exists():
         old.rename(folder)

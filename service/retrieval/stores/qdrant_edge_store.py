@@ -1,8 +1,9 @@
 """Dense search in the process: one qdrant-edge shard per collection.
 
-qdrant-edge keeps the interpreter lock in every call, so a thread would gain a search nothing and
-cost it 0.1 ms: searches run on the event loop, one call for all that come in one turn of it. What
-writes and lists runs in worker threads; `_lock` keeps the shard in place meanwhile.
+qdrant-edge holds the interpreter lock during every call, so a thread would not make a search faster
+and would cost it 0.1 ms. Searches therefore run on the event loop, one call for all searches of one
+turn. Writing and listing run in worker threads; `_lock` prevents the shard from being replaced
+meanwhile.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from service.retrieval.stores.records import (
     ranked_points,
 )
 
-SCROLL = 2_000  # points read at once when everything is listed
-DELETE = 1_000  # points deleted at once
-MOST_SEARCHES = 16  # of one call; the event loop waits for it
+SCROLL = 2_000  # points per page of a listing
+DELETE = 1_000  # points per deletion
+MOST_SEARCHES = 16  # searches per call; the event loop waits for it
 
 _log = structlog.get_logger(__name__)
 
 
 class QdrantEdgeStore:
-    """Blocking methods run in a thread of the caller's choice."""
+    """Call its blocking methods in a worker thread."""
 
     backend = "qdrant_edge"
 
@@ -89,9 +90,12 @@ class QdrantEdgeStore:
         return cls(folder, shard, contract, quantization)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        """A turn later than others: the event loop stands still meanwhile, so what goes to a server
-        in the same hybrid search goes first (measured: 1.07 instead of 1.4 times the server's own
-        time)."""
+        """Return the best passages.
+
+        The search waits one turn of the event loop, because it blocks the loop: requests to servers
+        in the same hybrid search are sent first (measured: 1.07 times the server's own time, not
+        1.4).
+        """
         await anyio.lowlevel.checkpoint()
         return await self._batcher.ask(query)
 
@@ -131,7 +135,7 @@ class QdrantEdgeStore:
             return {}
         ids = [point_id(passage_id) for passage_id in passage_ids]
         with self._lock:
-            # Its stub says the last two are optional; they are not.
+            # Its stub declares the last two as optional, but they are required.
             return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
 
     def hash_pages(self) -> Iterator[dict[str, str]]:
@@ -157,10 +161,7 @@ class QdrantEdgeStore:
                 return
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
-        """Add or overwrite points; they survive the death of the process once this returns.
-
-        Raises StoreError if the disk is nearly full.
-        """
+        """Add or overwrite points. They survive the death of the process once this returns."""
         check_room(self._folder)
         points = [
             edge.Point(point_id(record.passage.passage_id), list(vector), payload_of(record))
@@ -184,11 +185,11 @@ class QdrantEdgeStore:
             self._shard.flush()
 
     async def optimize(self) -> None:
-        """Build the graph index where so much was written that a search without it is slow.
+        """Build the graph index if so much was written that searches without it are slow.
 
-        Nobody may write meanwhile. Searches go on; the event loop stands still only while the
-        shard is opened again: 66 ms for 20,000 vectors. A failure is logged: searches stay
-        right, and the next write tries again.
+        Nobody may write meanwhile. Searches continue; the event loop stops only while the shard is
+        opened again (66 ms for 20,000 vectors). A failure is logged: searches stay correct, and the
+        next write tries again.
         """
         info = self._shard.info()
         if not is_due(info.points_count, info.indexed_vectors_count):
@@ -199,7 +200,7 @@ class QdrantEdgeStore:
         except StoreError as error:
             _log.warning("graph_not_built", why=error.detail)
             return
-        with self._lock:  # on the event loop: no search is under way
+        with self._lock:  # on the event loop, so no search is running
             self._shard.close()
             put_in_place(built, self._folder)
             self._shard = edge.EdgeShard.load(str(self._folder))

@@ -1,10 +1,10 @@
-"""One Qdrant cluster: its client, and gRPC if the server offers it.
+"""One Qdrant cluster: its client, over gRPC if the server offers it and over REST otherwise.
 
-REST is the named server. gRPC is used once its port has proved to be the same instance, so that
-nothing is ever written to another server that happens to listen there. The proof is the peer id,
-which an instance draws at its first start and keeps in its storage; both protocols report it for
-any collection. In a cluster the two ports may reach two peers; each names the others that hold
-shards. A server without collections proves nothing yet, and is written to by REST.
+The configured URL is the REST server. gRPC is used once its port is proved to be the same instance,
+so that nothing is written to another server that listens on that port. The proof is the peer id,
+which an instance generates at its first start and keeps in its storage; both protocols report it
+for any collection. In a cluster the two ports may reach two peers; each reports the other peers
+that hold shards. A server without collections proves nothing yet and is written to over REST.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ import structlog
 from service.core.concurrency import retrieve
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings.urls import shown
-from service.retrieval.stores.qdrant_connection import Access, failure
+from service.retrieval.stores.qdrant_connection import ServerAccess, failure
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
 
 
-LEAST_VERSION: Final = (1, 16)  # the first whose collections have metadata
+LEAST_VERSION: Final = (1, 16)  # the first version with metadata of collections
 CHANNEL: Final = {
     # gRPC's own pauses between attempts to connect grow to two minutes.
     "grpc.initial_reconnect_backoff_ms": 500,
     "grpc.max_reconnect_backoff_ms": 1000,
-    "grpc.min_reconnect_backoff_ms": 2000,  # that one attempt may take
+    "grpc.min_reconnect_backoff_ms": 2000,  # milliseconds that one attempt may take
 }
 
-# absent: nobody there speaks gRPC; unproven: there is nothing to compare yet, or this key may not.
+# absent: no gRPC server there; unproven: nothing to compare yet, or the key may not compare.
 Grpc = Literal["same", "other", "absent", "unproven"]
 
 
 async def check_version(rest: AsyncQdrantClient, place: str) -> None:
-    """Raises ConfigurationError if the server is too old."""
+    """Raise ConfigurationError if the server is too old."""
     version = (await rest.info()).version
     if not is_supported(version):
         least = ".".join(map(str, LEAST_VERSION))
@@ -55,7 +55,8 @@ async def check_version(rest: AsyncQdrantClient, place: str) -> None:
 
 
 def is_supported(version: str) -> bool:
-    """Whether a version as `1.19.0` or `1.20.0-dev` is new enough; True for what has no numbers."""
+    """Return whether a version such as `1.19.0` or `1.20.0-dev` is new enough; True if it has no
+    numbers."""
     numbers = version.split("-", maxsplit=1)[0].split(".")[:2]
     if not all(number.isdecimal() for number in numbers):
         return True
@@ -63,7 +64,7 @@ def is_supported(version: str) -> bool:
 
 
 async def compare(rest: AsyncQdrantClient, grpc: AsyncQdrantClient) -> Grpc:
-    """Compare two clients: are both one instance or cluster? Raises what `rest` raises."""
+    """Return whether two clients reach one instance or cluster. Raises what `rest` raises."""
     held = (await rest.get_collections()).collections
     if not held:
         return "unproven"
@@ -80,12 +81,14 @@ async def compare(rest: AsyncQdrantClient, grpc: AsyncQdrantClient) -> Grpc:
 
 
 def peers(told: Any) -> set[int]:
-    """Ids of the peer that answers and of those it knows to hold shards of the collection."""
+    """Return the ids of the peer that answers and of those known to hold shards of the
+    collection."""
     return {told.peer_id, *(shard.peer_id for shard in told.remote_shards)}
 
 
 async def _unless_refused(client: AsyncQdrantClient, name: str) -> Any:
-    """None where the key does not allow the question, or the collection has just gone."""
+    """Return None if the key does not allow the request, or the collection has just been
+    deleted."""
     try:
         return await client.collection_cluster_info(name)
     except Exception as error:
@@ -96,8 +99,8 @@ async def _unless_refused(client: AsyncQdrantClient, name: str) -> Any:
 
 Answer = TypeVar("Answer")
 
-LOOK_S = 1.0  # that one look at version and ports may take
-LOOK_AGAIN_S = 5.0  # between two looks, until gRPC is spoken
+LOOK_S = 1.0  # seconds that one check of version and ports may take
+LOOK_AGAIN_S = 5.0  # seconds between two checks, until gRPC is used
 
 _log = structlog.get_logger(__name__)
 
@@ -117,12 +120,12 @@ _WHY_REST: dict[Grpc, str] = {
 
 
 class QdrantServer:
-    """The client connects at its first use; each call gets `timeout_s`, in whole seconds.
+    """Connects at its first use; each call may take `timeout_s`, in whole seconds.
 
-    gRPC is used once `grpc_port` has proved to be the same server as `url`, and REST until then.
+    gRPC is used once `grpc_port` is proved to be the same server as `url`, and REST until then.
     None means REST's port plus one; 0 means REST only. `url` may contain an API key in place of a
-    password if no `key` is given; no message repeats it. The URL `:memory:` is qdrant-client's
-    engine in this process, for tests.
+    password if no `key` is given; no message repeats it. The URL `:memory:` selects qdrant-client's
+    in-process engine, for tests.
     """
 
     def __init__(
@@ -134,15 +137,15 @@ class QdrantServer:
         key: str = "",
         ca_files: Sequence[Path] = (),
     ) -> None:
-        self._access = Access(url, key, ca_files)
+        self._access = ServerAccess(url, key, ca_files)
         self._grpc_port = grpc_port
         self._timeout_s = math.ceil(timeout_s)
         self.place = shown(url)
         self._making: asyncio.Task[None] | None = None
-        self._client: AsyncQdrantClient | None = None  # which speaks the chosen protocol
+        self._client: AsyncQdrantClient | None = None  # uses the chosen protocol
         self._rest: AsyncQdrantClient | None = None
         self._grpc: AsyncQdrantClient | None = None
-        self._settled = False  # nothing is left to look at
+        self._settled = False  # nothing is left to check
         self._looking: asyncio.Task[None] | None = None
         self._looked: float | None = None
         self._refusal: ConfigurationError | None = None
@@ -150,11 +153,12 @@ class QdrantServer:
 
     @property
     def protocol(self) -> str:
-        """The protocol that is used now: `gRPC` or `REST`."""
+        """The protocol in use: `gRPC` or `REST`."""
         return "gRPC" if self._client is not None and self._client is self._grpc else "REST"
 
     async def call(self, request: Callable[[AsyncQdrantClient], Awaitable[Answer]]) -> Answer:
-        """Raises ConfigurationError, StoreError and RetrievalFailure, with their cause."""
+        """Send a request. Raises ConfigurationError, StoreError or RetrievalFailure, with their
+        cause."""
         client = await self.connect()
         try:
             return await request(client)
@@ -162,8 +166,8 @@ class QdrantServer:
             raise self._failure(error) from error
 
     async def spoken(self) -> str:
-        """The protocol that is spoken, and why it is not gRPC. Raises as `connect` does, and
-        BackendUnavailable where the server does not answer."""
+        """Return the protocol in use, and why it is not gRPC. Raises as `connect` does, and
+        BackendUnavailable if the server does not answer."""
         await self.look()
         await self.call(lambda client: client.get_collections())
         if self.protocol == "gRPC":
@@ -185,8 +189,9 @@ class QdrantServer:
         self._settled = False
 
     async def connect(self) -> AsyncQdrantClient:
-        """The client to ask. The first caller waits for a look at the server, `LOOK_S` at most;
-        later looks hold up nobody. Raises ConfigurationError for a server that is too old."""
+        """Return the client to use. The first caller waits for a check of the server, for `LOOK_S`
+        seconds at most; later checks delay nobody. Raises ConfigurationError for a server that is
+        too old."""
         if self._client is None:
             await self._make()
         if not self._settled and (self._looked is None or self._is_due(self._looked)):
@@ -197,8 +202,8 @@ class QdrantServer:
         return self._client
 
     async def look(self) -> None:
-        """Look at the server now, unless gRPC is spoken already: before and after a collection is
-        made, since an empty server proves nothing. Raises as `connect` does."""
+        """Check the server now, unless gRPC is in use: before and after a collection is created,
+        since an empty server proves nothing. Raises as `connect` does."""
         if self._client is None:
             await self._make()
         if not self._settled:
@@ -210,7 +215,7 @@ class QdrantServer:
         return self._looking is None and time.monotonic() - looked >= LOOK_AGAIN_S
 
     async def _look(self, wait: bool) -> None:
-        """In a task of its own, so that a caller who leaves does not end it."""
+        """Check in a separate task, so that a cancelled caller does not end it."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look_once())
         if wait:
@@ -220,7 +225,7 @@ class QdrantServer:
         try:
             with anyio.move_on_after(LOOK_S):
                 await self._examine()
-        except Exception as error:  # whoever asks the server meets it too, and is told
+        except Exception as error:  # the next call to the server fails too, and reports it
             _log.debug("qdrant_unseen", place=self.place, why=str(error)[:300])
         finally:
             self._looked, self._looking = time.monotonic(), None
@@ -245,14 +250,15 @@ class QdrantServer:
         self._told = told
 
     async def _make(self) -> None:
-        """In a task of its own: a caller who leaves would lose the clients that are being made."""
+        """Create the clients in a separate task, because a cancelled caller would lose them."""
         if self._making is None:
             self._making = asyncio.create_task(self._make_clients())
             self._making.add_done_callback(retrieve)
         await asyncio.shield(self._making)
 
     async def _make_clients(self) -> None:
-        """In a worker thread: to import qdrant_client takes 0.6 s, and its clients read files."""
+        """Create the clients in a worker thread: importing qdrant_client takes 0.6 s, and its
+        clients read files."""
         try:
             self._rest, self._grpc = await anyio.to_thread.run_sync(self._open)
         except ValueError as error:
@@ -264,7 +270,7 @@ class QdrantServer:
         self._client = self._rest
 
     def _open(self) -> tuple[AsyncQdrantClient, AsyncQdrantClient | None]:
-        """Clients for REST and, where a port is to be tried, for gRPC."""
+        """Create clients for REST and, if a port is to be tried, for gRPC."""
         module = importlib.import_module("qdrant_client")
         if self.place == ":memory:":
             self._settled = True
@@ -275,7 +281,7 @@ class QdrantServer:
         options = {
             "port": port,
             "timeout": self._timeout_s,
-            "check_compatibility": False,  # it would warn on standard error
+            "check_compatibility": False,  # the client would warn on standard error
         }
         self._access.warn()
         rest = self._access.client(module, **options)

@@ -1,6 +1,6 @@
-"""Dense search in Qdrant: one collection there for each of ours.
+"""Dense search in Qdrant: one Qdrant collection for each collection.
 
-The vector is named `dense`. Point ids, payload and filters are those of the embedded store.
+The vector is named `dense`. Point ids, payloads and filters are the same as in the embedded store.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from service.retrieval.stores.records import (
 from service.retrieval.stores.threads import on_loop
 
 VECTOR = "dense"
-SCROLL = 1_000  # points read at once when many are listed
-UPSERT = 256  # points sent at once
-DELETE = 1_000  # points deleted at once
-MOST_SEARCHES = 64  # of one batch
-UNLIMITED = 1_000_000_000  # points of one answer
+SCROLL = 1_000  # points per page of a listing
+UPSERT = 256  # points per upsert
+DELETE = 1_000  # points per deletion
+MOST_SEARCHES = 64  # searches in one batch
+UNLIMITED = 1_000_000_000  # points per response
 
 
 class QdrantStore:
-    """Blocking methods run in a worker thread of the event loop that owns `server`."""
+    """Call its blocking methods in a worker thread of the event loop that owns `server`."""
 
     backend = "qdrant"
 
@@ -47,7 +47,7 @@ class QdrantStore:
         self._server = server
         self._quantization = quantization
         self._name = collection_of(name)
-        self._strict: Any = None  # the collection's strict mode, once that is known
+        self._strict: Any = None  # limits of the collection's strict mode, once known
         self._batcher = Batcher[StoreQuery, list[ScoredPassage]](self._search_all, MOST_SEARCHES)
 
     @classmethod
@@ -66,7 +66,8 @@ class QdrantStore:
         return store
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        """Searches of one turn of the event loop are sent as one batch."""
+        """Return the best passages. Searches made in one turn of the event loop are sent as one
+        batch."""
         return await self._batcher.ask(query)
 
     def count_passages(self) -> int:
@@ -98,7 +99,7 @@ class QdrantStore:
                 return
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
-        """Add or overwrite points; Qdrant has them in its log once this returns."""
+        """Add or overwrite points. They are in Qdrant's write-ahead log once this returns."""
         from qdrant_client.models import PointStruct  # noqa: PLC0415
 
         points = [
@@ -117,13 +118,13 @@ class QdrantStore:
             on_loop(self._delete, part)
 
     def flush(self) -> None:
-        """Nothing to do: every call waited for the log."""
+        """Do nothing: every call waited for the write-ahead log."""
 
     async def optimize(self) -> None:
-        """Nothing to do: Qdrant builds its graph by itself."""
+        """Do nothing: Qdrant builds its graph by itself."""
 
     def close(self) -> None:
-        """Nothing to do: the client is the server's."""
+        """Do nothing: the client belongs to the server."""
 
     async def _search_all(
         self, queries: Sequence[StoreQuery]
@@ -152,7 +153,8 @@ class QdrantStore:
         return answers
 
     async def _query(self, requests: list[Any]) -> list[Any]:
-        """Strict mode is looked up only when it has refused something: it is rare."""
+        """Run a query. Strict mode is rare, so its limits are read only after it has refused a
+        request."""
         try:
             return await self._server.call(
                 lambda client: client.query_batch_points(self._name, requests)
@@ -192,11 +194,11 @@ class QdrantStore:
         )
 
     async def _allowed(self) -> int:
-        """Points of one answer that the collection's strict mode allows."""
+        """Return how many points the collection's strict mode allows in one response."""
         return await self._limit("max_query_limit")
 
     async def _limit(self, name: str) -> int:
-        """Of the collection's strict mode, which is asked for once."""
+        """Return a limit of the collection's strict mode, which is read once."""
         if self._strict is None:
             info = await self._server.call(lambda client: client.get_collection(self._name))
             self._strict = info.config.strict_mode_config or False
@@ -204,7 +206,7 @@ class QdrantStore:
         return (getattr(self._strict, name, None) if enabled else None) or UNLIMITED
 
     async def _upsert(self, points: list[Any]) -> None:
-        """In smaller requests where strict mode has refused one for its size."""
+        """Upsert, in smaller requests if strict mode has refused one for its size."""
         try:
             await self._server.call(lambda client: client.upsert(self._name, points, wait=True))
         except StoreLost:
@@ -279,12 +281,12 @@ def _vector_params(contract: EmbeddingContract, quantization: Quantization) -> A
         size=contract.dimension,
         distance=distances[contract.distance],
         quantization_config=quantizations[quantization],
-        on_disk=True if quantization != "none" else None,  # the small copies are searched
+        on_disk=True if quantization != "none" else None,  # the compressed copies are searched
     )
 
 
 def _search_params(quantization: Quantization) -> Any:
-    """None where Qdrant's own hold."""
+    """Return the search parameters, None for Qdrant's defaults."""
     if quantization == "none":
         return None
     from qdrant_client import models  # noqa: PLC0415

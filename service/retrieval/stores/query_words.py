@@ -1,11 +1,12 @@
-"""The words of a query, the same for every BM25 store, and the folding of letters with marks.
+"""The words of a query, identical for every BM25 store, and the folding of diacritics.
 
-Each word counts once, so that a repeated one cannot outweigh the others; words with one stem
-(`church`, `churches`) count twice, as in Lucene. The store's analysis decides which tokens they
-become. Here only what can be in no token is removed, and with it every query language's syntax.
+Each word counts once, so a repeated word does not outweigh the others; two words with the same stem
+(`church`, `churches`) count twice, as in Lucene. The store's analyzer turns words into tokens. This
+module removes only characters that no token contains, and with them the syntax of every query
+language.
 
-tantivy folds in its analysis. Elasticsearch's `english` analyzer does not, and its `asciifolding`
-filter is not available everywhere. So what is indexed there and what is searched are folded here.
+tantivy folds diacritics in its analyzer. Elasticsearch's `english` analyzer does not, and its
+`asciifolding` filter is not available everywhere, so indexed and searched texts are folded here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LETTERS = {
 
 
 class _Folded(dict[int, str]):
-    """For str.translate: each character's fold, worked out at its first use."""
+    """A table for str.translate, which computes the folded form of a character at its first use."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -37,10 +38,10 @@ _FOLDED = _Folded({ord(letter): plain for letter, plain in _LETTERS.items()})
 
 
 def fold(text: str) -> str:
-    """Replace letters with marks by plain ones (`Bellíni`); what has none (`北京`) stays."""
+    """Remove diacritics (`Bellíni`). Characters without a plain form (`北京`) stay."""
     if text.isascii():
         return text
-    # Most letters are plain: to look each of the others up costs less than to translate all.
+    # Most letters are plain, so looking up the others is faster than translating the whole text.
     return _NOT_ASCII.sub(_plain, unicodedata.normalize("NFC", text))
 
 
@@ -48,16 +49,17 @@ def _plain(letter: re.Match[str]) -> str:
     return _FOLDED[ord(letter[0])]
 
 
-MOST_TOKENS = 500  # of a query; each is a clause on two fields, and 1,024 clauses always work
-LONGEST_TOKEN = 255  # Elasticsearch's standard tokenizer cuts longer ones
+MOST_TOKENS = 500  # per query; each is a clause on two fields, and 1,024 clauses always work
+LONGEST_TOKEN = 255  # Elasticsearch's standard tokenizer cuts longer tokens
 
-_INNER = ".,'’"  # between two letters they do not end a word (Unicode's rules, UAX 29)
+_INNER = ".,'’"  # between two letters these do not end a word (Unicode UAX 29)
 _JOINERS = "\u200c\u200d"
 _WORD = re.compile(rf"[^\s{_INNER}]+(?:[{_INNER}][^\s{_INNER}]+)*")
 
 
 class _Kept(dict[int, str]):
-    """For str.translate: letters, digits and marks stay; worked out at a character's first use."""
+    """A table for str.translate, which keeps letters, digits and marks; filled at a character's
+    first use."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -74,7 +76,7 @@ def query_words(text: str) -> list[str]:
     words: list[str] = []
     room = MOST_TOKENS
     for word in dict.fromkeys(_WORD.findall(fold(text).lower().translate(_KEPT))):
-        # At most so many tokens: a script without spaces has one for each character.
+        # Limit tokens, not words: a script without spaces has one token per character.
         room -= 1 + len(re.findall(f"[{_INNER}]", word)) + len(word) // LONGEST_TOKEN
         room -= 0 if word.isascii() else len(word) - 1
         if room < 0:

@@ -1,4 +1,4 @@
-"""A passage as stores keep it: its id, its fields, and its place in a ranking."""
+"""A passage as stores keep it: its id, its fields, and its rank."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from service.core.domain import Passage, ScoredPassage
 from service.retrieval.ingest.documents import PassageRecord
 from service.retrieval.search.filters import metadata_tokens
 
-# Point ids are UUIDs made of passage ids, so that a repeated upsert hits the same point.
+# Point ids are UUIDs derived from passage ids, so a repeated upsert overwrites the same point.
 _NAMESPACE = uuid.UUID("6f0c6a0e-7a52-4c39-9a0e-3f5a1f2f6f41")
-# What a search reads of a payload, and what a comparison of stores does.
+# The payload fields that a search reads, and those that a comparison of stores reads.
 PASSAGE_FIELDS = ["passage_id", "title", "text", "metadata"]
 HASH_FIELDS = ["passage_id", "content_hash"]
 
 
 def name_id(namespace: uuid.UUID, name: str) -> str:
-    """Return `str(uuid.uuid5(namespace, name))` (RFC 9562, section 5.5) in a third of its time; an
-    ingest computes two for each passage."""
+    """Return `str(uuid.uuid5(namespace, name))` (RFC 9562, section 5.5) in a third of its time,
+    since ingestion computes two per passage."""
     digest = hashlib.sha1(namespace.bytes + name.encode(), usedforsecurity=False).digest()
     octets = bytearray(digest[:16])
     octets[6] = octets[6] & 0x0F | 0x50
@@ -62,7 +62,7 @@ def passage_of(fields: Mapping[str, Any]) -> Passage:
 
 
 def record_of(payload: Mapping[str, Any], parts: int) -> PassageRecord:
-    """Return the passage that a payload was made of; its document has `parts` passages."""
+    """Return the passage of a payload; its document has `parts` passages."""
     document_id, passage = payload["document_id"], passage_of(payload)
     number = passage.passage_id.removeprefix(document_id).removeprefix("#")
     return PassageRecord(
@@ -75,13 +75,13 @@ def record_of(payload: Mapping[str, Any], parts: int) -> PassageRecord:
 
 
 def ranked(hits: Iterable[tuple[float, Passage]]) -> list[ScoredPassage]:
-    """Rank passages by score, ties by passage id."""
+    """Rank passages by score; ties are broken by passage id."""
     best = sorted(hits, key=lambda hit: (-hit[0], hit[1].passage_id))
     return [ScoredPassage(passage, rank, score) for rank, (score, passage) in enumerate(best, 1)]
 
 
 def ranked_points(points: Sequence[Any]) -> list[ScoredPassage]:
-    """Rank points of Qdrant, which have `score` and `payload`."""
+    """Rank Qdrant points, which have `score` and `payload`."""
     return ranked((float(point.score), passage_of(point.payload)) for point in points)
 
 

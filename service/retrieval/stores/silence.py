@@ -1,9 +1,9 @@
-"""A server that has stopped answering is asked one small question at a time.
+"""Detects a server that stopped responding, and probes it with one small request at a time.
 
-What is sent to a process that hangs is not lost: its kernel takes connections and keeps what comes
-over them, and the process works all of it off when it goes on, before anything that is sent later.
-So calls to a silent server wait and are not sent, while one request after the other, on a
-connection of its own, finds out when it answers again.
+What is sent to a hung process is not lost: its kernel accepts connections and buffers what arrives,
+and once the process continues it handles all of that before anything sent later. Therefore calls to
+a silent server are held back, while one probe at a time, each over its own connection, finds out
+when the server responds again.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-ASK_S: Final = 5.0  # after which the connection may be what is lost, and another one is tried
-LEAST_S: Final = 0.04  # a call that was left sooner says nothing
+ASK_S: Final = 5.0  # after this the connection may be lost, so another one is tried
+LEAST_S: Final = 0.04  # a call that was cancelled sooner proves nothing
 
 
 class Silence:
-    """Whether a server is silent: a call ended without an answer, and since it was sent no other
-    call had one.
+    """Tracks whether a server is silent: a call ended without a response, and no other call had a
+    response since it was sent.
 
-    `ask` makes one request and returns when there is any answer to it. What it raises says that
-    the server is out, but not that it is silent. Close it, because a request may be under way.
+    `ask` makes one request and returns when there is any response. An exception of `ask` means that
+    the server is unavailable, but not that it is silent. Call `aclose`, because a request may be in
+    flight.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[object]]) -> None:
         self._ask = ask
-        self._heard = -math.inf  # when an answer last came, by `time.monotonic`
+        self._heard = -math.inf  # time of the last response, by `time.monotonic`
         self._asking: asyncio.Task[None] | None = None
         self.on = False
 
     def heard(self) -> None:
-        """An answer came, whatever it says."""
+        """Record a response, whatever it says."""
         self._heard, self.on = time.monotonic(), False
 
     def lost(self, sent: float) -> None:
-        """A call that was sent at `sent` (of `time.monotonic`) ended without an answer."""
+        """Record that a call sent at `sent` (of `time.monotonic`) ended without a response."""
         if self._heard < sent and time.monotonic() - sent >= LEAST_S:
             self.on = True
 
@@ -49,7 +50,7 @@ class Silence:
             await asyncio.wait({self._asking})
 
     async def aclose(self) -> None:
-        """Cancel the request that may be under way."""
+        """Cancel the request in flight, if there is one."""
         if (asking := self._asking) is not None:
             asking.cancel()
             await asyncio.wait({asking})
@@ -60,7 +61,7 @@ class Silence:
                 await self._ask()
         except TimeoutError:
             return
-        except Exception:  # whoever calls meets it too, and is told
+        except Exception:  # the next caller gets the same error, and reports it
             self.on = False
         else:
             self.heard()

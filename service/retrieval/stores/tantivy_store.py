@@ -1,7 +1,7 @@
 """BM25 in the process: one tantivy index per collection (METHODS.md §6 #30, §1.6).
 
-tantivy fixes k1 = 1.2 and b = 0.75. A query is made of the analysed words of the user's text: no
-parser, so nothing in it can become syntax.
+tantivy fixes k1 = 1.2 and b = 0.75. Queries are built from the analysed words of the user's text
+without a query parser, so nothing in it is interpreted as syntax.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from service.retrieval.stores.threads import Threads
 
 LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000
-ON_LOOP = 100_000  # passages; more are searched in worker threads
-SCAN = 10_000  # passages read at once when everything is listed
+ON_LOOP = 100_000  # passages; larger indices are searched in worker threads
+SCAN = 10_000  # passages per page of a listing
 
 
 class TantivyStore:
-    """Blocking methods run in a thread of the caller's choice; `search` chooses its own."""
+    """Call its blocking methods in a worker thread; `search` chooses its own thread."""
 
     backend = "tantivy"
 
@@ -60,8 +60,8 @@ class TantivyStore:
         return cls(index, schema, analyzer)
 
     async def search(self, query: StoreQuery) -> list[ScoredPassage]:
-        """On the event loop where that stands still for a millisecond at most: going to a worker
-        thread and back costs 0.2 ms, half a search among 100,000 passages."""
+        """Return the best passages. It runs on the event loop if that blocks it for a millisecond
+        at most, because a worker thread costs 0.2 ms, half a search among 100,000 passages."""
         if self._threads.run_here(TantivyStore.count_passages, self) <= ON_LOOP:
             return self._threads.run_here(self._search, query)
         return await self._threads.run(self._search, query)
@@ -77,11 +77,11 @@ class TantivyStore:
     def _query(self, words: list[str], query: StoreQuery) -> Any:
         scored = self._scored(words, query.shape)
         if not query.filter and not query.exclude:
-            return scored  # as a clause of another query, tantivy could not skip what scores low
+            return scored  # inside another query, tantivy could not skip low-scoring passages
         clauses = [(Occur.Must, scored)]
         for tokens in filter_tokens(query.filter):
             allowed = Query.term_set_query(self._schema, "filter", tokens)
-            # Scored nothing: a filter leaves the BM25 scores as they are.
+            # A constant score of zero, so that a filter does not change the BM25 scores.
             clauses.append((Occur.Must, Query.const_score_query(allowed, 0.0)))
         if query.exclude:
             shut = Query.term_set_query(self._schema, "passage_id", sorted(query.exclude))
@@ -125,7 +125,7 @@ class TantivyStore:
         return sorted(records, key=lambda record: record.part)
 
     def known(self, passage_ids: Sequence[str]) -> set[str]:
-        """Return which of these passages are stored."""
+        """Return the ids among these that are stored."""
         if not passage_ids:
             return set()
         searcher = self._index.searcher()
@@ -134,7 +134,7 @@ class TantivyStore:
         return {_record(searcher.doc(address)).passage.passage_id for _, address in found}
 
     def records(self) -> Iterator[PassageRecord]:
-        """Yield every passage, in a consistent state."""
+        """Yield every passage, as of one moment."""
         searcher = self._index.searcher()
         for offset in range(0, searcher.num_docs, SCAN):
             found = searcher.search(Query.all_query(), SCAN, count=False, offset=offset).hits
@@ -142,7 +142,7 @@ class TantivyStore:
                 yield _record(searcher.doc(address))
 
     def replace(self, document_ids: Sequence[str], records: Sequence[PassageRecord]) -> None:
-        """Delete these documents and add `records`, all or nothing: one durable commit."""
+        """Delete these documents and add `records` in one durable commit, all or nothing."""
         with self._write_lock:
             writer = self._writer or self._open_writer()
             try:
@@ -157,7 +157,7 @@ class TantivyStore:
             self._index.reload()
 
     def tidy(self) -> None:
-        """Nothing to do: a commit is whole or absent."""
+        """Do nothing: a commit is complete or absent."""
 
     def _open_writer(self) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Worker threads for blocking stores, and the way back to the event loop."""
+"""Runs blocking stores in worker threads, and calls back to the event loop from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from service.core.errors import RetrievalFailure, RevelatorError
 
-AT_ONCE = 8  # searches of one store that run at a time
+AT_ONCE = 8  # concurrent searches of one store
 
 Argument = TypeVar("Argument")
 Arguments = TypeVarTuple("Arguments")
@@ -20,21 +20,22 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """Runs a store's blocking calls; whatever it raises becomes a RetrievalFailure."""
+    """Runs a store's blocking calls. Any exception becomes a RetrievalFailure."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def run(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
-        """A cancelled caller goes at once; its thread ends by itself and is not waited for."""
+        """Run a call in a worker thread. A cancelled caller returns at once, and its thread ends by
+        itself."""
         with self._failures():
             return await anyio.to_thread.run_sync(
                 call, argument, abandon_on_cancel=True, limiter=self._limiter
             )
 
     def run_here(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
-        """On the event loop itself, for what is done sooner than a thread is reached."""
+        """Run a call on the event loop itself, for calls that are faster than reaching a thread."""
         with self._failures():
             return call(argument)
 
@@ -49,10 +50,10 @@ class Threads:
 
 
 def on_loop(call: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
-    """Await `call(*arguments)` on the event loop that began this worker thread.
+    """Await `call(*arguments)` on the event loop that started this worker thread.
 
-    A caller that is cancelled meanwhile waits for its end, as for any other blocking call: `call`
-    must be bounded in time.
+    A caller that is cancelled meanwhile waits until the call ends, as for any other blocking call,
+    so `call` must be bounded in time.
     """
 
     async def shielded() -> Result:

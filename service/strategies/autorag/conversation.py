@@ -45,7 +45,7 @@ from service.strategies.autorag.dialogue import (
     titled_text,
 )
 from service.strategies.autorag.steps import StepEmitter
-from service.strategies.autorag.turns import ANYWHERE, AT_LINES, Piece, TurnStream, read_turn
+from service.strategies.autorag.turns import ANYWHERE, AT_LINES, TurnPiece, TurnStream, read_turn
 from service.strategies.base import Outcome
 from service.strategies.revelator.generation import write_answer
 from service.strategies.revelator.parsing import ends_with, read_answer
@@ -202,7 +202,7 @@ class _Conversation:
         stop = () if self.tuned else FEW_SHOT_STOPS
         return GenerationRequest(messages=tuple(messages), max_tokens=most, stop=stop)
 
-    async def _show(self, pieces: list[Piece], text: str) -> None:
+    async def _show(self, pieces: list[TurnPiece], text: str) -> None:
         """Show pieces of the turn whose text so far is `text`."""
         for piece in pieces:
             if piece.kind == "void":

@@ -143,7 +143,7 @@ def _tidy(answer: str) -> str:
     return answer.removesuffix("**").rstrip()
 
 
-class Piece(NamedTuple):
+class TurnPiece(NamedTuple):
     """Text to show while a turn is written. `void` means that the answer so far was none."""
 
     kind: Literal["draft", "answer", "void"]
@@ -167,39 +167,39 @@ class TurnStream:
         self._answer = ""
         self._answer_from: int | None = None
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[TurnPiece]:
         """Take the next piece of the turn. Return what can be shown."""
         self.text += text
         return [*self._draft(ended=False), *self._answers(ended=False)]
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[TurnPiece]:
         """The turn is complete. Return what was held back."""
         return [*self._draft(ended=True), *self._answers(ended=True)]
 
-    def _draft(self, ended: bool) -> list[Piece]:
+    def _draft(self, ended: bool) -> list[TurnPiece]:
         text = _own_part(self.text, self._form, ended)
         marker = self._form.first.search(text, self._line)
         known = marker.start() if marker else len(_known(text, ended))
         fresh, self._drafted = text[self._drafted : known], max(self._drafted, known)
-        return [Piece("draft", fresh)] if fresh else []
+        return [TurnPiece("draft", fresh)] if fresh else []
 
     @property
     def _line(self) -> int:
         """Where the line begins up to which reasoning was shown: no marker begins before it."""
         return self.text.rfind("\n", 0, self._drafted) + 1 if self._form.lines else self._drafted
 
-    def _answers(self, ended: bool) -> list[Piece]:
+    def _answers(self, ended: bool) -> list[TurnPiece]:
         text, form = _own_part(self.text, self._form, ended), self._form
         asks = form.query.search(text, self._line)
         start = None if asks else _last_end(form.final, text, self._line)
-        pieces: list[Piece] = []
+        pieces: list[TurnPiece] = []
         if start != self._answer_from:
-            pieces += [Piece("void")] if self._answer else []
+            pieces += [TurnPiece("void")] if self._answer else []
             self._answer, self._answer_from = "", start
         if start is not None:
             answer = _tidy(_value(_known(text[start:], ended), form))
             fresh, self._answer = answer[len(self._answer) :], answer
-            pieces += [Piece("answer", fresh)] if fresh else []
+            pieces += [TurnPiece("answer", fresh)] if fresh else []
         return pieces
 
 

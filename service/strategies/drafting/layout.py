@@ -31,7 +31,7 @@ def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class DraftPrompt:
     """A prompt. `question` and `written` (the text so far) are their spans in `text`."""
 
     text: str
@@ -53,7 +53,7 @@ class Layout:
         """Return the demonstrations, with which every prompt begins."""
         return "".join(f"{demonstration}\n" for demonstration in self.demonstrations)
 
-    def prompt(self) -> Prompt:
+    def prompt(self) -> DraftPrompt:
         before = self.shots()
         if self.passages:
             lines = [f"[{n}] {passage}\n" for n, passage in enumerate(self.passages, 1)]
@@ -62,7 +62,7 @@ class Layout:
         case = self.templates.render("dragin_case", question=self.question)
         asked = len(before) + opening
         text = f"{before}{case} {self.written}" if self.written else before + case
-        return Prompt(
+        return DraftPrompt(
             text,
             (asked, asked + len(self.question)),
             (len(text) - len(self.written), len(text)),

@@ -15,7 +15,7 @@ from service.strategies.drafting.calls import write_until
 from service.strategies.drafting.run import DraftingRun
 
 
-class Reading(Protocol):
+class DraftReader(Protocol):
     """Reads a text as it is written. `kept` is the part of it that stands; `done`: no more is
     wanted."""
 
@@ -38,10 +38,10 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenText:
     """What one call wrote. `finish` is None if it was ended early."""
 
-    reading: Reading
+    reading: DraftReader
     pieces: list[Piece] = field(default_factory=list)
     finish: FinishReason | None = None
 
@@ -82,14 +82,14 @@ class PieceRun(DraftingRun):
 
 async def write(
     run: DraftingRun,
-    read: Callable[[], Reading],
+    read: Callable[[], DraftReader],
     most: int | None = None,
     *,
     logprobs: bool = False,
-) -> Written:
+) -> WrittenText:
     """Write on in the open step, at most `most` tokens (default: L), as tokens of a draft. Begun
     again with another `read()` where a pool's worker is lost."""
-    step, written = run.step, Written(read())
+    step, written = run.step, WrittenText(read())
     request = GenerationRequest(
         prompt=run.layout.prompt().text,
         max_tokens=run.options.limit if most is None else most,
@@ -110,7 +110,7 @@ async def write(
 
     async def void() -> None:
         nonlocal written
-        shown, written = bool(written.kept), Written(read())
+        shown, written = bool(written.kept), WrittenText(read())
         if shown:
             await step.emit(Withdraw(role="draft", reason="restart"))
 

@@ -18,7 +18,7 @@ from service.engines.base import FinishReason
 from service.strategies.base import Outcome
 from service.strategies.drafting.chain import PHRASE, WholeText, is_answered, join
 from service.strategies.drafting.layout import ROLES, lacking_template
-from service.strategies.drafting.pieces import PieceRun, Reading, Written, write
+from service.strategies.drafting.pieces import DraftReader, PieceRun, WrittenText, write
 from service.strategies.drafting.run import served
 from service.strategies.drafting.steps import conclude, search
 from service.text.tagging import Splitter
@@ -29,7 +29,7 @@ class WindowRun(PieceRun):
     """A question that is answered window by window. `read` opens a window of at most `most` tokens
     (default: L); `query` is searched next; `finish` says how the newest window ended."""
 
-    read: Callable[[Splitter], Reading]
+    read: Callable[[Splitter], DraftReader]
     most: int | None
     query: str
     finish: FinishReason | None = None
@@ -38,7 +38,7 @@ class WindowRun(PieceRun):
     def answered(self) -> bool:
         return states_answer(self.layout.written, self.finish, self.splitter)
 
-    def take(self, written: Written) -> None:
+    def take(self, written: WrittenText) -> None:
         """Add a window to the text. One that was cut may have ended within a word."""
         text = self.layout.written
         raw = "".join(piece.text for piece in written.pieces)
@@ -61,7 +61,7 @@ async def run_windows(
     scope: Scope,
     question: str,
     as_role: TokenRole,
-    read: Callable[[Splitter], Reading],
+    read: Callable[[Splitter], DraftReader],
     most: int | None = None,
 ) -> Outcome:
     """Write windows until the text states its answer, reaches L, or ends."""

@@ -18,7 +18,7 @@ from service.core.concurrency import closing
 from service.core.errors import EngineFailure
 from service.engines.signals import ContextRows, DraftToken, ScoreRequest, Scoring, SignalRequest
 from service.strategies.drafting.calls import DraftCall, drafting, score
-from service.strategies.drafting.layout import Prompt
+from service.strategies.drafting.layout import DraftPrompt
 from service.strategies.drafting.run import DraftingRun
 from service.strategies.dragin.options import DraginOptions
 from service.strategies.dragin.rind import (
@@ -52,7 +52,7 @@ class Draft:
     """A draft in progress. `rows` are the attention rows of the hit's tokens in the draft's own
     context, if they are needed."""
 
-    prompt: Prompt
+    prompt: DraftPrompt
     watch: DraftWatch
     hit: Hit | None = None
     rows: ContextRows | None = None

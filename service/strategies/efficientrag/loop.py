@@ -32,7 +32,7 @@ from service.strategies.efficientrag.decisions import (
     after_labels,
     as_tagged,
 )
-from service.strategies.efficientrag.pool import Candidate, CandidatePool, Choice
+from service.strategies.efficientrag.pool import Candidate, CandidatePool, PoolChoice
 from service.strategies.efficientrag.reader import read, room_for_passages
 
 log = structlog.get_logger(__name__)
@@ -197,10 +197,10 @@ async def _take(run: HopSearch, step: OpenStep, found: Sequence[Passage], why: s
     best = found[:UNLABELLED]
     run.pool.candidates += [Candidate(passage, step.id, Tag.CONTINUE, 0.0, why) for passage in best]
     for passage in best:
-        await step.emit(_judgement(passage, Choice(True, why), relevant=False))
+        await step.emit(_judgement(passage, PoolChoice(True, why), relevant=False))
 
 
-def _judgement(passage: Passage, choice: Choice, *, relevant: bool) -> Judgement:
+def _judgement(passage: Passage, choice: PoolChoice, *, relevant: bool) -> Judgement:
     return Judgement(
         passage_id=passage.passage_id,
         relevant=relevant,

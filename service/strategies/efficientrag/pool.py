@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
         return self.tag is Tag.FINISH, round(self.probability, 1)
 
 
-class Choice(NamedTuple):
+class PoolChoice(NamedTuple):
     """Whether a passage joins the pool, and why."""
 
     kept: bool
@@ -45,20 +45,20 @@ class CandidatePool:
 
     def add(
         self, step: str, passages: Sequence[Passage], labels: Sequence[PassageLabel]
-    ) -> list[Choice]:
+    ) -> list[PoolChoice]:
         """Add the labelled passages of one hop. Return a choice for each."""
         return [
             self._add(Candidate(passage, step, label.tag, label.probability, _reason(label)))
             for passage, label in zip(passages, labels, strict=True)
         ]
 
-    def _add(self, candidate: Candidate) -> Choice:
+    def _add(self, candidate: Candidate) -> PoolChoice:
         if candidate.tag is Tag.TERMINATE:
-            return Choice(False, candidate.reason)
+            return PoolChoice(False, candidate.reason)
         if self.deduplicate and self._has(candidate.passage):
-            return Choice(False, f"{candidate.reason}, already in the pool")
+            return PoolChoice(False, f"{candidate.reason}, already in the pool")
         self.candidates.append(candidate)
-        return Choice(True, candidate.reason)
+        return PoolChoice(True, candidate.reason)
 
     def _has(self, passage: Passage) -> bool:
         return any(c.passage.passage_id == passage.passage_id for c in self.candidates)

@@ -48,7 +48,7 @@ DECOMPOSITION_SCHEMA: Final = {
 }
 
 
-class Decomposition(NamedTuple):
+class QuestionParts(NamedTuple):
     """The parts of a compound question; `atomic` when it has only itself."""
 
     thought: str | None
@@ -98,7 +98,7 @@ async def _ask_for_route(step: OpenStep) -> RouteChoice:
     return RouteChoice(read, "model", _probability(completion))
 
 
-async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposition:
+async def decompose(step: OpenStep, question: str, max_parts: int) -> QuestionParts:
     """DECOMPOSE: the parts, at most `max_parts` (then flagged `shortened`).
 
     Output that is cut is asked for again with more room, other output that cannot be read, or
@@ -131,12 +131,12 @@ async def decompose(step: OpenStep, question: str, max_parts: int) -> Decomposit
         if example:
             step.flag("prompt_example")
         step.flag("repaired")
-        return Decomposition(None, (question,))
+        return QuestionParts(None, (question,))
     if decomposed.repaired:
         step.flag("repaired")
     if cut or len(decomposed.questions) > max_parts:
         step.flag("shortened")
-    return Decomposition(decomposed.thought, decomposed.questions[:max_parts])
+    return QuestionParts(decomposed.thought, decomposed.questions[:max_parts])
 
 
 def _more_room(step: OpenStep, prompt: str) -> int:

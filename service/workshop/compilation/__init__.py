@@ -1,1 +1,1 @@
-"""From a folder of float weights to the folder that the embedded engine serves."""
+"""Converts a folder of float weights into the folder that the embedded engine serves."""

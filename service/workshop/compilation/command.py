@@ -1,4 +1,4 @@
-"""The command `revelator compile`; what it needs is imported when it runs."""
+"""The command `revelator compile`; its dependencies are imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a folder of float weights and writes the folder that the embedded engine serves."""
+"""Reads a folder of float weights, and writes the folder that the embedded engine serves."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def compile_folder(
     level: int = INT8_PRODUCTS,
     calibration: Path | None = None,
 ) -> EmbeddedCard:
-    """Make `target` of `source`, a LlamaForCausalLM as transformers saves it.
+    """Compile `source`, a LlamaForCausalLM as transformers saves it, into `target`.
 
-    What `source` says of its training (see `training_notes`) goes along. `level` is MatMulNBits'
-    accuracy level: 4 multiplies integers, 1 floats. `calibration` is a file of rows on whose texts
-    the rounding to 4 bits costs least. Raises ConfigurationError for a model that the
-    graph cannot express; then nothing is written.
+    The training notes of `source` (see `training_notes`) are copied. `level` is MatMulNBits'
+    accuracy level: 4 multiplies integers, 1 floats. `calibration` is a file of rows; rounding to 4
+    bits minimises the error on their texts. Raises ConfigurationError for a model that the graph
+    cannot express; nothing is written then.
     """
     config = _read_json(source / CONFIG_FILE)
     shape = read_shape(config)
@@ -78,7 +78,8 @@ def compile_folder(
 
 
 def read_shape(config: dict[str, Any]) -> ModelShape:
-    """Sizes of a config.json. Raises ConfigurationError for what the graph has no operator for."""
+    """Return the sizes in a config.json. Raises ConfigurationError for features that the graph does
+    not support."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_size = config.get("head_dim") or width // heads
@@ -113,7 +114,7 @@ def read_shape(config: dict[str, Any]) -> ModelShape:
 
 
 def _weights(source: Path) -> dict[str, NDArray[Any]]:
-    """All tensors in float32; numpy cannot read bfloat16 itself."""
+    """Return all tensors as float32; numpy cannot read bfloat16 itself."""
     from safetensors.torch import load_file  # noqa: PLC0415
 
     found: dict[str, NDArray[Any]] = {}
@@ -135,7 +136,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _tokenizer(source: Path) -> Any:
-    """As transformers opens it, so that the compiled folder reads what the float one reads."""
+    """Write the tokenizer as transformers opens it, so that the compiled folder tokenizes as the
+    original does."""
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True)
@@ -153,16 +155,16 @@ def _ends(source: Path, config: dict[str, Any], tokenizer: Any) -> list[int]:
 
 
 ROWS: Final = 64
-LONGEST: Final = 1024  # tokens of a row
+LONGEST: Final = 1024  # tokens per row
 
 Moments = NDArray[np.float32]
 
 
 def read_moments(source: Path, rows: Path) -> dict[str, Moments]:
-    """For each matrix of the layers, by its name, the second moments [in, in] of its inputs.
+    """Return, by the name of each matrix in the layers, the second moments (in, in) of its inputs.
 
-    `rows` is a file as `synthesize` writes it, of which ROWS are taken evenly. Raises
-    InvalidRequest where it holds none.
+    `rows` is a file as `synthesize` writes it, of which `ROWS` rows are used, evenly spaced. Raises
+    InvalidRequest if it contains none.
     """
     import torch  # noqa: PLC0415
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
@@ -193,6 +195,6 @@ def read_moments(source: Path, rows: Path) -> dict[str, Moments]:
 
 
 def evenly(rows: Sequence[Any], count: int) -> list[Any]:
-    """`count` of the rows, as far apart as can be."""
+    """Return `count` of the rows, evenly spaced."""
     step = max(1.0, len(rows) / count)
     return [rows[int(place * step)] for place in range(min(count, len(rows)))]

@@ -1,8 +1,9 @@
 """A Llama as an ONNX graph with quantised weights, for `service.engines.embedded`.
 
-Operators of `com.microsoft` are ONNX Runtime's own. The cache is read and written in place: each
-row of a batch has `room` positions, of which its first `ends` + 1 are filled after the pass. The
-last layer turns its queries outside the attention operator, so that they can be shown.
+Operators of `com.microsoft` are specific to ONNX Runtime. The cache is read and written in place:
+each row of a batch has `room` positions, of which the first `ends` + 1 are filled after the pass.
+The last layer applies the rotary embedding to its queries outside the attention operator, so that
+the queries can be an output.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ ORT = "com.microsoft"
 OPSET = 21
 INT8_PRODUCTS, FLOAT_PRODUCTS = 4, 1  # accuracy levels of MatMulNBits
 
-SMALL = 1024  # bytes of a constant that stays in the graph
-LARGEST_FILE = 90_000_000  # bytes; many places that keep files refuse those of 100 MB
+SMALL = 1024  # largest constant, in bytes, that stays in the graph
+LARGEST_FILE = 90_000_000  # bytes; many file hosts refuse files of 100 MB
 ALIGNMENT = 64
 
 Array = NDArray[Any]
 
 
 class LlamaGraph:
-    """Nodes and constants so far; each method adds some and gives the name of their output."""
+    """Collects nodes and constants. Each method adds some and returns the name of their output."""
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class LlamaGraph:
         level: int = INT8_PRODUCTS,
         moments: Mapping[str, Array] | None = None,
     ) -> None:
-        """`weights`: the tensors of a LlamaForCausalLM, under the names that transformers gives
-        them. `bits` are of the layers, `word_bits` of the embeddings and of the last matrix.
-        `moments` are of the matrices' inputs, see `quantise`."""
+        """`weights` are the tensors of a LlamaForCausalLM, under the names that transformers gives
+        them. `bits` applies to the layers, `word_bits` to the embeddings and the last matrix.
+        `moments` are those of the matrices' inputs (see `quantise`)."""
         self._weights = weights
         self._shape = shape
         self._bits = bits
@@ -68,7 +69,7 @@ class LlamaGraph:
         self._words: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> list[str]:
-        """Write the model, its large constants in files of at most LARGEST_FILE bytes beside it.
+        """Write the model, and its large constants in separate files of at most LARGEST_FILE bytes.
 
         Returns the names of the files.
         """
@@ -136,7 +137,7 @@ class LlamaGraph:
         made = outputs or (f"v{len(self._nodes)}",)
         domain = "" if kind in {"Cast", "Gather", "Mul", "Reshape", "Split"} else ORT
         if kind == "SimplifiedLayerNormalization":
-            domain = ""  # ONNX Runtime registers this one in ONNX's domain
+            domain = ""  # ONNX Runtime registers this operator in ONNX's domain
         self._nodes.append(helper.make_node(kind, inputs, made, domain=domain, **options))
         return made
 
@@ -155,7 +156,7 @@ class LlamaGraph:
     def _quantised(
         self, name: str, matrix: Array, bits: Bits, moments: Array | None = None
     ) -> tuple[str, ...]:
-        """Codes, scales and, for 4 bits, zeros."""
+        """Return codes, scales and, for 4 bits, zero points."""
         made = quantise(matrix, bits, moments)
         half = self._constant(made.scales, f"{name}.half_scales")
         (full,) = self._add("Cast", half, outputs=(f"{name}.scales",), to=TensorProto.FLOAT)
@@ -183,7 +184,7 @@ class LlamaGraph:
         return hidden
 
     def _product(self, name: str, value: str, *matrices: str) -> str:
-        """`value` times the matrices, one below the other."""
+        """Multiply `value` by the matrices, concatenated by rows."""
         matrix = np.concatenate([self._weights[f"{each}.weight"] for each in matrices])
         held = self._quantised(name, matrix, self._bits, self._moments.get(matrices[0]))
         return self._times(value, held, matrix.shape, self._bits)
@@ -210,7 +211,7 @@ class LlamaGraph:
         return made
 
     def _norm(self, name: str, value: str, left: str) -> tuple[str, str]:
-        """The root-mean-square norm of `value` + `left`, and their sum."""
+        """Return the root-mean-square norm of `value` + `left`, and their sum."""
         gain = self._constant(self._weights[f"{name}.weight"].astype(np.float32))
         if not left:
             (made,) = self._add(
@@ -234,7 +235,7 @@ class LlamaGraph:
         return outputs[0], outputs[3]
 
     def _layer(self, name: str, layer: int, hidden: str, left: str) -> tuple[str, str]:
-        """The hidden states before the layer's last sum, and what is left to add."""
+        """Return the hidden states before the layer's last addition, and what is left to add."""
         normed, hidden = self._norm(f"{name}.input_layernorm", hidden, left)
         inner = f"{name}.self_attn"
         parts = [f"{inner}.{each}_proj" for each in "qkv"]
@@ -269,7 +270,7 @@ class LlamaGraph:
         return outputs[0]
 
     def _turned(self, joined: str) -> tuple[str, str, str]:
-        """Queries and keys with their places turned in, and values."""
+        """Return queries and keys with rotary embeddings applied, and values."""
         size = self._shape.head_size
         widths = [self._shape.heads * size, self._shape.kv_heads * size]
         sizes = self._constant(np.array([*widths, widths[1]], np.int64))
@@ -293,7 +294,7 @@ class LlamaGraph:
         return QUERIES, "turned_key", value
 
     def _predict(self, hidden: str) -> None:
-        """The logits of the flat places `wanted`."""
+        """Return the logits at the flat positions `wanted`."""
         width = self._constant(np.array([-1, self._shape.width], np.int64))
         (flat,) = self._add("Reshape", hidden, width)
         (chosen,) = self._add("Gather", flat, WANTED, axis=0)
@@ -305,7 +306,7 @@ class LlamaGraph:
 
 
 def _files(constants: Iterable[Any]) -> list[list[Any]]:
-    """The large constants, file by file."""
+    """Yield the large constants, grouped by file."""
     files: list[list[Any]] = []
     room = 0
     for constant in constants:

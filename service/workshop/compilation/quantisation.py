@@ -1,4 +1,5 @@
-"""Weights as integers, with a scale and a zero per block, for `MatMulNBits` of ONNX Runtime."""
+"""Quantises weights to integers with a scale and a zero point per block, for ONNX Runtime's
+`MatMulNBits`."""
 
 from __future__ import annotations
 
@@ -7,21 +8,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 32  # weights of one row that share a scale
-SHRINKAGES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # of a block's range that are tried
+BLOCK = 32  # weights of a row that share a scale
+SHRINKAGES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # fractions of a block's range that are tried
 SMALLEST = 6e-8  # scale in float16
 ROWS_AT_ONCE = 4096
-DAMPING = 0.01  # of the mean second moment, added to each
+DAMPING = 0.01  # share of the mean second moment that is added to each
 
 Bits = Literal[4, 8]
 Array = NDArray[Any]
 
 
 class Quantised(NamedTuple):
-    """A matrix (rows, columns): a weight is its scale times its code less its zero.
+    """A quantised matrix (rows, columns). A weight is its scale times the difference of its code
+    and its zero point.
 
-    `codes` (rows, blocks, BLOCK * bits / 8) in uint8, `scales` (rows, blocks) in float16. `zeros`
-    in uint8: (rows, blocks / 2) of 4 bits, two in a byte, and None for 8 bits, where all are 128.
+    `codes` is uint8 (rows, blocks, BLOCK * bits / 8), `scales` float16 (rows, blocks). `zeros` is
+    uint8: with 4 bits (rows, blocks / 2), two per byte; with 8 bits None, because all are 128.
     """
 
     codes: Array
@@ -30,11 +32,11 @@ class Quantised(NamedTuple):
 
 
 def quantise(weights: Array, bits: Bits, moments: Array | None = None) -> Quantised:
-    """The closest codes to `weights` (rows, columns), columns a multiple of BLOCK.
+    """Return the codes closest to `weights` (rows, columns); columns must be a multiple of BLOCK.
 
-    With 4 bits, of several ranges the one with the least squared error is taken, block by block;
-    with the second moments (columns, columns) of the inputs, the columns that are still to be
-    rounded make up for the error of those that were (GPTQ, Frantar et al. 2022).
+    With 4 bits, several ranges are tried per block and the one with the least squared error is
+    taken. Given the second moments (columns, columns) of the inputs, the columns not yet rounded
+    compensate for the error of those that are (GPTQ, Frantar et al. 2022).
     """
     rows, columns = weights.shape
     if columns % BLOCK:
@@ -55,7 +57,7 @@ def quantise(weights: Array, bits: Bits, moments: Array | None = None) -> Quanti
 
 
 def dequantise(made: Quantised) -> Array:
-    """The weights (rows, columns) in float32 that `quantise` made codes of."""
+    """Return the weights (rows, columns) in float32 that the codes represent."""
     rows, blocks = made.scales.shape
     if made.zeros is None:
         whole = made.codes.astype(np.float32) - 128
@@ -86,8 +88,8 @@ def _in_four_bits(blocks: Array) -> tuple[Array, Array, Array]:
 
 
 def _influence(moments: Array) -> Array:
-    """The upper Cholesky factor of the inverse of the moments, with a little added to each: how
-    the error of a column is made up for by those behind it."""
+    """Return the upper Cholesky factor of the inverse of the damped moments, which tells how later
+    columns compensate for a column's error."""
     whole = moments.astype(np.float64)
     whole[np.diag_indices_from(whole)] += DAMPING * np.mean(np.diag(whole)) + SMALLEST
     inverse = np.linalg.inv(whole)
@@ -95,7 +97,7 @@ def _influence(moments: Array) -> Array:
 
 
 def _making_up(weights: Array, influence: Array) -> Quantised:
-    left = weights.copy()  # what the columns have to be, the errors before them made up for
+    left = weights.copy()  # the targets of the columns, with the errors before them compensated
     parts = []
     for at in range(0, weights.shape[1], BLOCK):
         behind = at + BLOCK
@@ -123,7 +125,7 @@ def _in_eight_bits(blocks: Array) -> tuple[Array, Array, Array]:
 
 
 def _paired(codes: Array) -> Array:
-    """Two codes of 4 bits in a byte, the first one in the lower half."""
+    """Pack two 4-bit codes per byte, the first one in the lower half."""
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
     packed: Array = codes[..., 0::2] | (codes[..., 1::2] << 4)

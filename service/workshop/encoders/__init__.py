@@ -1,1 +1,1 @@
-"""Training of EfficientRAG's labeler and filter: rows, network, trainer and scores, export."""
+"""Training of EfficientRAG's labeler and filter: rows, network, trainer, scores and export."""

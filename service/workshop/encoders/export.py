@@ -1,4 +1,4 @@
-"""A trained network as the folder that is served: int8 ONNX, its card, a tokenizer."""
+"""Exports a trained network to the folder that the service loads: int8 ONNX, card and tokenizer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from service.workshop.encoders.network import LabelNetwork
 
 
 def write_checkpoint(network: LabelNetwork, card: CheckpointCard, folder: Path) -> None:
-    """`model.onnx` and `checkpoint.json`."""
+    """Write `model.onnx` and `checkpoint.json`."""
     write_whole(folder / MODEL_FILE, build_onnx(network))
     text = card.model_dump_json(indent=2, exclude_none=True)
     write_whole(folder / CARD_FILE, text + "\n")
 
 
 def build_onnx(network: LabelNetwork, *, quantised: bool = True) -> bytes:
-    """The network for ONNX Runtime: `service.encoders.session` names what it takes and gives.
+    """Build the network for ONNX Runtime. `service.encoders.session` documents its inputs and
+    outputs.
 
-    The matrices of the encoder and its word table are int8, the heads float.
+    The encoder's matrices and its word table are int8; the heads are float32.
     """
     weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in _tensors(network)}
     bert = {name.removeprefix("bert."): value for name, value in weights.items()}
@@ -61,7 +62,7 @@ def _named(graph: BertGraph, value: str, name: str) -> None:
 
 
 def _pooled(graph: BertGraph, hidden: str, pool: str) -> str:
-    """(texts, tokens, width) to (texts, width)."""
+    """Pool (texts, tokens, width) to (texts, width)."""
     along = graph.constant(np.array([1], np.int64))
     if pool == "cls":
         first = graph.add("Gather", hidden, graph.constant(np.array([0], np.int64)), axis=1)

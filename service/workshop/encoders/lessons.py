@@ -1,9 +1,10 @@
-"""What one question teaches labeler and filter, and its rows (METHODS.md §4.5, steps 4 and 6).
+"""What one question teaches the labeler and the filter, and the rows made from it (METHODS.md §4.5,
+steps 4 and 6).
 
 A teacher of any kind fills a `Lesson`. A query is a `Wording`: words, each with the hop that
-takes it out. It shrinks by deleting words and grows by the words of an answer, nothing else. In
-``When was the father of the director of Heat born?`` hop 1 takes out ``the director of Heat``,
-hop 2 what is left of ``the father of``; the words of hop 1's answer go with hop 2.
+removes it. Queries change only by deleting words and by appending the words of an answer. In ``When
+was the father of the director of Heat born?``, hop 1 removes ``the director of Heat`` and hop 2
+removes what is left of ``the father of``; the words of hop 1's answer are removed with hop 2.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from service.workshop.facts.rows import (
     sentence_words,
 )
 
-STAYS = 99  # of a word that no hop takes out
+STAYS = 99  # the hop of a word that no hop removes
 
 
-class Token(NamedTuple):
+class TaggedWord(NamedTuple):
     text: str
     hop: int = STAYS
 
 
 class Wording(NamedTuple):
-    """A query: its text, and its words as FILTER reads them."""
+    """A query: its text, and its words as the filter reads them."""
 
     text: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[TaggedWord, ...]
 
 
 class Told(NamedTuple):
@@ -48,9 +49,10 @@ class Told(NamedTuple):
 
 
 def worded(text: str, phrases: Sequence[str]) -> Wording | None:
-    """`phrases[k]` is the stretch that hop k + 1 answers; each may contain the one before.
+    """Return the query in which hop k + 1 answers the text `phrases[k]`; each phrase may contain
+    the one before.
 
-    None where the words are cut otherwise than FILTER reads them.
+    Returns None if the words are split differently than the filter splits them.
     """
     spans = [(start := text.find(phrase), start + len(phrase)) for phrase in phrases]
 
@@ -58,13 +60,13 @@ def worded(text: str, phrases: Sequence[str]) -> Wording | None:
         around = (k for k, (a, b) in enumerate(spans, 1) if a <= word.start and word.end <= b)
         return next(around, STAYS)
 
-    tokens = tuple(Token(word.text, hop(word)) for word in word_spans(text))
+    tokens = tuple(TaggedWord(word.text, hop(word)) for word in word_spans(text))
     agree = [token.text for token in tokens] == sentence_words(text, ())
     return Wording(text, tokens) if agree and all(a >= 0 for a, _ in spans) else None
 
 
 def retyped(wording: Wording, rng: random.Random) -> Wording:
-    """As another person types it: case, the question mark and words like ``the`` come and go."""
+    """Return the query as another person might type it: case, question mark and stop words vary."""
     tokens = list(wording.tokens)
     if rng.random() < 0.25 and tokens[-1].text == "?":
         del tokens[-1]
@@ -72,7 +74,7 @@ def retyped(wording: Wording, rng: random.Random) -> Wording:
         thin = rng.uniform(0.1, 0.6)
         tokens = [t for t in tokens if t.text.casefold() not in STOP_WORDS or rng.random() > thin]
     if rng.random() < 0.3:
-        tokens = [Token(token.text.lower(), token.hop) for token in tokens]
+        tokens = [TaggedWord(token.text.lower(), token.hop) for token in tokens]
     if not tokens or tuple(tokens) == wording.tokens:
         return wording
     text = " ".join(token.text for token in tokens)
@@ -83,11 +85,11 @@ def retyped(wording: Wording, rng: random.Random) -> Wording:
 def rewritten(
     wording: Wording, hop: int, told: Sequence[Sequence[Told]]
 ) -> tuple[list[str], list[Mark], Wording] | None:
-    """The infos, a label per word of FILTER's sentence, and the next query.
+    """Return the infos, a label per word of the filter's input, and the next query.
 
-    Hops up to `hop` are known now: their words go, those of the answers stay, until the hop after
-    has used the first one, the next the second one. None where the infos are cut
-    otherwise than FILTER reads them.
+    Hops up to `hop` are answered: their words are removed and those of their answers kept. The
+    first answer's words are removed with the hop after `hop`, the second's with the one after that.
+    Returns None if the infos are split differently than the filter splits them.
     """
     infos = [" ".join(word.text for word in info) for info in told]
     flat = [word for info in told for word in info]
@@ -99,14 +101,14 @@ def rewritten(
     left = [token for token in wording.tokens if token.hop > hop]
     answers = [[word.text for word in info if word.answer] for info in told]
     for after, answer in enumerate(filter(None, answers), 1):
-        left += [Token(word, hop + after) for word in answer]
+        left += [TaggedWord(word, hop + after) for word in answer]
     return infos, marks, Wording(" ".join(token.text for token in left), tuple(left))
 
 
-class Part(NamedTuple):
-    """One hop: the query it is searched with, its passage and that passage's useful words.
+class HopLesson(NamedTuple):
+    """One hop: the query that is searched, its passage, and the useful words of that passage.
 
-    `marks` has a label per word of the passage's text form. `last`: nothing is asked after it.
+    `marks` has a label per word of the passage's text form. `last` means that no query follows.
     """
 
     query: str
@@ -116,7 +118,7 @@ class Part(NamedTuple):
 
 
 class Rewrite(NamedTuple):
-    """A filter's input, and a label per word of it (`sentence_words`)."""
+    """A filter's input, with a label per word of it (see `sentence_words`)."""
 
     query: str
     infos: Sequence[str]
@@ -124,22 +126,22 @@ class Rewrite(NamedTuple):
 
     @property
     def result(self) -> str:
-        """The next query, spelt as the filter gives it when served."""
+        """The next query, spelled as the served filter returns it."""
         kept = zip(sentence_words(self.query, self.infos), self.marks, strict=True)
         return " ".join(word for word, mark in kept if mark)
 
 
 class Lesson(NamedTuple):
-    """A question with its parts, in order, and the rewrites between them.
+    """A question with its parts in order, and the rewrites between them.
 
-    `written`: people wrote it. `titles`: of the real passages behind it, which decide the side of
-    the split even where a passage was given other names.
+    `written` means that people wrote it. `titles` are those of the real passages behind it; they
+    decide the side of the split even if a passage was given other names.
     """
 
     id: str
     form: str
     question: str
-    parts: Sequence[Part]
+    parts: Sequence[HopLesson]
     rewrites: Sequence[Rewrite]
     titles: Sequence[str]
     answer_title: str
@@ -147,19 +149,19 @@ class Lesson(NamedTuple):
 
 
 class Negative(NamedTuple):
-    """A passage that a part's query finds and that does not serve it."""
+    """A passage that the query of a part finds and that does not answer it."""
 
     query: str
     passage: Paragraph
 
 
 def text_words(passage: Paragraph) -> list[str]:
-    """The words of a passage's text form."""
+    """Return the words of a passage's text form."""
     return [word.text for word in word_spans(passage_text(passage.title, passage.text))]
 
 
-def info_of(part: Part) -> str:
-    """The marked words, as the labeler gives them when served."""
+def info_of(part: HopLesson) -> str:
+    """Return the marked words, as the served labeler returns them."""
     marked = zip(text_words(part.passage), part.marks, strict=True)
     return " ".join(word for word, mark in marked if mark)
 
@@ -178,9 +180,9 @@ def provenance_of(item: Lesson, teacher: str) -> RowProvenance:
 def labeler_rows(
     item: Lesson, negatives: Sequence[Negative], teacher: str = "rules"
 ) -> Iterator[LabelerRow]:
-    """A row per part, then one per negative, with nothing marked."""
+    """Return one row per part, then one per negative, in which no word is marked."""
     made = 0
-    own = {part.passage.id for part in item.parts}  # may be under another name
+    own = {part.passage.id for part in item.parts}  # its name may have been exchanged
 
     def row(query: str, passage: Paragraph, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
         nonlocal made
@@ -208,7 +210,7 @@ def labeler_rows(
 
 
 def filter_rows(item: Lesson, teacher: str = "rules") -> Iterator[FilterRow]:
-    """A row per rewrite."""
+    """Return one row per rewrite."""
     for number, rewrite in enumerate(item.rewrites, 1):
         yield FilterRow(
             id=f"{item.id}/{number}",

@@ -1,6 +1,6 @@
-"""Marks: which words of a passage serve a query (METHODS.md §4.5).
+"""Marks the words of a passage that are useful for a query (METHODS.md §4.5).
 
-`align` finds words that a teacher copied (step 3); `mark_fact` marks a fact that a pattern found.
+`align` finds words that a teacher copied (step 3); `mark_fact` marks a fact found by a pattern.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from service.text import STOP_WORDS
 from service.text.words import WordSpan, word_spans
 from service.workshop.facts.patterns import COMPILED, Fact, clean_answer
 
-REACH = 150  # distances looked at, from 0
-LEAP = 75  # most that a forward match moves the cursor
+REACH = 150  # number of distances tried, starting at 0
+LEAP = 75  # the farthest that a forward match moves the cursor
 
 Mark = Literal[0, 1]
 
 
 def align(words: Sequence[str], extracted: Sequence[str]) -> list[Mark]:
-    """1 for each of `words` that an extracted word was found at, else 0.
+    """Return 1 for each of `words` that matches an extracted word, else 0.
 
-    From a cursor outwards, forward before backward at each distance, no word twice; what is not
-    found is dropped. Compared without case, not by lemma: copied words keep their form.
+    The search goes outwards from a cursor, forwards before backwards at each distance, and matches
+    no word twice. Extracted words that are not found are dropped. The comparison ignores case but
+    not inflection, because copied words keep their form.
     """
     folded = [word.casefold() for word in words]
     labels: list[Mark] = [0] * len(words)
@@ -48,15 +49,17 @@ Span = tuple[int, int]
 
 
 class Marks(NamedTuple):
-    """Per word of the passage's text form: whether it is useful, and whether it is the answer."""
+    """Two labels per word of the passage's text form: whether it is useful, and whether it is the
+    answer."""
 
     useful: list[Mark]
     answer: list[Mark]
 
 
 def mark_fact(fact: Fact) -> Marks | None:
-    """The subject in the title, the answer, and the plain words that the pattern ties it with:
-    ``Norma``, ``composed``, ``Vincenzo Bellini``. None where the answer is not found again."""
+    """Mark the subject in the title, the answer, and the content words by which the pattern
+    connects them: ``Norma``, ``composed``, ``Vincenzo Bellini``. Returns None if the answer is not
+    found in the passage."""
     found = _find(fact)
     if found is None:
         return None
@@ -74,7 +77,7 @@ def mark_fact(fact: Fact) -> Marks | None:
 
 
 def _find(fact: Fact) -> tuple[Span, Span] | None:
-    """Of the answer, and of the whole match of the pattern, in the passage's text."""
+    """Return the spans of the answer and of the pattern's whole match in the passage's text."""
     text = fact.passage.text
     for pattern in COMPILED[fact.kind]:
         match = pattern.search(text)
@@ -93,7 +96,7 @@ def _moved(span: Span, by: int) -> Span:
 
 
 def _in(word: WordSpan, span: Span) -> bool:
-    """Words and marks of punctuation inside a span; a mark alone is no use to a query."""
+    """Return the words and punctuation inside a span; punctuation alone is useless for a query."""
     inside = span[0] <= word.start and word.end <= span[1]
     return inside and any(map(str.isalnum, word.text))
 

@@ -1,4 +1,5 @@
-"""Labeler and filter (METHODS.md §4.1), a BERT under one or two heads; their batches."""
+"""The networks of labeler and filter (METHODS.md §4.1), a BERT with one or two heads, and their
+batches."""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ from service.encoders.base import Tag
 from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
 from service.workshop.facts.rows import FilterRow, LabelerRow
 
-IGNORED = -100  # label of what no loss counts
+IGNORED = -100  # the label of pieces that no loss counts
 TERMINATE = 1
 
 Pool = Literal["cls", "mean"]
 
 
 class HeadSettings(BaseModel):
-    """`tags` 0: a filter, without a tag head. `pool`: the first token as DeBERTa pools it (a
-    dense layer and an activation), or so the mean of all tokens (METHODS.md §4.4 #1)."""
+    """The heads. `tags` = 0 means a filter, which has no tag head. `pool` selects the tag head's
+    input: the first token through a dense layer and an activation, as in DeBERTa, or the mean of
+    all tokens (METHODS.md §4.4 #1)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +39,7 @@ class HeadSettings(BaseModel):
 
 
 class LabelNetwork(nn.Module):
-    """`token_logits` (rows, pieces, 2) and, with a tag head, `tag_logits` (rows, tags)."""
+    """Returns `token_logits` (rows, pieces, 2) and, with a tag head, `tag_logits` (rows, tags)."""
 
     def __init__(self, bert: BertModel, settings: HeadSettings) -> None:
         super().__init__()
@@ -82,10 +84,11 @@ class LabelNetwork(nn.Module):
 def loss_of(
     made: dict[str, Tensor], labels: Tensor, tags: Tensor | None, settings: HeadSettings
 ) -> Tensor:
-    """Cross-entropy of the tokens plus that of the tags.
+    """Return the cross-entropy of the tokens plus that of the tags, a scalar.
 
-    A labeler's token loss is on rows that serve: by their gold tag, or as published by the tag
-    that the network predicts (METHODS.md §4.4 #4). Where no row serves it is 0, never NaN.
+    A labeler's token loss counts rows whose passage is useful: by their gold tag or, as published,
+    by the tag that the network predicts (METHODS.md §4.4 #4). Without any such row the loss is 0,
+    never NaN.
     """
     weights = torch.tensor(settings.token_weights, device=labels.device)
     if tags is None:
@@ -98,7 +101,7 @@ def loss_of(
 
 
 def token_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """The weighted mean over counted pieces, 0 where there is none."""
+    """Return the weighted mean over the counted pieces, or 0 if there are none."""
     counted = labels != IGNORED
     if not counted.any():
         return logits.sum() * 0
@@ -106,19 +109,20 @@ def token_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 
 def from_base(folder: Path, settings: HeadSettings) -> LabelNetwork:
-    """An encoder's published weights under new heads."""
+    """Return a network with an encoder's published weights and new heads."""
     bert: Any = BertModel.from_pretrained(folder, add_pooling_layer=False, dtype=torch.float32)
     return LabelNetwork(bert, settings)
 
 
 def blank(config: BertConfig, settings: HeadSettings) -> LabelNetwork:
-    """Random weights, for tests and for loading a state into."""
+    """Return a network with random weights, for tests and for loading a state."""
     make: Any = BertModel
     return LabelNetwork(make(config, add_pooling_layer=False), settings)
 
 
 def freeze_embeddings(network: LabelNetwork) -> None:
-    """Half of MiniLM's weights are its word table, of which a small corpus moves only a part."""
+    """Freeze the word table, which has half of MiniLM's weights, because a small corpus updates
+    only part of it."""
     network.bert.embeddings.requires_grad_(False)
 
 
@@ -135,7 +139,7 @@ class Labelled(NamedTuple):
 
 
 def labeler_input(tokenizer: Any, row: LabelerRow, most: int, tags: int = 3) -> Labelled:
-    """With two tags what finishes goes on (METHODS.md §4.3)."""
+    """Encode a row of the labeler. With two tags, FINISH counts as CONTINUE (METHODS.md §4.3)."""
     (encoded,) = encode_passages(tokenizer, row.query, [row.passage], most)
     tag = TAGS[row.tag]
     if tags == 2 and tag is Tag.FINISH:
@@ -144,19 +148,21 @@ def labeler_input(tokenizer: Any, row: LabelerRow, most: int, tags: int = 3) -> 
 
 
 def filter_input(tokenizer: Any, row: FilterRow, most: int) -> Labelled:
-    """Infos that are cut to fit lose words: their labels go with them."""
+    """Encode a row of the filter. Infos are truncated to fit, and the labels of the words lost go
+    with them."""
     encoded = encode_query(tokenizer, row.query, row.infos, most)
     kept = _kept_labels(row, encoded)
     return Labelled(encoded.ids, encoded.types, _piece_labels(encoded, kept), None)
 
 
 def _piece_labels(encoded: Encoded, labels: Sequence[int]) -> list[int]:
-    """A piece inherits its word's label; what is no word of the text has 0."""
+    """Give each piece its word's label, and 0 to pieces outside the text's words."""
     return [0 if word == NO_WORD else labels[word] for word in encoded.word_of]
 
 
 def _kept_labels(row: FilterRow, encoded: Encoded) -> list[int]:
-    """Only the ends of infos are cut, so the words left are those of the row, in order."""
+    """Return the labels of the words that are left; only the ends of infos are truncated, so the
+    order holds."""
     if encoded.words == row.words:
         return list(row.labels)
     kept: list[int] = []
@@ -170,7 +176,7 @@ def _kept_labels(row: FilterRow, encoded: Encoded) -> list[int]:
 
 
 class LabelledRows(Dataset[dict[str, Any]]):
-    """Unpadded, under the names that the networks take."""
+    """Unpadded rows, under the argument names of the networks."""
 
     def __init__(self, rows: Sequence[Labelled]) -> None:
         self.rows = rows
@@ -187,7 +193,7 @@ class LabelledRows(Dataset[dict[str, Any]]):
 
 
 def collate(items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Padded to the longest; no loss counts padding."""
+    """Pad the rows to the longest one. No loss counts padding."""
     size = max(len(item["input_ids"]) for item in items)
 
     def padded(name: str, filler: int) -> Tensor:

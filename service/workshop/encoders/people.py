@@ -1,4 +1,5 @@
-"""Items out of questions that people wrote: MuSiQue with its hops, SQuAD on one passage each."""
+"""Lessons from questions that people wrote: MuSiQue with its hops, and SQuAD on one passage
+each."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from service.text import STOP_WORDS, sentences
 from service.text.words import word_spans
 from service.workshop.encoders.lessons import (
     STAYS,
+    HopLesson,
     Lesson,
-    Part,
     Rewrite,
-    Token,
+    TaggedWord,
     Told,
     Wording,
     rewritten,
@@ -30,7 +31,8 @@ _HOP = re.compile(r"#(\d)")
 
 
 def people_items(data: Path) -> Iterator[Lesson]:
-    """Those that may train: neither the question nor any of its passages is held out."""
+    """Yield the lessons that may be used for training: neither the question nor any of its passages
+    is held out."""
     passages = {passage.id: passage for passage in load_passages(data)}
     for question in load_questions(data, "musique"):
         made = musique_item(question, passages)
@@ -44,11 +46,12 @@ def people_items(data: Path) -> Iterator[Lesson]:
 
 
 def musique_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> Lesson | None:
-    """Its hops in order; None where one has no passage here, or an answer is not in its passage."""
+    """Return a lesson with the question's hops in order, or None if a hop's passage is missing or
+    does not contain the answer."""
     hops = question.row["hops"]
     asked = _filled(hops)
     wording = _hopped(question.question, asked)
-    parts: list[Part] = []
+    parts: list[HopLesson] = []
     rewrites: list[Rewrite] = []
     needed = {int(n) for hop in hops for n in _HOP.findall(hop["question"])}
     start = wording
@@ -58,7 +61,7 @@ def musique_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> L
         if passage is None or not marks:
             return None
         query = wording if _HOP.search(hop["question"]) else start
-        parts.append(Part(query.text, passage, marks.useful, number == len(hops)))
+        parts.append(HopLesson(query.text, passage, marks.useful, number == len(hops)))
         if number in needed:
             told = [
                 Told(w, bool(a)) for w, u, a in zip(text_words(passage), *marks, strict=True) if u
@@ -75,7 +78,8 @@ def musique_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> L
 
 
 def _filled(hops: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The questions of the hops, with answers in the place of ``#1``; ``A >> r`` is ``A r``."""
+    """Return the questions of the hops with answers in place of ``#1``; ``A >> r`` becomes ``A
+    r``."""
     return [
         _HOP.sub(lambda n: str(hops[int(n.group(1)) - 1]["answer"]), hop["question"]).replace(
             ">>", ""
@@ -85,8 +89,8 @@ def _filled(hops: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _hopped(question: str, asked: Sequence[str]) -> Wording:
-    """A word goes with the last hop that speaks of it, unless that is the last of all; a small
-    word goes with its neighbours where both go with one hop."""
+    """Assign each word to the last hop whose question contains it, or to none if that is the final
+    hop. A stop word takes the hop of its neighbours if both have the same."""
     cut = sentence_words(question, ())
     spoken = [_stems(text) for text in asked]
     hops = []
@@ -98,28 +102,30 @@ def _hopped(question: str, asked: Sequence[str]) -> Wording:
             before = next((h for h in reversed(hops[:place]) if h), STAYS)
             after = next((h for h in hops[place + 1 :] if h), STAYS)
             hops[place] = before if before == after and word.casefold() in STOP_WORDS else STAYS
-    return Wording(question, tuple(Token(*pair) for pair in zip(cut, hops, strict=True)))
+    return Wording(question, tuple(TaggedWord(*pair) for pair in zip(cut, hops, strict=True)))
 
 
 def _stems(text: str) -> set[str]:
-    """Of the content words of a text."""
+    """Return the stems of the content words of a text."""
     said = [word for word in sentence_words(text, ()) if any(map(str.isalnum, word))]
     return {_stem(word) for word in said if word.casefold() not in STOP_WORDS}
 
 
 def _stem(word: str) -> str:
-    """Long enough to be told apart, short enough to be found in another form."""
+    """Return the first five letters: enough to tell words apart, few enough to match inflected
+    forms."""
     return word.casefold()[:5]
 
 
 def _hops(item: Lesson, question: RealQuestion) -> Iterator[Lesson]:
-    """Each hop as a question of its own, where it is one and not a relation."""
+    """Yield each hop as a lesson of its own, unless it is a relation (`>>`) instead of a
+    question."""
     for number, (hop, text) in enumerate(
         zip(question.row["hops"], _filled(question.row["hops"]), strict=True)
     ):
         if ">>" not in hop["question"] and not is_held_out(text):
             part = item.parts[number]
-            alone = Part(text, part.passage, part.marks, True)
+            alone = HopLesson(text, part.passage, part.marks, True)
             title = part.passage.title
             yield Lesson(f"{item.id}.{number}", "hop", text, [alone], [], [title], title, True)
 
@@ -131,14 +137,14 @@ def _squad_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> Le
     marks = passage and mark_answer(passage, answer, question.question)
     if passage is None or not marks:
         return None
-    part = Part(question.question, passage, marks.useful, True)
+    part = HopLesson(question.question, passage, marks.useful, True)
     title = passage.title
     return Lesson(row["id"], "squad", question.question, [part], [], [title], title, True)
 
 
 def mark_answer(passage: Paragraph, answer: str, question: str) -> Marks | None:
-    """The answer, and the question's words in the title and beside the answer, in the sentence
-    that shares most of them. None where the passage does not have the answer."""
+    """Mark the answer, and the question's words in the title and around the answer, in the sentence
+    that shares most of them. Returns None if the passage does not contain the answer."""
     text = passage_text(passage.title, passage.text)
     sought = _stems(question)
     body = len(text) - len(passage.text)

@@ -1,10 +1,10 @@
-"""Rows of labeler and filter made by rules, on one side of the split.
+"""Makes rows for labeler and filter by rules, on one side of the split.
 
 python -m service.workshop.encoders.rows --data DIR --out ROWS --items 6000
 python -m service.workshop.encoders.rows --data DIR --out ROWS --items 400 --held-out
 
-writes ROWS/labeler.jsonl and ROWS/filter.jsonl. Held-out items keep their real names, are asked in
-wordings that never train, and are searched over both sides of the split.
+Writes ROWS/labeler.jsonl and ROWS/filter.jsonl. Held-out items keep their real names, use wordings
+that are never trained on, and are searched over both sides of the split.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from service.workshop.facts.patterns import all_facts
 from service.workshop.facts.questions import Maker
 from service.workshop.facts.search import Nearest, PassageSearch
 
-SECOND_NEGATIVE = 0.5  # share of parts with a negative drawn from further down
-EARLIER = 0.3  # share of later parts with the passage of an earlier one as a negative
+SECOND_NEGATIVE = 0.5  # share of parts with a negative from further down the ranking
+EARLIER = 0.3  # share of later parts with an earlier part's passage as a negative
 HELD_OUT_FORMS = ("bridge", "bridge", "single", "comparison")
 
 
 def training_items(data: Path, size: int, rng: random.Random) -> list[Lesson]:
-    """Questions that people wrote, as far as they may train, and `size` items made by rules."""
+    """Return the questions of people that may be used for training, and `size` items made by
+    rules."""
     passages = load_passages(data)
     facts = all_facts(passages)
     titles = {passage.id: passage.title for passage in passages}
@@ -46,7 +47,7 @@ def training_items(data: Path, size: int, rng: random.Random) -> list[Lesson]:
 def held_out_items(
     data: Path, size: int, rng: random.Random, forms: Sequence[str] = HELD_OUT_FORMS
 ) -> list[Lesson]:
-    """Items whose answer stands in a held-out passage, no question twice."""
+    """Return items whose answer is in a held-out passage, each question once."""
     passages = load_passages(data, held_out=None)
     facts = all_facts(passages)
     titles = {passage.id: passage.title for passage in passages}
@@ -68,7 +69,7 @@ def _drawn(rules: Rules, size: int, forms: Sequence[str]) -> Iterator[Lesson]:
 
 
 class Finder(Protocol):
-    """Finds passages, the best first, for each query."""
+    """Finds passages for each query, best first."""
 
     def top(self, queries: Sequence[str]) -> list[list[Paragraph]]: ...
 
@@ -85,8 +86,8 @@ def with_negatives(
 def negatives_of(
     item: Lesson, found: dict[str, list[Paragraph]], rng: random.Random
 ) -> Iterator[Negative]:
-    """Per part the first found that is no gold passage, as published; ours: at times one from
-    further down, and one that has served already."""
+    """Return the negatives of each part: as published, the first passage found that is not a gold
+    passage; in addition, sometimes one from further down, and one that an earlier part has used."""
     gold = {part.passage.id for part in item.parts}
     named = {part.passage.title for part in item.parts}
     taken: set[tuple[str, str]] = set()
@@ -151,7 +152,7 @@ TRAIN_ROWS, HELD_OUT_ROWS = 600, 50
 
 
 def write_smoke_rows(folder: Path, kind: Kind) -> tuple[Path, Path]:
-    """Write both files; their paths, the one that trains first."""
+    """Write both files and return their paths, the training file first."""
     paths = []
     for name, held_out, size in (("train", False, TRAIN_ROWS), ("held-out", True, HELD_OUT_ROWS)):
         rows = smoke_rows(kind, size, held_out=held_out)
@@ -162,7 +163,7 @@ def write_smoke_rows(folder: Path, kind: Kind) -> tuple[Path, Path]:
 
 
 def smoke_rows(kind: Kind, size: int, *, held_out: bool) -> list[str]:
-    """Rows as JSON, on one side of the split, negatives by BM25 alone."""
+    """Return rows as JSON, on one side of the split, with negatives by BM25 only."""
     rng = random.Random(5)
     passages = [p for p in made_up_passages(SMOKE_WORLD) if p.held_out is held_out]
     maker = made_up_maker(SMOKE_WORLD, 5, held_out=held_out)

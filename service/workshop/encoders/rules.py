@@ -1,7 +1,8 @@
-"""Items made by rules from the facts of passages: no teacher, no people's questions.
+"""Lessons made by rules from facts in passages, without a teacher and without questions of people.
 
-Single questions, chains of two and three hops, comparisons of two things and of two films by their
-directors. Names are exchanged in most, so that the models read rather than remember.
+Single questions, chains of two and three hops, and comparisons of two things or of two films by
+their directors. Names are exchanged in most of them, so that the models read instead of
+remembering.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from service.workshop.encoders.lessons import (
+    HopLesson,
     Lesson,
-    Part,
     Rewrite,
     Told,
     Wording,
@@ -29,8 +30,8 @@ from service.workshop.facts.questions import DATES, Maker
 from service.workshop.facts.wordings import COMPARISONS, DIRECTED, PHRASES, SAME, SINGLE, wordings
 
 FORMS = ("bridge",) * 6 + ("chain", "single", "single", "comparison", "comparison", "directed")
-MADE = 0.6  # share of items with other names; real links have few relations, made ones all
-NOISE = 0.25  # share of rewrites with an info beside that tells nothing of the question
+MADE = 0.6  # share of items with exchanged names; real links cover few relations, made ones all
+NOISE = 0.25  # share of rewrites with an additional info that is irrelevant
 SECOND = (
     "birth_date", "death_date", "birth_place", "death_place", "nationality", "father", "mother",
     "spouse", "occupation", "school", "child", "sibling", "known_for",
@@ -43,13 +44,14 @@ KIN = ("father", "mother", "spouse", "child")
 
 
 class MarkedFact(NamedTuple):
-    """A fact and its marked passage."""
+    """A fact with its marked passage."""
 
     fact: Fact
     marks: Marks
 
     def told(self, rng: random.Random) -> list[Told]:
-        """The marked words as a labeler may give them: some that are no answer are missed."""
+        """Return the marked words as a labeler might return them: some words outside the answer are
+        missing."""
         missed = rng.choice((0.0, 0.0, 0.2, 0.5))
         cut = zip(text_words(self.fact.passage), *self.marks, strict=True)
         return [
@@ -60,10 +62,10 @@ class MarkedFact(NamedTuple):
 
 
 class Rules:
-    """Draws items from facts on one side of the split.
+    """Draws lessons from facts on one side of the split.
 
-    `titles`: passage id to its real title. `links`: pairs of facts where the first one's answer is
-    the second one's subject, by default all those of `maker`.
+    `titles` maps passage ids to real titles. `links` are pairs of facts in which the answer of the
+    first is the subject of the second; by default, all those of `maker`.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Rules:
         self.count = 0
 
     def item(self, form: str = "") -> Lesson | None:
-        """An item of a form, or None where what was drawn does not make one."""
+        """Return a lesson of a form, or None if what was drawn does not yield one."""
         form = form or self.rng.choice(FORMS)
         makers: dict[str, Callable[[], Lesson | None]] = {
             "single": lambda: self._chain(form, self._single()),
@@ -100,7 +102,7 @@ class Rules:
         return self._made(2)
 
     def _made(self, size: int) -> list[Fact]:
-        """Facts about one another, by giving each the name that the one before tells."""
+        """Return a chain of facts: each gets the name that the fact before it answers with."""
         rng, by_kind, names = self.rng, self.maker.by_kind, self.maker.names
         pools = [FIRST, *[KIN] * (size - 2), SECOND]
         facts: list[Fact] = []
@@ -124,7 +126,9 @@ class Rules:
             return None
         question, parts, rewrites = wording.text, [], []
         for hop, one in enumerate(found, 1):
-            parts.append(Part(wording.text, one.fact.passage, one.marks.useful, one is found[-1]))
+            parts.append(
+                HopLesson(wording.text, one.fact.passage, one.marks.useful, one is found[-1])
+            )
             if one is not found[-1]:
                 step = self._rewrite(wording, hop, [one])
                 if step is None:
@@ -134,7 +138,7 @@ class Rules:
         return self._item(form, question, parts, rewrites, facts)
 
     def _comparison(self) -> Lesson | None:
-        """Two passages found by one query; the first mentioned goes on to the other."""
+        """Return two passages found by one query; the thing mentioned first is resolved first."""
         by_kind = self.maker.by_kind
         choices = [(k, ws) for k, _, ws in COMPARISONS if k in by_kind]
         choices += [(k, ws) for k, ws in SAME.items() if k in by_kind]
@@ -148,7 +152,7 @@ class Rules:
         return self._beside("comparison", wording.text, wording, 1, found)
 
     def _directed(self) -> Lesson | None:
-        """Two films, their directors, and what is asked of those."""
+        """Return a question about two films and their directors."""
         kind, _, options = self.rng.choice([d for d in DIRECTED if d[0] in self.maker.by_kind])
         rng, names = self.rng, self.maker.names
         films = [substitute(self.maker.fact("director"), names, rng) for _ in range(2)]
@@ -164,7 +168,9 @@ class Rules:
         if together is None:
             return None
         rewrite, following = together
-        parts = [Part(wording.text, one.fact.passage, one.marks.useful, False) for one in found]
+        parts = [
+            HopLesson(wording.text, one.fact.passage, one.marks.useful, False) for one in found
+        ]
         item = self._beside("directed", wording.text, following, 3, then)
         if item is None:
             return None
@@ -176,12 +182,13 @@ class Rules:
     def _beside(
         self, form: str, question: str, wording: Wording, hop: int, found: Sequence[MarkedFact]
     ) -> Lesson | None:
-        """Two last parts with one query; with the first one known, the other is left to find."""
+        """Return two final parts with the same query; once the first is known, the other is left to
+        find."""
         step = self._rewrite(wording, hop, found[:1], keep=False)
         if step is None:
             return None
         parts = [
-            Part(wording.text, one.fact.passage, one.marks.useful, one is found[-1])
+            HopLesson(wording.text, one.fact.passage, one.marks.useful, one is found[-1])
             for one in found
         ]
         return self._item(form, question, parts, step[:1], [one.fact for one in found])
@@ -201,7 +208,7 @@ class Rules:
         return Rewrite(wording.text, infos, marks), following
 
     def _noise(self) -> list[Told]:
-        """What a labeler tells of a passage that it should have left."""
+        """Return an info from a passage that the labeler should have left out."""
         fact = self.maker.fact()
         marks = mark_fact(fact)
         if marks is None:
@@ -214,7 +221,7 @@ class Rules:
         return found if len(found) == len(facts) else None
 
     def _asked(self, fact: Fact) -> str:
-        """A wording with a gap for the subject."""
+        """Return a wording with a gap for the subject."""
         options = wordings(SINGLE[fact.kind], unseen=self.maker.unseen)
         if fact.kind in DATES and not fact.answer.isdigit():
             options = [option for option in options if "year" not in option] or options
@@ -235,7 +242,7 @@ class Rules:
         self,
         form: str,
         question: str,
-        parts: Sequence[Part],
+        parts: Sequence[HopLesson],
         rewrites: Sequence[Rewrite],
         facts: Sequence[Fact],
     ) -> Lesson:

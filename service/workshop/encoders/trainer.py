@@ -1,4 +1,5 @@
-"""How labeler and filter are trained: settings, the trainer, scores, the folder that is served."""
+"""Training of labeler and filter: settings, trainer, scores, and the folder that the service
+loads."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def open_tokenizer(settings: LabelSettings) -> Any:
 
 
 def open_network(settings: LabelSettings) -> LabelNetwork:
-    """Raises ConfigurationError where the base is not here or is no BERT."""
+    """Open the base encoder with new heads. Raises ConfigurationError if the base is missing or is
+    not a BERT."""
     folder = minilm_folder() if settings.base == MINILM else Path(settings.base)
     _check_is_bert(folder)
     logging: Any = transformers_logging
@@ -95,7 +97,8 @@ def open_network(settings: LabelSettings) -> LabelNetwork:
 
 
 def _check_is_bert(folder: Path) -> None:
-    """Another encoder's weights would be passed over in silence, and random ones trained."""
+    """Raise ConfigurationError for another encoder: its weights would be ignored silently, and
+    random ones trained."""
     try:
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -117,7 +120,7 @@ def fit_network(
     encode: Callable[[Any, R], Labelled],
     score: Callable[[LabelNetwork, Sequence[Labelled]], dict[str, Score]],
 ) -> TrainingResult:
-    """Train, score and save; `encode` takes the tokenizer and a row."""
+    """Train, score and save; `encode` receives the tokenizer and a row."""
     tokenizer = open_tokenizer(settings)
     train, held_out = (
         [encode(tokenizer, row) for row in rows] for rows in (data.train, data.held_out)
@@ -145,15 +148,15 @@ def train_network(
 
 
 class ByLength(Sampler[int]):
-    """Batches of rows of like length, so that little is padding; drawn anew each epoch, from seed
-    and epoch alone, so that a resumed run meets the same ones."""
+    """Batches rows of similar length, to reduce padding. Each epoch is drawn from seed and epoch
+    alone, so a resumed run sees the same batches."""
 
     def __init__(self, lengths: list[int], batch: int, seed: int) -> None:
         self._lengths, self._batch, self._seed = lengths, batch, seed
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called before each epoch by what loads the data."""
+        """Set the epoch; the data loader calls this before each one."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -175,7 +178,7 @@ class _Trainer(Trainer):
 def outputs_of(
     network: LabelNetwork, rows: Sequence[Labelled], at_once: int
 ) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """The batches and what the network gives for them, without dropout."""
+    """Yield each batch with the network's outputs for it, without dropout."""
     network.eval()
     items = LabelledRows(rows)
     device = next(network.parameters()).device
@@ -195,7 +198,7 @@ def save(
     scores: Mapping[str, Score],
     run: TrainingRun,
 ) -> None:
-    """The weights in the run's folder, and what is served in a folder inside it."""
+    """Write the weights into the run's folder, and the files to serve into a subfolder."""
     save_file(network.state_dict(), run.folder / "model.safetensors")
     ours = settings.base == MINILM
     card = CheckpointCard(
@@ -215,7 +218,7 @@ def save(
         (run.folder / SERVED / TOKENIZER_FILE).write_bytes(content)
 
 
-Batch = tuple[dict[str, Tensor], dict[str, Tensor]]  # what is read, and what is made of it
+Batch = tuple[dict[str, Tensor], dict[str, Tensor]]  # the row, and its encoding
 Flags = NDArray[np.bool_]
 
 
@@ -227,14 +230,15 @@ class LabelScores(NamedTuple):
 
 
 def f1(predicted: Flags, gold: Flags) -> float:
-    """Of what is marked; 0 where neither marks anything."""
+    """Return the F1 of the marked pieces; 0 if neither side marks any."""
     both = int((predicted & gold).sum())
     total = int(predicted.sum()) + int(gold.sum())
     return 2 * both / total if total else 0.0
 
 
 def labeler_scores(batches: Iterable[Batch]) -> LabelScores:
-    """Accuracy and macro-F1 of the tags, F1 of the pieces of rows that serve by their gold tag."""
+    """Return accuracy and macro-F1 of the tags, and the piece F1 on rows whose gold tag says that
+    the passage is useful."""
     tags, judged, marked, useful = [], [], [], []
     for batch, made in batches:
         gold = batch["tags"]
@@ -254,7 +258,8 @@ def labeler_scores(batches: Iterable[Batch]) -> LabelScores:
 
 
 def filter_scores(batches: Iterable[Batch]) -> LabelScores:
-    """The share of rows with every piece right, which is the exact next query; F1 of the pieces."""
+    """Return the share of rows with every piece right (the exact next query), and the F1 of the
+    pieces."""
     exact: list[Any] = []
     marked, useful = [], []
     for batch, made in batches:

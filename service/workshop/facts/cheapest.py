@@ -1,7 +1,8 @@
-"""Adaptive-RAG's labels (METHODS.md §8.4): the route of a question is that of the cheapest strategy
-that answers it right.
+"""Adaptive-RAG's labels (METHODS.md §8.4): a question's route is that of the cheapest strategy that
+answers it correctly.
 
-What answered is read from the folder of an evaluation that asked every question of several methods.
+The answers are read from the folder of an evaluation that asked every question with several
+methods.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from service.workshop.facts.routes import RoutedQuestion
 from service.workshop.facts.splits import Split, is_held_out
 
 RIGHT: Final = "em"
-# The methods of an evaluation that stand for a route, from the cheapest on.
+# The methods of an evaluation that represent a route, cheapest first.
 STRATEGIES: Final[dict[RouteName, tuple[str, ...]]] = {
     "direct": ("no_retrieval", "direct"),
     "single": ("one_retrieval", "single"),
@@ -26,14 +27,14 @@ STRATEGIES: Final[dict[RouteName, tuple[str, ...]]] = {
 
 
 def is_evaluation(folder: Path) -> bool:
-    """Whether a folder is one of `revelator evaluate`."""
+    """Return whether a folder was written by `revelator evaluate`."""
     return (folder / ROWS).is_file()
 
 
 def cheapest_route(rows: Iterable[Row]) -> RouteName | None:
     """Return the label of one question from its rows: the first route with a strategy whose answer
-    is a gold answer (exact match), else the route that the dataset gives, if that has a search.
-    None where there is neither."""
+    is a gold answer (exact match), else the dataset's own route if that searches. None if there is
+    neither."""
     rows = list(rows)
     right = {row.method for row in rows if row.scores.get(RIGHT) == 1}
     for route, methods in STRATEGIES.items():
@@ -46,8 +47,8 @@ def cheapest_route(rows: Iterable[Row]) -> RouteName | None:
 def labelled_questions(folder: Path, side: Split) -> list[RoutedQuestion]:
     """Return the questions of one side with their labels, in the order of the evaluation.
 
-    A question counts if one method of each route has answered it. Raises InvalidRequest if there
-    is none, StoreError if the rows cannot be read.
+    A question counts if one method of each route has answered it. Raises InvalidRequest if there is
+    none, and StoreError if the rows cannot be read.
     """
     asked: dict[tuple[str, str], list[Row]] = {}
     for row in read_rows(folder):

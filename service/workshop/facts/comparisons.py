@@ -1,7 +1,8 @@
-"""Two things compared by their dates or numbers, with the answers of both sub-questions given.
+"""Comparisons of two things by their dates or numbers, with the answers of both sub-questions
+given.
 
-Kinds, what is asked and the right reply come from a shuffled deck in which every combination
-stands once, so that neither the order of the things nor a word of the question tells the answer.
+Kind, question and correct reply are drawn from a shuffled deck in which every combination occurs
+once, so that neither the order of the things nor a word of the question reveals the answer.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from service.workshop.facts.questions import Maker
 from service.workshop.facts.wordings import TEXTS
 
 Asks = Literal["first", "last", "after", "same", "more", "less", "than"]
-CHOICES: Final = frozenset({"first", "last", "more", "less"})  # the others are answered yes or no
+CHOICES: Final = frozenset({"first", "last", "more", "less"})  # the others are yes/no questions
 SMALLER: Final = frozenset({"first", "less"})
 DIRECTED: Final = "directed"
-SWAPPED: Final = 0.25  # of the pairs that do not come in the order of the question
-SAME_YEAR: Final = 0.2  # of the dates that differ by month or day alone
+SWAPPED: Final = 0.25  # share of pairs listed in another order than in the question
+SAME_YEAR: Final = 0.2  # share of dates that differ only in month or day
 SAME_MONTH: Final = 0.25  # of these
-UNTOLD: Final = 0.25  # of the other dates: only the year
-CLOSE: Final = 0.35  # of the numbers that differ by less than a tenth
-TWICE: Final = 2  # choices for each question of yes or no
-FILMS: Final = 4  # of a deck, of each kind that compares films by their directors
+UNTOLD: Final = 0.25  # share of the other dates that are only a year
+CLOSE: Final = 0.35  # share of numbers that differ by less than a tenth
+TWICE: Final = 2  # choices per yes/no question
+FILMS: Final = 4  # cards of each kind that compares films by their directors
 
 
 class Date(NamedTuple):
-    """A date as it is compared; years before Christ are negative, 0 is not known."""
+    """A date for comparison; years BC are negative, 0 is unknown."""
 
     year: int
     month: int = 0
@@ -48,8 +49,8 @@ class Date(NamedTuple):
 
 
 class Card(NamedTuple):
-    """`right`: which of the two, in the order of the question, is the answer; of a question of yes
-    or no 0 is yes."""
+    """`right` is the thing, in the order of the question, that is the answer; for a yes/no
+    question, 0 is yes."""
 
     kind: str
     asks: Asks
@@ -57,7 +58,7 @@ class Card(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """`pairs`: the sub-questions with their answers, from which `answer` follows."""
+    """`pairs` are the sub-questions with their answers, from which `answer` follows."""
 
     card: Card
     question: str
@@ -71,7 +72,8 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 
 
 def deck() -> list[Card]:
-    """Every kind with all that is asked of it and both right replies; choices twice as often."""
+    """Return every kind with each of its questions and both correct replies; choices occur twice as
+    often."""
     cards = [Card(DIRECTED, asks, right) for asks in ("first", "last") for right in (0, 1)]
     cards *= FILMS
     for kind, row in KINDS.items():
@@ -85,7 +87,8 @@ def deck() -> list[Card]:
 
 
 class Comparisons:
-    """Draws comparisons of made-up things; those of films by their directors from facts."""
+    """Draws comparisons of made-up things; those of films by their directors are drawn from
+    facts."""
 
     def __init__(self, maker: Maker, rng: random.Random) -> None:
         self.maker, self.names, self.rng = maker, maker.names, rng
@@ -145,8 +148,8 @@ class Comparisons:
 
 
 def _placed(small: Any, large: Any, card: Card) -> list[Any]:
-    """In the order of the question, so that the card's reply is right."""
-    wanted = small if card.asks in SMALLER else large  # of the first thing, where right is 0
+    """Put the things in the order of the question, so that the card's reply is correct."""
+    wanted = small if card.asks in SMALLER else large  # of the first thing if right is 0
     return [wanted, large if wanted is small else small][:: 1 if card.right == 0 else -1]
 
 
@@ -165,7 +168,7 @@ def _two_names(sort: str, names: Names, rng: random.Random) -> tuple[str, str]:
 
 
 def _two_dates(low: int, high: int, rng: random.Random) -> tuple[Date, Date]:
-    """An earlier one and a later one, of different years unless both tell the month."""
+    """Return an earlier and a later date, of different years unless both include the month."""
     year = rng.randint(max(low, 1), high) if rng.random() < 0.2 else rng.randint(1850, high)
     if low < 0 and rng.random() < 0.08:
         year = rng.randint(low, -20)
@@ -190,7 +193,7 @@ def _told(year: int, rng: random.Random) -> Date:
 
 
 def _two_numbers(low: int, high: int, rng: random.Random) -> tuple[int, int]:
-    """A smaller and a larger one, most of them of any order of magnitude."""
+    """Return a smaller and a larger number, most of them of any order of magnitude."""
     one = round(math.exp(rng.uniform(math.log(low), math.log(high))))
     other = round(math.exp(rng.uniform(math.log(low), math.log(high))))
     if rng.random() < CLOSE or one == other:

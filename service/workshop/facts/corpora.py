@@ -1,4 +1,4 @@
-"""The passages and real questions that the recipes draw on, read from one data folder."""
+"""Reads the passages and the real questions that the recipes use from one data folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCES = ("2wikimultihopqa", "musique", "squad")
 
 
 class Paragraph(NamedTuple):
-    """One paragraph of Wikipedia and where it came from."""
+    """One paragraph of Wikipedia, with its source."""
 
     id: str
     title: str
@@ -26,14 +26,14 @@ class Paragraph(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a JSONL file."""
+    """Yield the JSON objects of a JSONL file."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
 
 def load_passages(data: Path, *, held_out: bool | None = False) -> list[Paragraph]:
-    """Passages of the three corpora; `held_out=None` gives both sides of the split."""
+    """Return the passages of the three corpora; `held_out=None` returns both sides of the split."""
     passages = [
         Paragraph(row["id"], row["title"], row["text"].strip(), source)
         for source in SOURCES
@@ -43,7 +43,7 @@ def load_passages(data: Path, *, held_out: bool | None = False) -> list[Paragrap
 
 
 class RealQuestion(NamedTuple):
-    """A question people wrote; `row` is its line, whatever its set keeps beside the text."""
+    """A question that people wrote; `row` is its line, with the fields of its data set."""
 
     question: str
     source: str
@@ -65,7 +65,7 @@ QUESTION_FILES = {
 
 
 def load_questions(data: Path, source: str, *, held_out: bool | None = False) -> list[RealQuestion]:
-    """Real questions of one set; `held_out=None` gives both sides of the split."""
+    """Return the real questions of one set; `held_out=None` returns both sides of the split."""
     rows = read_lines(data / QUESTION_FILES[source])
     questions = [RealQuestion(row["question"].strip(), source, row) for row in rows]
     return [q for q in questions if held_out is None or q.held_out is held_out]

@@ -1,9 +1,10 @@
-"""Questions to test with, synthesised from held-out passages: real names, unseen wordings.
+"""Test questions synthesised from held-out passages, with real names and wordings that are not
+trained on.
 
 python -m service.workshop.facts.heldout --data DIR --n 50 FILE
 
-writes 50 questions of each kind over one corpus (JSONL for `revelator evaluate`); with --tune from
-passages that are not held out, for `revelator tune`.
+Writes 50 questions of each kind over one corpus (JSONL for `revelator evaluate`). With --tune, they
+come from passages that are not held out, for `revelator tune`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from service.workshop.facts.wordings import PHRASES
 
 KINDS: Final = ("single", "compound", "bridge", "comparison")
 CORPUS: Final = "2wikimultihopqa"
-TRIES: Final = 50  # for each question wanted
+TRIES: Final = 50  # attempts per question
 
 
 def heldout_questions(
@@ -35,10 +36,11 @@ def heldout_questions(
     seed: int = 7,
     tune: bool = False,
 ) -> list[dict[str, Any]]:
-    """At most `size` rows of each kind: id, kind, question, route, answer or parts, passages.
+    """Return at most `size` rows of each kind: id, kind, question, route, answer or parts,
+    passages.
 
-    The passage with the answer is held out; a bridge may lead there from one that is not;
-    to `tune` with, none is held out. None asks what two passages answer differently.
+    The passage with the answer is held out; a bridge may start from one that is not. With `tune`,
+    none is held out. No question has two passages that answer it differently.
     """
     facts = [
         fact
@@ -62,7 +64,7 @@ def heldout_questions(
 def _drawer(
     kind: str, facts: Sequence[Fact], rng: random.Random, *, held_out: bool
 ) -> Callable[[], Synthesised | None]:
-    """`held_out` answers and unseen wordings, or neither."""
+    """Return a maker of held-out answers and wordings, or of neither."""
     asked = _clear(facts)
     wanted = [fact for fact in asked if fact.passage.held_out is held_out]
     maker = Maker(wanted, Names(wanted), rng, unseen=held_out)
@@ -78,7 +80,7 @@ def _drawer(
 
 
 def _clear(facts: Sequence[Fact]) -> list[Fact]:
-    """Those whose subject has one passage: of namesakes nobody knows which is meant."""
+    """Return the facts whose subject has one passage, because namesakes are ambiguous."""
     passages: dict[str, set[str]] = {}
     for fact in facts:
         passages.setdefault(fact.subject, set()).add(fact.passage.id)
@@ -86,7 +88,8 @@ def _clear(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _links(facts: Sequence[Fact], wanted: Sequence[Fact]) -> list[tuple[Fact, Fact]]:
-    """Two facts, the answer of the first the subject of the second, which is a wanted one."""
+    """Return pairs of facts: the answer of the first is the subject of the second, which is one of
+    those wanted."""
     held: dict[str, list[Fact]] = {}
     for fact in wanted:
         held.setdefault(fact.subject, []).append(fact)
@@ -113,7 +116,7 @@ def _row(made: Synthesised, kind: str, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line: write the question file."""
+    """Write the question file (command line)."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path, help="JSONL to write")
     parser.add_argument("--data", type=Path, required=True, help="folder of corpora and questions")

@@ -1,7 +1,7 @@
-"""A small made-up world of people, films and places, for runs that must harm no real measure.
+"""A small made-up world of people, films and places, whose use affects no real measurement.
 
-Smoke runs train on it: its titles are syllables, none stands in a corpus, and the held-out rule
-splits them like any others.
+Smoke runs train on it. Its titles are random syllables that occur in no corpus, and the held-out
+rule splits them like any others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ SITES = ("village", "town", "river", "castle", "museum")
 
 
 def made_up_passages(count: int, seed: int = 0) -> list[Paragraph]:
-    """`count` passages on both sides of the split: people, films by them, places they come from."""
+    """Return `count` passages on both sides of the split: people, their films, and places they come
+    from."""
     rng = random.Random(seed)
     people = [f"{syllable_name(rng)} {syllable_name(rng)}" for _ in range(max(8, count // 2))]
     towns = [syllable_name(rng) for _ in range(max(8, count // 6))]
@@ -39,7 +40,8 @@ def made_up_passages(count: int, seed: int = 0) -> list[Paragraph]:
 
 
 def made_up_maker(count: int, seed: int, *, held_out: bool) -> Maker:
-    """Draws questions over one side of `count` made-up passages; without other names in them."""
+    """Return a maker of questions over one side of `count` made-up passages, without exchanged
+    names."""
     passages = [p for p in made_up_passages(count) if p.held_out is held_out]
     facts = all_facts(passages)
     return Maker(facts, Names(facts), random.Random(seed))

@@ -1,4 +1,4 @@
-"""Other names in the same sentences: a reader that meets new names must read, not remember."""
+"""Exchanges names in sentences, so that a reader model learns to read and not to remember."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORK_KINDS = {
 
 
 def syllable_name(rng: random.Random) -> str:
-    """A made-up capitalised word of two or three syllables."""
+    """Return a made-up capitalised word of two or three syllables."""
     parts = [
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
         for _ in range(rng.randint(1, 3))
@@ -37,7 +37,7 @@ def syllable_name(rng: random.Random) -> str:
 
 
 def random_date(like: str, rng: random.Random) -> str:
-    """A date in the format of `like` (day first, month first, or a year)."""
+    """Return a date in the format of `like` (day first, month first, or a year)."""
     year = rng.randint(1880, 2015) if rng.random() < 0.7 else rng.randint(1100, 1900)
     day, month = rng.randint(1, 28), rng.choice(MONTHS)
     if re.fullmatch(r"\d+", like):
@@ -46,7 +46,7 @@ def random_date(like: str, rng: random.Random) -> str:
 
 
 class Names:
-    """Pools of names and answers, all from passages outside the held-out part."""
+    """Pools of names and answers, all from passages that are not held out."""
 
     def __init__(self, facts: Sequence[Fact]) -> None:
         people = sorted({f.answer for f in facts if f.kind in PERSON_KINDS})
@@ -61,13 +61,13 @@ class Names:
             self.answers.setdefault(fact.kind, []).append(fact.answer)
 
     def person(self, rng: random.Random) -> str:
-        """A first and a last name, each real or made up."""
+        """Return a first and a last name, each real or made up."""
         first = rng.choice(self.first) if rng.random() < 0.75 else syllable_name(rng)
         last = rng.choice(self.last) if rng.random() < 0.6 else syllable_name(rng)
         return f"{first} {last}"
 
     def title(self, rng: random.Random) -> str:
-        """A title of a work: a real one, or words of several."""
+        """Return the title of a work: a real one, or words of several."""
         if rng.random() < 0.4:
             return rng.choice(self.titles)
         words = [
@@ -77,7 +77,7 @@ class Names:
         return " ".join(words)
 
     def subject(self, kind: str, rng: random.Random) -> str:
-        """A new bearer of a fact of this kind."""
+        """Return a new subject for a fact of this kind."""
         if kind in _WORK_KINDS:
             return self.title(rng)
         if kind in {"location", "population", "capital_of", "headquarters", "founded", "owner"}:
@@ -85,7 +85,7 @@ class Names:
         return self.person(rng)
 
     def answer(self, fact: Fact, rng: random.Random) -> str:
-        """A new answer of the fact's kind, in the old one's format."""
+        """Return a new answer of the fact's kind, in the format of the old one."""
         if fact.kind in _DATE_KINDS | _YEAR_KINDS:
             return random_date(fact.answer, rng)
         if fact.kind == "population":
@@ -98,7 +98,7 @@ class Names:
 
 
 def rename(text: str, changes: Sequence[tuple[str, str]]) -> str:
-    """`text` with whole words changed, all at once, longest first."""
+    """Return `text` with whole words replaced, all at once, longest first."""
     table = {old: new for old, new in changes if old}
     if not table:
         return text
@@ -110,7 +110,7 @@ def rename(text: str, changes: Sequence[tuple[str, str]]) -> str:
 def substitute(
     fact: Fact, names: Names, rng: random.Random, *, subject: str = "", answer: str = ""
 ) -> Fact:
-    """The same fact of another subject with another answer, in a passage rewritten to match."""
+    """Return the fact with another subject and answer, in a passage rewritten to match."""
     subject = subject or names.subject(fact.kind, rng)
     answer = answer or names.answer(fact, rng)
     changes = [(fact.subject, subject), (fact.answer, answer)]
@@ -126,7 +126,8 @@ def substitute(
 
 
 def alike(name: str, names: Names, rng: random.Random) -> str:
-    """Another name that shares a word with `name`, for distractors hard to tell apart."""
+    """Return another name that shares a word with `name`, for distractors that are hard to tell
+    apart."""
     words = name.split()
     if len(words) < 2:
         return f"{name} {syllable_name(rng)}"

@@ -1,7 +1,8 @@
-"""Facts found in passages by patterns: who directed it, when they were born, where it lies.
+"""Facts found in passages by patterns: the director of a film, a date of birth, the location of a
+place.
 
-A fact's answer is a verbatim piece of its passage, and its subject is the passage's title without
-the bracket that tells namesakes apart.
+A fact's answer is a verbatim part of its passage, and its subject is the passage's title without a
+disambiguating bracket.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _SITE = (
 
 
 class Fact(NamedTuple):
-    """One relation: `answer` is what `kind` says of `subject` in `passage`."""
+    """One relation: `answer` is the value of `kind` for `subject`, according to `passage`."""
 
     kind: str
     subject: str
@@ -147,12 +148,12 @@ _NOT_PEOPLE = re.compile(rf"^(?:{MONTH}|The|His|Her|In|It|This|He|She|{NATION})\
 
 
 def subject_of(title: str) -> str:
-    """The title without a trailing bracket: ``Heat (1995 film)`` gives ``Heat``."""
+    """Return the title without a trailing bracket: ``Heat`` for ``Heat (1995 film)``."""
     return re.sub(r"\s*\([^()]*\)\s*$", "", title).strip() or title
 
 
 def extract_facts(passage: Paragraph) -> list[Fact]:
-    """At most one fact a kind, from the first pattern that matches."""
+    """Return at most one fact per kind, from the first pattern that matches."""
     subject = subject_of(passage.title)
     head = passage.text[:20] + subject
     facts = []
@@ -174,7 +175,7 @@ PEOPLE = {"birth_date", "death_date", "nationality", "occupation", "position", "
 
 
 def clean_answer(text: str) -> str:
-    """Trim the spaces, commas and the full stop a pattern may have taken along."""
+    """Remove the spaces, commas and full stop that a pattern may have included."""
     text = text.strip(" ,;'’")
     if text.endswith(".") and not re.search(r"\b(?:Jr|Sr|[A-Z])\.$", text):
         text = text[:-1]
@@ -190,7 +191,7 @@ def _plausible(kind: str, subject: str, answer: str) -> bool:
 
 
 def _consistent(facts: list[Fact]) -> list[Fact]:
-    """Drop what belongs to somebody else in the passage: births inside an article on a film."""
+    """Drop facts about someone else in the passage, such as births inside an article on a film."""
     kinds = {fact.kind for fact in facts}
     if kinds & {"director", "film_year", "performer", "author"} and not kinds & {"nationality"}:
         return [fact for fact in facts if fact.kind not in PEOPLE | PEOPLE_FIRST | KIN]
@@ -207,5 +208,5 @@ _THINGS = {
 
 
 def all_facts(passages: Iterable[Paragraph]) -> list[Fact]:
-    """The facts of many passages, in order."""
+    """Return the facts of many passages, in order."""
     return [fact for passage in passages for fact in extract_facts(passage)]

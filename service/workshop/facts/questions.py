@@ -1,8 +1,8 @@
-"""Questions made from facts, with their hops: the one place where each form is made.
+"""Makes questions from facts, with their hops. Every form of question is made here.
 
-`single`, `compound` (and `referring`, whose later parts say only "it"), `bridge`, `comparison` and
+`single`, `compound` (and `referring`, whose later parts only say "it"), `bridge`, `comparison` and
 `directed_comparison` make one question; `Maker` draws them. `comparisons.py` compares made-up dates
-and numbers. `typed_like`, `as_typed` and `compound_parts` follow a question as somebody typed it.
+and numbers. `typed_like`, `as_typed` and `compound_parts` adapt to how a question was typed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DATES = {"birth_date", "death_date", "film_year", "founded", "release_date"}
 
 @dataclass(frozen=True)
 class Hop:
-    """One sub-question with its answer; `fact` holds the passage that answers it."""
+    """One sub-question with its answer; `fact` has the passage that answers it."""
 
     question: str
     answer: str
@@ -50,7 +50,8 @@ class Synthesised:
 
 
 def year_of(date: str) -> tuple[int, int, int]:
-    """A date as (year, month, day), zero where unknown, so that dates compare."""
+    """Return a date as (year, month, day), with zeros where unknown, so that dates can be
+    compared."""
     months = "January February March April May June July August September October November December"
     year = re.search(r"\d{3,4}", date)
     month = next((n for n, m in enumerate(months.split(), 1) if m in date), 0)
@@ -59,7 +60,7 @@ def year_of(date: str) -> tuple[int, int, int]:
 
 
 def hop_of(fact: Fact, rng: random.Random, *, unseen: bool = False) -> Hop:
-    """The plain question for a fact, in one of its wordings."""
+    """Return the plain question for a fact, in one of its wordings."""
     options = wordings(SINGLE[fact.kind], unseen=unseen)
     if fact.kind in DATES and not fact.answer.isdigit():
         options = [option for option in options if "year" not in option] or options
@@ -67,25 +68,25 @@ def hop_of(fact: Fact, rng: random.Random, *, unseen: bool = False) -> Hop:
 
 
 def plain_hop(fact: Fact) -> Hop:
-    """The first wording of the fact's kind: the one form that refining writes."""
+    """Return the first wording of the fact's kind, which is the only form that refining writes."""
     return Hop(SINGLE[fact.kind][0].format(s=fact.subject), fact.answer, fact)
 
 
 def single(fact: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised:
-    """A question that one passage answers."""
+    """Return a question that one passage answers."""
     hop = hop_of(fact, rng, unseen=unseen)
     return Synthesised("single", fact.kind, hop.question, (hop,), hop.answer)
 
 
 def compound(facts: Sequence[Fact], rng: random.Random, *, unseen: bool = False) -> Synthesised:
-    """Two to four questions typed as one; the gold parts are joined with `` && ``."""
+    """Join two to four questions into one; the gold parts are joined with `` && ``."""
     hops = tuple(hop_of(fact, rng, unseen=unseen) for fact in facts)
     question = join_questions([hop.question for hop in hops], rng)
     return Synthesised("compound", "compound", question, hops, " && ".join(h.answer for h in hops))
 
 
 def bridge(first: Fact, second: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised:
-    """A question over the answer of another: ``Where was the director of X born?``."""
+    """Return a question about the answer of another: ``Where was the director of X born?``."""
     phrase = rng.choice(PHRASES[first.kind]).format(s=first.subject)
     outer = [w for w in wordings(SINGLE[second.kind], unseen=unseen) if "the film {s}" not in w]
     if not second.answer.isdigit():
@@ -97,7 +98,8 @@ def bridge(first: Fact, second: Fact, rng: random.Random, *, unseen: bool = Fals
 
 
 def comparison(a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised | None:
-    """Which of two comes first, or whether both are the same; None where the facts cannot tell."""
+    """Return which of two comes first, or whether both are the same; None if the facts cannot
+    tell."""
     hops = (plain_hop(a), plain_hop(b))
     if a.kind in SAME:
         question = rng.choice(wordings(SAME[a.kind], unseen=unseen)).format(
@@ -117,7 +119,8 @@ def comparison(a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False) ->
 def directed_comparison(
     films: tuple[Fact, Fact], births: tuple[Fact, Fact], rng: random.Random, *, unseen: bool = False
 ) -> Synthesised | None:
-    """Four hops: which of two films has the director who was born or died first."""
+    """Return a question of four hops: which of two films has the director who was born or died
+    first."""
     choices = [entry for entry in DIRECTED if entry[0] == births[0].kind]
     a, b = births
     if not choices or year_of(a.answer)[0] == year_of(b.answer)[0]:
@@ -140,7 +143,7 @@ def referring(question: str, subject: str, kind: str, female: bool) -> str | Non
     if f"{subject}'s" in question:
         return question.replace(f"{subject}'s", his)
     if person and question.rstrip("? ").endswith(subject):
-        return None  # who is the father of him
+        return None  # "who is the father of him" reads badly
     return question.replace(subject, he)
 
 
@@ -166,19 +169,19 @@ class Maker:
         ]  # fmt: skip
 
     def fact(self, kind: str = "") -> Fact:
-        """A fact, its kind drawn by the square root of how frequent it is."""
+        """Draw a fact; a kind's probability is proportional to the square root of its frequency."""
         kind = kind or self.rng.choices(self.kinds, self.weights)[0]
         return self.rng.choice(self.by_kind[kind])
 
     def renamed(self, fact: Fact, share: float = 0.7) -> Fact:
-        """The fact with other names, most of the time."""
+        """Return the fact with exchanged names, in most cases."""
         return substitute(fact, self.names, self.rng) if self.rng.random() < share else fact
 
     def single(self, share: float = 0.7) -> Synthesised:
         return single(self.renamed(self.fact(), share), self.rng, unseen=self.unseen)
 
     def compound(self, share: float = 0.6) -> Synthesised:
-        """Several questions, mostly on one entity."""
+        """Draw several questions, mostly on one entity."""
         size = self.rng.choices((2, 3, 4), (6, 3, 1))[0]
         if self.rng.random() < 0.55:
             facts = list(self.by_subject[self.rng.choice(self.rich)])
@@ -191,8 +194,8 @@ class Maker:
         return compound(facts, self.rng, unseen=self.unseen)
 
     def referring(self) -> Synthesised:
-        """Two or three questions on one subject, which is named in the first one alone. The hops
-        name it in each."""
+        """Draw two or three questions on one subject, which only the first one names. The hops name
+        it in each."""
         while True:
             facts = self.by_subject[self.rng.choice(self.rich)]
             name = self.names.subject(facts[0].kind, self.rng)
@@ -210,7 +213,7 @@ class Maker:
                 return Synthesised("compound", "referring", asked, tuple(hops), answer)
 
     def bridge(self, share: float = 0.7) -> Synthesised:
-        """A real link between two passages, or one made by giving both the same name."""
+        """Draw a real link between two passages, or make one by giving both the same name."""
         if self.links and self.rng.random() >= share:
             first, second = self.rng.choice(self.links)
             return bridge(first, second, self.rng, unseen=self.unseen)
@@ -227,7 +230,7 @@ class Maker:
         return bridge(first, second, self.rng, unseen=self.unseen)
 
     def comparison(self, share: float = 0.5) -> Synthesised:
-        """Two entities compared by one kind of fact, or two films by their directors."""
+        """Draw two entities to compare by one kind of fact, or two films by their directors."""
         while True:
             if share > 0 and self.rng.random() < 0.2:
                 made = self.directed()
@@ -252,7 +255,8 @@ class Maker:
         return self.rng.choice(same)
 
     def directed(self) -> Synthesised | None:
-        """Two films by their directors, all under other names; None where dates cannot tell."""
+        """Draw two films to compare by their directors, all names exchanged; None if the dates
+        cannot tell."""
         films, births = [], []
         kind = self.rng.choice(("birth_date", "birth_date", "death_date"))
         for _ in range(2):
@@ -264,7 +268,7 @@ class Maker:
 
 
 def typed_like(hop: Hop, question: str) -> Hop:
-    """The hop with its subject in small letters where the question was typed so."""
+    """Return the hop with its subject in lower case if the question was typed so."""
     subject = hop.fact.subject
     if subject not in question and subject.lower() in question:
         return Hop(hop.question.replace(subject, subject.lower()), hop.answer, hop.fact)
@@ -272,12 +276,12 @@ def typed_like(hop: Hop, question: str) -> Hop:
 
 
 def as_typed(answer: str, question: str) -> str:
-    """The answer in small letters where the question names it so."""
+    """Return the answer in lower case if the question contains it so."""
     return answer.lower() if answer not in question and answer.lower() in question else answer
 
 
 def compound_parts(made: Synthesised, question: str) -> list[str]:
-    """The parts of a compound question, in small letters where the question was typed so."""
+    """Return the parts of a compound question, in lower case if the question was typed so."""
     parts = [f"{hop.question.rstrip('? ')}?" for hop in made.hops]
     return [part.lower() if question == question.lower() else _capital(part) for part in parts]
 

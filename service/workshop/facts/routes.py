@@ -1,9 +1,10 @@
-"""Questions with their routes: people's own, and synthesised ones, from one side of the split.
+"""Questions with their routes, from one side of the split: those of people, and synthesised ones.
 
-All in the normal form that the router reads, so that no set is known by its looks. The sources are
-CommonsenseQA (`direct`: METHODS.md §1.5 draws that class from it), NQ-open, WebQuestions and SQuAD
-(`single`), MuSiQue and StrategyQA (`complex`), questions made from passages, and questions of
-people joined to compound ones or with a chain of relations in the place of a name.
+All are in the normal form that the router reads, so that no data set can be recognised by its
+formatting. The sources are CommonsenseQA (`direct`: METHODS.md §1.5 draws that class from it),
+NQ-open, WebQuestions and SQuAD (`single`), MuSiQue and StrategyQA (`complex`), questions made from
+passages, and questions of people that are joined to compound ones or contain a chain of relations
+instead of a name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SORTS: Final = {
     "group": ("founded", "founder", "headquarters", "owner"),
     "place": ("location", "population", "capital_of"),
 }  # fmt: skip
-# Sorts of what a fact of a kind answers, where it is a name.
+# The sort of a fact's answer by its kind, if the answer is a name.
 ANSWERS: Final = {
     "person": (
         "director", "father", "mother", "spouse", "child", "sibling", "starring", "producer",
@@ -42,15 +43,15 @@ ANSWERS: Final = {
     "place": ("birth_place", "death_place", "location", "headquarters", "capital_of"),
     "group": ("school", "team", "owner", "publisher", "label"),
 }  # fmt: skip
-SHORTEST_NAME: Final = 4  # characters; shorter names are words too, as are many titles of one word
-DEPTHS: Final = ((1, 2, 3), (6, 3, 1))  # relations in a chain, and how often
+SHORTEST_NAME: Final = 4  # characters; shorter names are often ordinary words too
+DEPTHS: Final = ((1, 2, 3), (6, 3, 1))  # number of relations in a chain, with weights
 
 
 class Chains:
     """Draws chained questions around the names in `facts`.
 
-    `asked`: single-hop questions that people wrote; where one holds a name of a known sort, a
-    chain can stand in its place.
+    `asked` are single-hop questions that people wrote; in one that contains a name of a known sort,
+    a chain can replace the name.
     """
 
     def __init__(self, facts: Sequence[Fact], asked: Iterable[str], rng: random.Random) -> None:
@@ -62,7 +63,8 @@ class Chains:
         self.frames = frames(asked, _sorts_of_names(facts))
 
     def question(self) -> str:
-        """Half of them in a wording of their own, half in the frame of a real question."""
+        """Return a question; half of them have a wording of our own, half the frame of a real
+        question."""
         if self.frames and self._rng.random() < 0.5:
             return self.framed(*self._rng.choice(self.frames))
         sort = self._rng.choice(sorted(SORTS))
@@ -70,11 +72,11 @@ class Chains:
         return self._rng.choice(SINGLE[kind]).format(s=self.phrase(sort))
 
     def framed(self, frame: str, sort: str) -> str:
-        """A question that people wrote, with a chain in the place of a name."""
+        """Return a question that people wrote, with a chain instead of a name."""
         return frame.format(s=self.phrase(sort)).replace("the the ", "the ")
 
     def phrase(self, sort: str) -> str:
-        """A noun phrase for a thing of a sort: one to three relations around a name."""
+        """Return a noun phrase for a thing of a sort: one to three relations around a name."""
         return self._phrase(sort, self._rng.choices(*DEPTHS)[0])
 
     def _phrase(self, sort: str, depth: int) -> str:
@@ -89,7 +91,7 @@ class Chains:
 
 
 def _sorts_of_names(facts: Iterable[Fact]) -> dict[str, str]:
-    """The sort of each name, in small letters; names of two sorts are left out."""
+    """Return the sort of each name, in lower case, without names of two sorts."""
     sorts: dict[str, set[str]] = {}
     for fact in facts:
         for table, name in ((SORTS, fact.subject), (ANSWERS, fact.answer)):
@@ -106,7 +108,8 @@ def _sorts_of_names(facts: Iterable[Fact]) -> dict[str, str]:
 
 
 def frames(questions: Iterable[str], sorts: dict[str, str]) -> list[tuple[str, str]]:
-    """Questions with `{s}` for the longest name of known sort in them, and that sort."""
+    """Return questions with `{s}` instead of the longest name of a known sort in them, and that
+    sort."""
     found = []
     for question in questions:
         words = list(re.finditer(r"\w[\w'’.-]*", question))
@@ -132,14 +135,15 @@ REAL: Final[dict[str, RouteName]] = {
     "strategyqa": "complex",
 }
 ASKED: Final = tuple(source for source, route in REAL.items() if route == "single")
-MADE: Final = 2500  # questions of each synthesised form
-JOINED: Final = 800  # of each set of people's questions
-CHAINED: Final = 1500  # at most, of each set
-VALIDATES_BELOW: Final = 26  # of 256: the share of the training side that sets the temperature
+MADE: Final = 2500  # number of questions of each synthesised form
+JOINED: Final = 800  # number of questions of each set that people wrote
+CHAINED: Final = 1500  # at most, per set
+VALIDATES_BELOW: Final = 26  # of 256: the share of the training side that fits the temperature
 
 
 class RoutedQuestion(NamedTuple):
-    """`source`: a set of people's questions, or how it was made; `parents`: sets it is made of."""
+    """`source` is a set of people's questions, or how the question was made; `parents` are the sets
+    that it is made from."""
 
     question: str
     route: RouteName
@@ -151,15 +155,17 @@ class RoutedQuestion(NamedTuple):
 
     @property
     def validates(self) -> bool:
-        """Of the training side: whether it sets the temperature and trains nothing."""
+        """Whether it fits the temperature and is not trained on. Only for questions of the training
+        side."""
         return hashlib.sha256(canonical_form(self.question).encode()).digest()[1] < VALIDATES_BELOW
 
 
 def routed_questions(
     data: Path, *, held_out: bool = False, seed: int = 0, scale: float = 1.0
 ) -> list[RoutedQuestion]:
-    """All of one side, without repeats, in an order that the seed fixes. `scale` changes how many
-    are synthesised. On the held-out side wordings are unseen ones and names are real."""
+    """Return all questions of one side, without repetitions, in an order that the seed determines.
+    `scale` multiplies the number of synthesised ones. On the held-out side wordings are unseen and
+    names are real."""
     rng = random.Random(seed)
     facts = all_facts(load_passages(data, held_out=held_out))
     asked = {
@@ -181,7 +187,7 @@ def routed_questions(
 def _made(
     facts: Sequence[Fact], rng: random.Random, count: int, *, held_out: bool
 ) -> list[RoutedQuestion]:
-    """From passages alone."""
+    """Yield questions made from passages alone."""
     maker = Maker(facts, Names(facts), rng, unseen=held_out)
     chains = Chains(facts, (), rng)
     renamed = 0.0 if held_out else 0.5
@@ -202,7 +208,7 @@ def _made(
 def _joined(
     source: str, asked: Sequence[str], rng: random.Random, count: int
 ) -> list[RoutedQuestion]:
-    """Two or three questions of people typed as one."""
+    """Yield two or three questions of people joined into one."""
     return [
         RoutedQuestion(
             join_questions(rng.sample(asked, rng.choice((2, 2, 3))), rng),
@@ -215,7 +221,7 @@ def _joined(
 
 
 def _chained(source: str, chains: Chains, rng: random.Random, count: int) -> list[RoutedQuestion]:
-    """At most five of each frame."""
+    """Yield at most five questions of each frame."""
     frames = [frame for frame in chains.frames for _ in range(5)]
     return [
         RoutedQuestion(chains.framed(*frame), "complex", f"{source} chained", (source,))
@@ -229,8 +235,8 @@ def _once(rows: Iterable[RoutedQuestion]) -> list[RoutedQuestion]:
 
 
 def weights(rows: Sequence[RoutedQuestion]) -> list[float]:
-    """Of each row in the loss, 1 on average: routes weigh alike, and within a route a source as
-    the root of its size."""
+    """Return each row's weight in the loss, 1 on average: routes have equal weight, and within a
+    route a source has the square root of its size."""
     sizes: dict[tuple[str, str], int] = {}
     for row in rows:
         sizes[row.route, row.source] = sizes.get((row.route, row.source), 0) + 1

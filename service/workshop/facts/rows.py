@@ -1,10 +1,10 @@
 """The rows that `train` learns from, as JSON Lines: `synthesize` writes them, `train` reads them.
 
-`TrainingRow` is a chat (`train sft`, `train router`): its messages carry the loss (`learn`), so
-that only what the model itself says is learnt, never a prompt or a retrieved text. `LabelerRow` and
-`FilterRow` (METHODS.md §4.5, step 6) have the words of `service.text.words`, as the encoders
-cut them. What a row was made from stands in `provenance`, so that the rule on what is held out is
-checked on the row alone.
+`TrainingRow` is a chat (`train sft`, `train router`). The loss counts its messages marked `learn`,
+so that only the model's own words are learnt, never a prompt or a retrieved text. `LabelerRow` and
+`FilterRow` (METHODS.md §4.5, step 6) have the words of `service.text.words`, as the encoders split
+them. `provenance` says what a row was made from, so that the rule on held-out data is checked on
+the row alone.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class RowMessage(_Part):
 class RowProvenance(_Part):
     """Where a row comes from.
 
-    `titles`: of all passages behind it, `answer_title` the one that holds the answer, `sources`
-    the ids. `written`: people wrote the question, it was not synthesised. `teacher`: the model, or
-    `rules`; `engine`, `collection`, `prompts` (a digest of the teacher's templates), `templates`
-    (the set of the row's own), `version` (of the pipeline), `seed`, `side` and `date` tell how to
-    make the row again.
+    `titles` are those of all passages behind it, `answer_title` that of the one with the answer,
+    and `sources` their ids. `written` means that people wrote the question. `teacher` is the model,
+    or `rules`. `engine`, `collection`, `prompts` (a digest of the teacher's templates), `templates`
+    (the set of the row's own prompt), `version` (of the pipeline), `seed`, `side` and `date` allow
+    the row to be made again.
     """
 
     pipeline: str = Field(min_length=1)
@@ -69,16 +69,16 @@ class RowProvenance(_Part):
 
 
 def side_of(question: str, source: RowProvenance) -> Split | None:
-    """What a row made from `source` may be used for; None: for neither.
+    """Return what a row made from `source` may be used for, or None for neither side.
 
-    `question` is the one people wrote, where `source.written`.
+    `question` is the one that people wrote, if `source.written`.
     """
     answers = [] if source.answer_title is None else [source.answer_title]
     return splits.side_of(source.titles, answers, question if source.written else None)
 
 
 class Sourced(_Part):
-    """A row of any kind: the question it was made for, and from what."""
+    """A row of any kind: the question it was made for, and its provenance."""
 
     question: str = Field(min_length=1)
     provenance: RowProvenance
@@ -92,10 +92,10 @@ AnyRow = TypeVar("AnyRow", bound=Sourced)
 
 
 class TrainingRow(Sourced):
-    """`task`: a role of METHODS.md §1.3 (`route`, `decompose`, …), `comparison` (a `final`),
-    `autorag` or `dragin`. `question`: as the user typed it, outside of any prompt (`train router`
-    reads it with the last message). `raw`: the reply goes on with the text of the prompt, without
-    a chat's turns."""
+    """A chat. `task` is a role of METHODS.md §1.3 (`route`, `decompose`, …), `comparison` (a
+    `final`), `autorag` or `dragin`. `question` is what the user typed, outside of any prompt
+    (`train router` reads it with the last message). `raw` means that the reply continues the text
+    of the prompt, without the turns of a chat."""
 
     task: str = Field(pattern=r"^[a-z_]+$")
     messages: list[RowMessage] = Field(min_length=2)
@@ -119,7 +119,8 @@ class TrainingRow(Sourced):
 def prompt_row(
     task: str, question: str, prompt: str, target: str, provenance: RowProvenance
 ) -> TrainingRow:
-    """A row of one turn: `prompt` is what the role's template renders, `target` is learnt."""
+    """Return a row of one turn: `prompt` is the rendered template of the role, `target` is
+    learnt."""
     messages = [
         RowMessage(role="user", content=prompt),
         RowMessage(role="assistant", content=target, learn=True),
@@ -128,15 +129,15 @@ def prompt_row(
 
 
 def read_rows(path: Path, side: Split = "train") -> Iterator[TrainingRow]:
-    """The rows of `train sft` and `train router`, as `read_rows_of` gives them."""
+    """Yield the rows of `train sft` and `train router` (see `read_rows_of`)."""
     return read_rows_of(TrainingRow, path, side)
 
 
 def read_rows_of(kind: type[AnyRow], path: Path, side: Split = "train") -> Iterator[AnyRow]:
-    """The rows of a file, one after the other; blank lines are passed over.
+    """Yield the rows of a file; blank lines are ignored.
 
-    Raises InvalidRequest with file and line number: not JSON, a field that is wrong, or a row that
-    may not be used for `side` (the first, and how many there are).
+    Raises InvalidRequest with file and line number for invalid JSON, an invalid field, or rows that
+    may not be used for `side` (the first one, and their number).
     """
     try:
         with path.open("rb") as file:
@@ -165,12 +166,12 @@ def _leak(row: Sourced, where: str, side: Split, more: int) -> str:
     made = "made from what is held out" if side == "train" else "not made from what is held out"
     return (
         f"{where}: {made}: {_names(row)}the row may be used {used}, and {more} more rows of this "
-        f"file may not {side} either; make the data anew with `revelator synthesize`"
+        f"file may not {side} either; make the data again with `revelator synthesize`"
     )
 
 
 def _names(row: Sourced) -> str:
-    """The held-out passages of `row`, or nothing where its question is what is held out."""
+    """Return the held-out passages of `row`, or nothing if its question is what is held out."""
     titles = [repr(title) for title in row.provenance.titles if is_held_out(title)]
     return f"{', '.join(titles)}; " if titles else ""
 
@@ -179,12 +180,12 @@ TagName = Literal["continue", "terminate", "finish"]
 
 
 def sentence_words(query: str, infos: Sequence[str]) -> list[str]:
-    """The words that the filter may keep: those of the query, then those of each info."""
+    """Return the words that the filter may keep: those of the query, then those of each info."""
     return [word for text in (query, *infos) for word in markable_words(text)]
 
 
 class _Marked(Sourced):
-    """`labels` are 0 or 1, one per word of `words`; `question` is the original one."""
+    """`labels` has 0 or 1 for each of `words`; `question` is the original question."""
 
     id: str = Field(min_length=1)
     words: list[str]
@@ -192,16 +193,16 @@ class _Marked(Sourced):
 
     def _agree(self, cut: list[str]) -> Self:
         if self.words != cut:
-            raise ValueError("the words are not those the encoders cut; make the data anew")
+            raise ValueError("the words are not those the encoders cut; make the data again")
         if len(self.labels) != len(self.words):
             raise ValueError(f"{len(self.labels)} labels for {len(self.words)} words")
         return self
 
 
 class LabelerRow(_Marked):
-    """A passage in view of a query. `query` is the filtered query, `passage` is `Title: body`
-    (`service.encoders.inputs.passage_text`), `words` the passage's. A passage that ends the
-    search or does not serve it has its tag, and where it does not serve no word is marked."""
+    """A passage for a query. `query` is the filtered query, `passage` is `Title: body`
+    (`service.encoders.inputs.passage_text`), and `words` are the passage's. A passage that ends the
+    search, or does not help, has its tag; in one that does not help, no word is marked."""
 
     query: str = Field(min_length=1)
     passage: str = Field(min_length=1)
@@ -215,8 +216,8 @@ class LabelerRow(_Marked):
 
 
 class FilterRow(_Marked):
-    """A query and what was marked, of which the marked words are the next query. `words` are the
-    query's, then the infos', in order, without the markers."""
+    """A query and infos; their marked words are the next query. `words` are the query's, then those
+    of the infos in order, without the markers."""
 
     query: str = Field(min_length=1)
     infos: list[str]

@@ -1,9 +1,10 @@
-"""Builds the sample corpus: every passage has a held-out title, so that trying it proves something.
+"""Builds the sample corpus, in which every passage has a held-out title, so that trying it is a
+fair test.
 
 python -m service.workshop.facts.sample --data DIR --out service/models/sample
 
-``questions.jsonl`` in ``--out`` is written by hand; the corpus is what those questions need, their
-nearest neighbours as distractors, and a spread of other held-out passages.
+``questions.jsonl`` in ``--out`` is written by hand. The corpus consists of the passages that those
+questions need, their nearest neighbours as distractors, and a spread of other held-out passages.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NEIGHBOURS = 8
 
 
 def sample_passages(data: Path, questions: Path, size: int = SIZE) -> list[Paragraph]:
-    """Held-out passages, in the order of their ids, that hold all the answers of `questions`."""
+    """Return held-out passages, ordered by id, that contain all the answers of `questions`."""
     passages = load_passages(data, held_out=True)
     known = {passage.id: passage for passage in passages}
     nearest = Nearest(passages)
@@ -39,7 +40,7 @@ def sample_passages(data: Path, questions: Path, size: int = SIZE) -> list[Parag
 
 
 def main() -> None:
-    """Command line: write ``corpus.jsonl`` beside ``questions.jsonl``."""
+    """Write ``corpus.jsonl`` next to ``questions.jsonl`` (command line)."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of corpora and questions")
     parser.add_argument("--out", type=Path, required=True, help="folder with questions.jsonl")

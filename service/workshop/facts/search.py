@@ -1,4 +1,4 @@
-"""Search over passages in memory, for distractors and negatives: BM25, alone or with vectors."""
+"""Search over passages in memory, for distractors and negatives: BM25, with or without vectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ COMMON = 0.25
 
 
 class Nearest:
-    """Finds the passages closest to a question; words in a quarter of them are left out."""
+    """Finds the passages closest to a question; words that occur in a quarter of them are
+    ignored."""
 
     def __init__(self, passages: Sequence[Paragraph]) -> None:
         self.passages = list(passages)
@@ -42,7 +43,7 @@ class Nearest:
             self.postings[word] = (rows, rarity * times * (K1 + 1) / (times + scale[rows]))
 
     def search(self, question: str, size: int = 10) -> list[Paragraph]:
-        """The `size` best passages, best first; fewer where fewer share a word."""
+        """Return the `size` best passages, best first, or fewer if fewer share a word."""
         scores = np.zeros(len(self.passages), dtype=np.float32)
         for word in set(canonical_form(question).split()):
             if word in self.postings:
@@ -55,11 +56,12 @@ class Nearest:
 
 
 TOP = 10
-RANK_CONSTANT = 60  # of reciprocal rank fusion
+RANK_CONSTANT = 60  # the constant of reciprocal rank fusion
 
 
 class PassageSearch:
-    """BM25 and dense over passages in memory, fused by rank, as the service's hybrid search."""
+    """BM25 and dense search over passages in memory, fused by rank as in the service's hybrid
+    search."""
 
     def __init__(self, passages: Sequence[Paragraph]) -> None:
         self.passages = list(passages)
@@ -68,7 +70,7 @@ class PassageSearch:
         self.vectors = _embed([p.title for p in passages], [p.text for p in passages])
 
     def top(self, queries: Sequence[str], size: int = TOP) -> list[list[Paragraph]]:
-        """The best `size` of each query."""
+        """Return the best `size` passages of each query."""
         vectors = _embed_queries(queries)
         return [
             self._one(query, vector, size) for query, vector in zip(queries, vectors, strict=True)

@@ -1,6 +1,6 @@
-"""The split between what may train a model and what only measures it.
+"""The split between data that may train a model and data that only measures it.
 
-A text is held out for ever when the SHA-256 of its normalised form begins with a byte below 52
+A text is permanently held out if the SHA-256 of its normalised form begins with a byte below 52
 (about one text in five). Passages are held out by title, real questions by their own text.
 """
 
@@ -19,22 +19,24 @@ _OUTSIDE = re.compile(r"[^\w\s]")
 
 
 def canonical_form(text: str) -> str:
-    """NFKC, case-folded, every character outside ``\\w`` and space a space, spaces squeezed."""
+    """Return NFKC, case-folded, with every character that is not a word character replaced by a
+    space, and spaces collapsed."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_OUTSIDE.sub(" ", folded).split())
 
 
 def is_held_out(text: str) -> bool:
-    """True where `text` (a passage's title or a question) may never train or tune anything."""
+    """Return True if `text` (a passage's title, or a question) may never be used for training or
+    tuning."""
     return hashlib.sha256(canonical_form(text).encode()).digest()[0] < HELD_OUT_BELOW
 
 
 def side_of(
     titles: Collection[str], answer_titles: Collection[str] = (), written: str | None = None
 ) -> Split | None:
-    """What may be made of passages and of a question, where people have `written` it.
+    """Return the side of passages and a question; `written` means that people wrote the question.
 
-    It trains if neither the question nor any of the passages is held out, and tests if the
+    It is for training if neither the question nor any passage is held out, and for tests if the
     question is, or all passages with the answer are.
     """
     asked = written is not None and is_held_out(written)

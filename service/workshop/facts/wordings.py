@@ -1,7 +1,7 @@
-"""Wordings of made-up questions, by kind of fact, and the surface they are typed with.
+"""Wordings of made-up questions by kind of fact, and variations of their spelling.
 
-The texts stand in `wordings.toml`. The last two wordings of every kind never train: tests ask with
-them.
+The texts are in `wordings.toml`. The last two wordings of every kind are never trained on; tests
+use them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Comparison(NamedTuple):
-    """Questions which of `{a}` and `{b}` comes first by a kind of fact, or last."""
+    """Questions which of `{a}` and `{b}` comes first, or last, by a kind of fact."""
 
     kind: str
     smaller: bool
@@ -22,7 +22,8 @@ class Comparison(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """From a thing of one sort to one of another; `phrases` are noun phrases around `{s}`."""
+    """A relation from a thing of one sort to one of another; `phrases` are noun phrases around
+    `{s}`."""
 
     of: str
     gives: str
@@ -57,12 +58,12 @@ UNSEEN: Final = 2
 
 
 def wordings(options: Sequence[str], *, unseen: bool = False) -> Sequence[str]:
-    """The wordings that train, or those kept for tests."""
+    """Return the wordings for training, or those reserved for tests."""
     return options[-UNSEEN:] if unseen else options[:-UNSEEN]
 
 
 def vary_surface(question: str, rng: random.Random) -> str:
-    """The question as typed by one person or another: case and question mark come and go."""
+    """Return the question as different people might type it: case and question mark vary."""
     draw = rng.random()
     if draw < 0.5:
         return question
@@ -74,7 +75,7 @@ def vary_surface(question: str, rng: random.Random) -> str:
 
 
 def join_questions(questions: Sequence[str], rng: random.Random) -> str:
-    """Several questions typed as one: ``When was A born, and who directed B?``."""
+    """Join several questions into one: ``When was A born, and who directed B?``."""
     heads = [question.rstrip("? ").strip() for question in questions]
     if rng.random() < 0.12:
         return " ".join(f"{head}?" for head in heads)

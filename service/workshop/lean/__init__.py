@@ -1,5 +1,6 @@
-"""Fine-tuning of Llamas on a CPU: products in the fastest type, few passes over memory.
+"""Fine-tuning of Llama models on a CPU: the fastest data type for products, few passes over memory.
 
-`functions` are the element-wise parts with gradients of their own, `network` the model, `packing`
-rows that begin alike in batches by length, `loop` the updates with points to resume from.
+`functions` has element-wise operations with hand-written gradients, `network` the model, `packing`
+rows with a common beginning in batches by length, and `loop` the updates, with checkpoints to
+resume from.
 """

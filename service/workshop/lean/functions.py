@@ -1,8 +1,8 @@
-"""Element-wise parts of a Llama with hand-written gradients.
+"""Element-wise operations of a Llama, with hand-written gradients.
 
-Eager autograd spends two thirds of a training step on a CPU in dozens of passes over memory for
-these; each is written here with as few as possible. Shapes: N tokens, B rows, L tokens of a row,
-H query heads, K key heads, D numbers of a head.
+With eager autograd these take two thirds of a training step on a CPU, in dozens of passes over
+memory; here each takes as few as possible. Shapes: N tokens, B rows, L tokens of a row, H query
+heads, K key heads, D dimensions of a head.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 
 class RMSNorm(Function):
-    """x [N, W] over the root of its mean square, times a frozen weight [W]."""
+    """Divides x [N, W] by the root of its mean square and multiplies by a frozen weight [W]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -35,9 +35,10 @@ class RMSNorm(Function):
 
 
 class SplitRotate(Function):
-    """qkv [B, L, (H + 2K)·D] to q [B·K, (H/K)·L, D], k and v [B·K, L, D], q and k rotated.
+    """Splits qkv [B, L, (H + 2K)·D] into q [B·K, (H/K)·L, D], k and v [B·K, L, D], and rotates q
+    and k.
 
-    `cosine` and `sine` are [B, L, D/2]; q is multiplied by `scale` as attention needs it.
+    `cosine` and `sine` are [B, L, D/2]. q is multiplied by `scale`, as attention needs it.
     """
 
     @staticmethod
@@ -70,7 +71,8 @@ class SplitRotate(Function):
 
 
 def _rotate(source: Tensor, out: Tensor, cosine: Tensor, sine: Tensor) -> None:
-    """Turn pairs (i, i + D/2) of the last dimension [B, heads, L, D] by an angle, into `out`."""
+    """Rotate the pairs (i, i + D/2) of the last dimension [B, heads, L, D] by an angle, into
+    `out`."""
     cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
     half = source.shape[-1] // 2
     left, right = source[..., :half], source[..., half:]
@@ -79,7 +81,7 @@ def _rotate(source: Tensor, out: Tensor, cosine: Tensor, sine: Tensor) -> None:
 
 
 class SwiGLU(Function):
-    """[gate, up] [N, 2·M] to silu(gate) · up [N, M]."""
+    """Maps [gate, up] [N, 2·M] to silu(gate) · up [N, M]."""
 
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 def split_rotate(
     qkv: Tensor, heads: int, keys: int, turn: tuple[Tensor, Tensor], scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `SplitRotate`; `turn` are its cosine and sine."""
+    """See `SplitRotate`; `turn` is its cosine and sine."""
     parts: tuple[Tensor, Tensor, Tensor] = SplitRotate.apply(  # type: ignore[no-untyped-call]
         qkv, heads, keys, *turn, scale
     )

@@ -66,7 +66,7 @@ class Schedule:
         return self.learning_rate * min(warm, cool)
 
 
-class Loop:
+class TrainingLoop:
     """`export` writes the model as it is now into a folder."""
 
     def __init__(
@@ -241,7 +241,7 @@ def fit_lean(
 
     families = families_of(rows, settings.longest)
     run.say(f"{len(rows)} rows in {len(families)} sequences of {sum(map(len, families)):,} tokens")
-    losses = Loop(lean, families, schedule_of(settings, families), run, export).fit()
+    losses = TrainingLoop(lean, families, schedule_of(settings, families), run, export).fit()
     lean.export(model)
     return losses, trained.to(dtype)
 

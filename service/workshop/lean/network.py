@@ -1,8 +1,9 @@
-"""A Llama for training: the weights of a folder of transformers', fused where they can be.
+"""A Llama for training: the weights of a transformers folder, with linear layers fused where
+possible.
 
-Token embeddings, which are also the head, and norms are frozen; under LoRA all weights are, which
-saves a third of the time of an update. Only the logits of tokens that are learnt are computed:
-with a vocabulary of 49,152 all others would cost a fifth of the time.
+Token embeddings (which are also the output head) and norms are frozen. Under LoRA all weights are
+frozen, which saves a third of the time of an update. Logits are computed only for tokens that are
+learnt: with a vocabulary of 49,152, the others would cost a fifth of the time.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from service.core.errors import ConfigurationError
 from service.workshop.lean.functions import rms_norm, split_rotate, swiglu
 from service.workshop.lean.packing import ALONE, Packed
 
-HIDDEN = -1e30  # what attention does not see
+HIDDEN = -1e30  # added to scores that attention must ignore
 
 
 class Lora(NamedTuple):
-    """Matrices of `rank` beside every weight; what they give is multiplied by `scale`."""
+    """Low-rank matrices of `rank` in addition to every weight; their product is multiplied by
+    `scale`."""
 
     rank: int
     scale: float
 
 
 class LeanLlama(nn.Module):
-    """Built from transformers' model of the same weights; `export` writes them back into it."""
+    """Built from a transformers model with the same weights; `export` writes them back into it."""
 
     def __init__(
         self, source: Any, lora: Lora | None = None, dtype: torch.dtype | None = None
@@ -52,7 +54,7 @@ class LeanLlama(nn.Module):
         self.frequencies: Tensor = body.rotary_emb.inv_freq.float()
 
     def forward(self, batch: Packed) -> Tensor:
-        """Logits [n, V] in float32 at the n places where `batch.learnt` is true."""
+        """Return logits [n, V] in float32 at the n positions where `batch.learnt` is true."""
         rows, length = batch.ids.shape
         x = functional.embedding(batch.ids, self.embedding).view(rows * length, -1)
         angles = batch.positions.unsqueeze(-1) * self.frequencies
@@ -64,7 +66,8 @@ class LeanLlama(nn.Module):
         return functional.linear(rms_norm(asked, self.norm, self.epsilon), self.embedding).float()
 
     def _mask(self, branches: Tensor, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores [B·K, (H/K)·L, L] of the heads that share a key head."""
+        """Return what is added to the scores [B·K, (H/K)·L, L] of the heads that share a key
+        head."""
         rows, length = branches.shape
         keys = self.config.num_key_value_heads
         groups = self.config.num_attention_heads // keys
@@ -79,7 +82,7 @@ class LeanLlama(nn.Module):
 
     @torch.no_grad()
     def export(self, target: Any) -> None:
-        """Write the weights into transformers' model."""
+        """Write the weights into the transformers model."""
         for ours, theirs in zip(self.layers, target.model.layers, strict=True):
             assert isinstance(ours, LeanLayer)
             ours.export(theirs)
@@ -120,10 +123,10 @@ class LeanLayer(nn.Module):
 
 
 class Projection(nn.Module):
-    """Linear layers of one input as one: `weight` [out, in], under LoRA with b·a beside it.
+    """Linear layers with the same input, fused: `weight` [out, in], and under LoRA b·a in addition.
 
-    LoRA: y = x·weightᵀ + scale · (x·aᵀ)·bᵀ with a [rank, in] and b [out, rank]; b begins at zero.
-    The layers share a.
+    Under LoRA, y = x·weightᵀ + scale · (x·aᵀ)·bᵀ with a [rank, in] and b [out, rank]; b starts at
+    zero. The layers share a.
     """
 
     def __init__(self, sources: Sequence[Any], lora: Lora | None, dtype: torch.dtype) -> None:
@@ -146,7 +149,7 @@ class Projection(nn.Module):
         return torch.addmm(y, low, self.b.t(), alpha=self.lora.scale)
 
     def export(self, targets: Sequence[Any]) -> None:
-        """Write the weight, under LoRA a and b, into layers of transformers, under LoRA of peft."""
+        """Write the weight (under LoRA, a and b) into transformers' (or peft's) layers."""
         written = self.weight if self.lora is None else self.b
         sizes = [target.weight.shape[0] for target in targets]
         for target, part in zip(targets, torch.split(written, sizes), strict=True):
@@ -158,7 +161,7 @@ class Projection(nn.Module):
 
 
 def fast_dtype() -> torch.dtype:
-    """bfloat16 where this CPU multiplies it in hardware, else float32: bfloat16 in software is
+    """Return bfloat16 if this CPU multiplies it in hardware, else float32: bfloat16 in software is
     fifty times slower."""
     fast = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if fast else torch.float32

@@ -1,8 +1,8 @@
-"""Rows that begin alike, packed into one sequence, and sequences in batches by their length.
+"""Packs rows that begin alike into one sequence, and batches sequences by length.
 
-Several questions about the same passages have a prompt that differs only behind the passages. Such
-rows become a family: the shared tokens, which are computed once, then one branch for each row,
-which sees the shared tokens and itself. Logits and gradients are those of the rows alone.
+The prompts of several questions about the same passages differ only after the passages. Such rows
+form a family: the shared tokens, which are computed once, then one branch per row, which sees the
+shared tokens and itself. Logits and gradients are those of the rows computed separately.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import Tensor
 
 from service.workshop.recipes.chats import UNCOUNTED, TokenRow
 
-SHORTEST: Final = 32  # tokens that rows share at least: below it a branch saves nothing
-ALONE: Final = 0  # the part of a sequence that all of its branches see
+SHORTEST: Final = 32  # least number of shared tokens; with fewer, a branch saves nothing
+ALONE: Final = 0  # the part of a sequence that all branches see
 
 
 class Family(NamedTuple):
-    """`rows` have the same first `shared` tokens, none of which nor the next one is learnt."""
+    """`rows` have the same first `shared` tokens; neither these nor the token after them are
+    learnt."""
 
     shared: int
     rows: tuple[TokenRow, ...]
@@ -33,8 +34,8 @@ class Family(NamedTuple):
 class Packed(NamedTuple):
     """Sequences padded on the right: `ids`, `positions`, `branches` and `learnt` are [B, L].
 
-    A token sees the earlier ones of branch `ALONE` and of its own. `learnt` is true where the next
-    token is a target; `targets` [n] are those tokens in the order of `learnt`.
+    A token sees the earlier tokens of branch `ALONE` and of its own branch. `learnt` is true where
+    the next token is a target; `targets` [n] are those tokens in the order of `learnt`.
     """
 
     ids: Tensor
@@ -45,7 +46,7 @@ class Packed(NamedTuple):
 
 
 def families_of(rows: Sequence[TokenRow], longest: int) -> list[Family]:
-    """Every row in one family of at most `longest` tokens, or alone where it is longer."""
+    """Put every row into one family of at most `longest` tokens, or alone if it is longer."""
     found: list[Family] = []
     for row in sorted(rows, key=lambda row: row.input_ids):
         joined = _joined(found[-1], row) if found else None
@@ -70,13 +71,13 @@ def _joined(family: Family, row: TokenRow) -> Family | None:
 
 
 def _free(row: TokenRow) -> int:
-    """How many first tokens may be shared: the last of them must not have to foretell a target."""
+    """Return how many leading tokens may be shared: the last one must not predict a target."""
     learnt = (place for place, label in enumerate(row.labels) if label != UNCOUNTED)
     return max(0, next(learnt, len(row.labels)) - 1)
 
 
 def packed(families: Sequence[Family]) -> Packed:
-    """The families as sequences of one batch."""
+    """Return the families as the sequences of one batch."""
     longest = max(len(family) for family in families)
     ids, positions, branches = (
         torch.zeros(len(families), longest, dtype=torch.long) for _ in range(3)
@@ -103,9 +104,10 @@ WINDOW: Final = 1024
 
 
 def batches_of(lengths: Sequence[int], tokens: int, seed: str) -> list[list[int]]:
-    """Places of sequences by batch: at most `tokens` with padding, or one that is longer.
+    """Return the indices of the sequences of each batch: at most `tokens` tokens with padding, or a
+    single sequence that is longer.
 
-    They are shuffled by `seed`; each is in one batch.
+    The batches are shuffled by `seed`; each sequence is in one batch.
     """
     rng = random.Random(seed)
     order = rng.sample(range(len(lengths)), len(lengths))

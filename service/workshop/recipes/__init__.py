@@ -1,1 +1,1 @@
-"""`revelator train`: what all recipes share, and the recipes. `recipe.py` holds the contract."""
+"""`revelator train`: the recipes, and what they share. `recipe.py` defines the contract."""

@@ -12,7 +12,7 @@ BINS: Final = 10
 COLDEST, HOTTEST = 0.05, 20.0
 
 
-class Bin(NamedTuple):
+class ProbabilityBin(NamedTuple):
     """Predictions of similar probability: its bounds, how many (`size`), their mean probability,
     and the share of them that is right."""
 
@@ -24,7 +24,8 @@ class Bin(NamedTuple):
 
 
 def negative_log_likelihood(logits: Any, labels: Any, temperature: float) -> float:
-    """Mean in nats of `labels`, (rows,), under the softmax of `logits` / `temperature`."""
+    """Return the mean in nats of `labels`, (rows,), under the softmax of `logits` /
+    `temperature`."""
     scaled = np.asarray(logits, np.float64) / temperature
     scaled -= scaled.max(axis=1, keepdims=True)
     chances = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
@@ -32,8 +33,9 @@ def negative_log_likelihood(logits: Any, labels: Any, temperature: float) -> flo
 
 
 def fit_temperature(logits: Any, labels: Any) -> float:
-    """The temperature under which `labels` are likeliest (Guo et al. 2017), by golden section over
-    its logarithm, in which the loss has one minimum; from 0.05 to 20."""
+    """Return the temperature, from 0.05 to 20, under which `labels` are most likely (Guo et al.
+    2017). Uses golden-section search over the temperature's logarithm, in which the loss has one
+    minimum."""
     shrink = (5**0.5 - 1) / 2
     low, high = np.log(COLDEST), np.log(HOTTEST)
     while high - low > 1e-4:
@@ -47,14 +49,14 @@ def fit_temperature(logits: Any, labels: Any) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def reliability(confidences: Sequence[float], right: Sequence[bool]) -> list[Bin]:
+def reliability(confidences: Sequence[float], right: Sequence[bool]) -> list[ProbabilityBin]:
     """Ten bins of equal width over 0 to 1, empty ones left out."""
     places = [min(int(confidence * BINS), BINS - 1) for confidence in confidences]
     bins = []
     for place in sorted(set(places)):
         mine = [index for index, own in enumerate(places) if own == place]
         bins.append(
-            Bin(
+            ProbabilityBin(
                 place / BINS,
                 (place + 1) / BINS,
                 len(mine),
@@ -65,13 +67,13 @@ def reliability(confidences: Sequence[float], right: Sequence[bool]) -> list[Bin
     return bins
 
 
-def expected_calibration_error(bins: Sequence[Bin]) -> float:
+def expected_calibration_error(bins: Sequence[ProbabilityBin]) -> float:
     """The mean gap between probability and share of right ones, by the size of the bins."""
     total = sum(each.size for each in bins)
     return sum(each.size * abs(each.accuracy - each.confidence) for each in bins) / total
 
 
-def reliability_plot(bins: Sequence[Bin], width: int = 40) -> str:
+def reliability_plot(bins: Sequence[ProbabilityBin], width: int = 40) -> str:
     """A bar a bin: `#` up to the share that is right, `|` where the mean probability stands."""
     lines = ["probability     n  right"]
     for each in bins:

@@ -1,4 +1,5 @@
-"""Chats as token ids with the loss on the model's own words, and tasks mixed in one run."""
+"""Encodes chats as token ids, with the loss on the model's own words, and mixes tasks in one
+run."""
 
 from __future__ import annotations
 
@@ -14,17 +15,19 @@ UNCOUNTED = -100
 
 
 class TokenRow(NamedTuple):
-    """Ids of one training row; `labels` has the id where it is learnt, else -100."""
+    """The ids of one training row; `labels` has the id where it is learnt, else -100."""
 
     input_ids: list[int]
     labels: list[int]
 
 
 def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
-    """A row as the served model meets it: each prompt as it is served, each learnt reply after it.
+    """Encode a chat as the served model sees it: each prompt as it is served, each learnt reply
+    after it.
 
-    One row, or several where the chat template writes earlier turns otherwise than when they were
-    the last (without their reasoning, for instance). ValueError: the template refuses the chat.
+    Returns one row, or several if the chat template renders earlier turns differently than when
+    they were the last (without their reasoning, for instance). Raises ValueError if the template
+    refuses the chat.
     """
     if row.raw:
         return [_continued(encoder, *(message.content for message in row.messages))]
@@ -41,12 +44,13 @@ def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
 
 
 def chat_of(row: TrainingRow) -> Sequence[Message]:
-    """The row's messages as generation takes them."""
+    """Return the row's messages in the form that generation takes."""
     return [Message(message.role, message.content) for message in row.messages]
 
 
 def _continued(encoder: PromptEncoder, prompt: str, rest: str) -> TokenRow:
-    """Raw text as a raw completion meets it. ValueError: no token ends where the prompt does."""
+    """Encode raw text as a raw completion. Raises ValueError if no token ends where the prompt
+    ends."""
     shown, _ = encoder.encode_with_spans(prompt, bos=True)
     ids, _ = encoder.encode_with_spans(prompt + rest, bos=True)
     if ids[: len(shown)] != shown:
@@ -66,12 +70,12 @@ def mix(
     temperature: float = 1.0,
     weights: Mapping[str, float] | None = None,
 ) -> list[int]:
-    """Indices of the rows of one epoch, shuffled; `tasks` has each row's task.
+    """Return the indices of the rows of one epoch, shuffled; `tasks` gives each row's task.
 
-    A task is first cut to `cap` rows. An epoch is as long as all that are left; of it a task gets a
-    share that goes with ``(weight · rows) ** (1 / temperature)``. So at temperature 1 and without
-    weights every row comes once; hotter, small tasks come oftener, whole passes before any repeat.
-    Raises KeyError naming a weight whose task has no rows.
+    A task is first cut to `cap` rows. An epoch has as many rows as remain, of which the share of a
+    task is proportional to ``(weight · rows) ** (1 / temperature)``. At temperature 1 and without
+    weights, every row occurs once; at a higher temperature small tasks occur more often, in whole
+    passes before any repetition. Raises KeyError naming a weight whose task has no rows.
     """
     rng = random.Random(seed)
     places: dict[str, list[int]] = {}
@@ -93,7 +97,8 @@ def mix(
 
 
 def _whole_shares(total: int, pulls: Mapping[str, float]) -> dict[str, int]:
-    """`total` split by `pulls` into whole numbers that add up, the largest remainders first."""
+    """Split `total` in proportion to `pulls` into whole numbers that add up (largest remainders
+    first)."""
     exact = {task: total * pull / sum(pulls.values()) for task, pull in pulls.items()}
     sizes = {task: int(share) for task, share in exact.items()}
     left = total - sum(sizes.values())

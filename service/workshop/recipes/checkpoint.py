@@ -1,8 +1,8 @@
-"""A checkpoint's record: `run.json` from the start of a run, `checkpoint.json` at its end.
+"""The record of a checkpoint: `run.json` from the start of a run, `checkpoint.json` at its end.
 
-The folder of a finished run holds the weights, `checkpoint.json` (settings, hash of the data,
-versions, scores), and the loss as `losses.csv` and `losses.svg`. Every file is written whole or not
-at all.
+The folder of a finished run contains the weights, `checkpoint.json` (settings, hash of the data,
+versions, scores), and the loss as `losses.csv` and `losses.svg`. Every file is written completely
+or not at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from service.workshop.recipes.settings import RecipeSettings, changed_settings
 
 FORMAT = 1
 RUN, FINISHED = "run.json", "checkpoint.json"
-POINTS = "points"  # folder of what a run resumes from, gone when it has ended
+POINTS = "points"  # folder that a run resumes from; removed when the run has ended
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "trl", "peft")
 
 
@@ -35,7 +35,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def describe_run(recipe: str, settings: RecipeSettings, data: TrainingData[Any]) -> dict[str, Any]:
-    """What makes a run this one: JSON-able."""
+    """Return what identifies a run, as JSON values."""
     return {
         "format": FORMAT,
         "recipe": recipe,
@@ -48,7 +48,7 @@ def describe_run(recipe: str, settings: RecipeSettings, data: TrainingData[Any])
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of what weights depend on, of the packages that are installed."""
+    """Return the versions of the installed packages that the weights depend on."""
     found = {"revelator": __version__, "python": sys.version.split()[0]}
     for package in PACKAGES:
         try:
@@ -59,10 +59,10 @@ def installed_versions() -> dict[str, str]:
 
 
 def open_run(folder: Path, run: Mapping[str, Any], *, resume: bool) -> None:
-    """Begin a run in `folder`, or see that the one there is the same.
+    """Begin a run in `folder`, or check that the run there is the same.
 
-    Raises ConfigurationError where the folder holds a run already and `resume` is false, where it
-    holds none and `resume` is true, and where settings or data are not those of the run there.
+    Raises ConfigurationError if the folder contains a run and `resume` is false, if it contains
+    none and `resume` is true, or if settings or data differ from those of the run there.
     """
     begun = folder / RUN
     if not resume:
@@ -95,7 +95,8 @@ def _refuse_other(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any
 
 
 def finished_record(run: Mapping[str, Any], outcome: TrainingResult) -> dict[str, Any]:
-    """What `checkpoint.json` holds; `loss` is the mean of the table's first and last tenth."""
+    """Return the content of `checkpoint.json`; `loss` is the mean of the first and of the last
+    tenth of the table."""
     first, last = _ends([point.loss for point in outcome.losses])
     return dict(run) | {
         "steps": outcome.losses[-1].step,
@@ -110,7 +111,8 @@ def _ends(losses: Sequence[float]) -> tuple[float, float]:
 
 
 def read_checkpoint(folder: Path, recipe: str) -> dict[str, Any]:
-    """The record of a finished run. Raises StoreError: none, of another recipe or version."""
+    """Return the record of a finished run. Raises StoreError if there is none, or if it is of
+    another recipe or version."""
     path = folder / FINISHED
     if not path.exists():
         unfinished = " (a run that has not ended: --resume it)" if (folder / RUN).exists() else ""
@@ -126,12 +128,12 @@ def _read_record(path: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
         found = record["format"]
     except (ValueError, TypeError, KeyError):
-        raise StoreError(f"{path} is damaged: train anew into another folder") from None
+        raise StoreError(f"{path} is damaged: train again into another folder") from None
     if found != FORMAT:
         writer = record.get("versions", {}).get("revelator", "unknown")
         raise StoreError(
             f"{path} has format {found} and this version reads {FORMAT}: use the Revelator that "
-            f"wrote it ({writer}) or train anew"
+            f"wrote it ({writer}) or train again"
         )
     return dict(record)
 
@@ -147,7 +149,7 @@ def write_curves(folder: Path, losses: Sequence[LossPoint]) -> None:
 
 
 def loss_table(losses: Sequence[LossPoint]) -> str:
-    """CSV with a head line; a rate that is not known is empty."""
+    """Return CSV with a header line; an unknown rate is empty."""
     rows = (
         f"{p.step},{p.loss:.6g},{'' if p.learning_rate is None else f'{p.learning_rate:.6g}'}"
         for p in losses
@@ -156,7 +158,8 @@ def loss_table(losses: Sequence[LossPoint]) -> str:
 
 
 def loss_plot(losses: Sequence[LossPoint]) -> str:
-    """A line of the losses over the updates, from zero up, without those that are no numbers."""
+    """Return an SVG line plot of the loss over the updates, from zero, without values that are not
+    finite."""
     points = [p for p in losses if math.isfinite(p.loss)]
     last = max((p.step for p in points), default=1)
     top = max((p.loss for p in points), default=0.0) or 1.0

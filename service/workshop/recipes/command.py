@@ -1,4 +1,4 @@
-"""The command `revelator train`; what it needs is imported when it runs."""
+"""The command `revelator train`; its dependencies are imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`train labeler` and `train filter`: EfficientRAG's encoders (METHODS.md §4.5) on a small BERT.
 
-The paper trains DeBERTa-v3-large, which these recipes do not, so there is no preset of its numbers:
-a learning rate of 5e-6 for 304 M parameters says nothing of a small BERT's. `minilm` is ours.
+The paper trains DeBERTa-v3-large, which these recipes do not, so no preset has its numbers: a
+learning rate of 5e-6 for 304 M parameters does not apply to a small BERT. The preset `minilm` is
+ours.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def fit_labeler(
 def labeler_score(
     network: LabelNetwork, rows: Sequence[Labelled], at_once: int
 ) -> dict[str, Score]:
-    """Of the tags over all rows, of the words over those that serve."""
+    """Return the scores of the tags over all rows, and of the words over rows whose passage is
+    useful."""
     found = labeler_scores(outputs_of(network, rows, at_once))
     share = max(Counter(row.tag for row in rows).values()) / len(rows)
     chance = {"tag_accuracy": share, "tag_macro_f1": 1 / 3, "token_f1": found.chance}

@@ -1,8 +1,9 @@
-"""The contract of a recipe: what it reads, how it trains, what it hands back; and all recipes.
+"""The contract of a recipe (what it reads, how it trains, what it returns), and the list of
+recipes.
 
-A recipe is a value, a `Recipe`, in a module that `RECIPES` names. It says how its rows are read and
-how weights come out of them; settings, leaks, resuming, the loss table and the checkpoint's record
-are the framework's (`run.py`).
+A recipe is a value of type `Recipe`, in a module that `RECIPES` names. It defines how its rows are
+read and how weights result from them. Settings, leak checks, resuming, the loss table and the
+checkpoint's record belong to the framework (`run.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class TrainingData(Generic[R]):
-    """The rows that train and those that only measure; `sha256` changes where any row does."""
+    """The rows to train on, and those that only measure; `sha256` changes if any row does."""
 
     train: Sequence[R]
     held_out: Sequence[R]
@@ -35,7 +36,7 @@ class TrainingData(Generic[R]):
 
 @dataclass(frozen=True)
 class LossPoint:
-    """The mean loss over the updates since the point before; `step` counts updates from 1."""
+    """The mean loss over the updates since the previous point; `step` counts updates from 1."""
 
     step: int
     loss: float
@@ -44,7 +45,7 @@ class LossPoint:
 
 @dataclass(frozen=True)
 class Score:
-    """A share of `rows` held-out rows; `chance` is what guessing without reading them gets."""
+    """A share of `rows` held-out rows; `chance` is the score of guessing without reading them."""
 
     value: float
     chance: float
@@ -52,14 +53,15 @@ class Score:
 
     @property
     def above_chance(self) -> bool:
-        """True where guessing does so well less than once in forty times (two standard errors)."""
+        """True if guessing reaches this score less than once in forty times (two standard
+        errors)."""
         deviation = math.sqrt(self.chance * (1 - self.chance) / self.rows) if self.rows else 1.0
         return self.value > self.chance + 2 * max(deviation, 1e-9)
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """`scores` by name, the one that `--smoke` judges first; empty without held-out rows."""
+    """`scores` by name, of which `--smoke` judges the first; empty without held-out rows."""
 
     losses: Sequence[LossPoint]
     scores: Mapping[str, Score] = field(default_factory=dict)
@@ -67,9 +69,9 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One training run: where it writes, and whether it goes on from what lies there.
+    """One training run: where it writes, and whether it resumes from the files there.
 
-    `main` is False in all but one of the processes that train together; only that one writes.
+    `main` is False in all but one of the processes that train together; only that process writes.
     """
 
     folder: Path
@@ -80,11 +82,11 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class Recipe(Generic[S, R]):
-    """`read` raises InvalidRequest naming the first row that is wrong or leaks, and how many are.
+    """`read` raises InvalidRequest naming the first row that is wrong or leaks, and their number.
 
-    `fit` trains, writes the weights into `run.folder` and returns losses and scores (in the main
-    process; the others' are not read). `smoke` writes tiny data into a folder, with 50 rows held
-    out, and returns the settings of a run over it that takes minutes at most on one CPU core.
+    `fit` trains, writes the weights into `run.folder` and returns losses and scores (those of the
+    main process are used). `smoke` writes a small data set into a folder, with 50 rows held out,
+    and returns the settings of a run on it that takes minutes at most on one CPU core.
     """
 
     name: str
@@ -95,7 +97,7 @@ class Recipe(Generic[S, R]):
     smoke: Callable[[Path], S]
 
 
-RECIPES = {  # module:name, imported when a recipe is asked for
+RECIPES = {  # module:name, imported when the recipe is used
     "sft": "service.workshop.recipes.sft:RECIPE",
     "router": "service.workshop.recipes.router:RECIPE",
     "labeler": "service.workshop.recipes.labels:LABELER",
@@ -104,10 +106,11 @@ RECIPES = {  # module:name, imported when a recipe is asked for
 
 
 def load_recipe(name: str) -> Recipe[Any, Any]:
-    """Raises ConfigurationError where the name is unknown or its libraries are not installed."""
+    """Return a recipe. Raises ConfigurationError if its name is unknown or its libraries are not
+    installed."""
     if name not in RECIPES:
         raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
-    if find_spec("accelerate") is None:  # transformers' Trainer asks for it late
+    if find_spec("accelerate") is None:  # transformers' Trainer imports it late
         raise _missing(name, "accelerate")
     try:
         module, _, attribute = RECIPES[name].partition(":")
@@ -124,10 +127,10 @@ def _missing(name: str, library: str | None) -> ConfigurationError:
 
 
 def read_data(kind: type[AnyRow], settings: RecipeSettings) -> TrainingData[AnyRow]:
-    """The rows of the files that `settings` name.
+    """Return the rows of the files that `settings` name.
 
-    Raises InvalidRequest for a bad line or a row that may not be used so (file, line, how many),
-    ConfigurationError where nothing is named or there is no row at all.
+    Raises InvalidRequest for an invalid line or a row that may not be used this way (file, line,
+    number), and ConfigurationError if no file is named or there are no rows.
     """
     if not settings.data:
         raise ConfigurationError("data: name the file or files to train on (--data)")
@@ -139,7 +142,7 @@ def read_data(kind: type[AnyRow], settings: RecipeSettings) -> TrainingData[AnyR
 
 
 def hash_rows(*parts: Sequence[AnyRow]) -> str:
-    """SHA-256 over rows in their order, by part."""
+    """Return the SHA-256 of the rows of each part, in order."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{len(part)}\n".encode())

@@ -1,9 +1,9 @@
-"""`train router`: a head of two layers on the frozen first layers of MiniLM, and its temperature.
+"""`train router`: a two-layer head on the frozen first layers of MiniLM, and its temperature.
 
-`--data` names folders of people's questions and passages (`service/workshop/facts/routes.py` says
-what is made of them), files of rows, of which the task `route` is learnt, or folders of
-evaluations, whose questions get the route of the cheapest method that was right. A tenth of what
-could train sets the temperature instead.
+`--data` names folders of people's questions and passages (`service/workshop/facts/routes.py`
+describes what is made from them), files of rows, of which the task `route` is learnt, or folders of
+evaluations, in which the route of a question is that of the cheapest method that was right. A tenth
+of the training side is reserved for fitting the temperature.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.smoke import write_router_rows
 from service.workshop.recipes.trainer import fit, trainer_arguments
 
-HELD_OUT_SCALE = 0.15  # of what is synthesised for training
+HELD_OUT_SCALE = 0.15  # of the synthesised training questions
 
 
 class RouterTraining(TrainerSettings):
@@ -64,8 +64,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class RouterNetwork(torch.nn.Module):
-    """The head while it learns: what stands still of it is `routing.head.Head`. Vectors of length 1
-    come in, standardised by what training has seen."""
+    """The head during training; `routing.head.Head` is its frozen form. Inputs are vectors of
+    length 1, standardised with the statistics of the training data."""
 
     mean: torch.Tensor
     deviation: torch.Tensor
@@ -81,7 +81,8 @@ class RouterNetwork(torch.nn.Module):
     def forward(
         self, vectors: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """(rows, 384), (rows,), (rows,) to `loss` and `logits` (rows, routes)."""
+        """Map (rows, 384), labels (rows,) and weights (rows,) to `loss` and `logits` (rows,
+        routes)."""
         drop = torch.nn.functional.dropout
         standard = drop((vectors - self.mean) / self.deviation, self.dropout / 2, self.training)
         hidden = drop(torch.relu(self.inner(standard)), self.dropout, self.training)
@@ -96,7 +97,7 @@ class RouterNetwork(torch.nn.Module):
         return self(vectors, nothing.long(), nothing)["logits"].numpy()
 
     def head(self, card: RouterCard) -> Head:
-        """With the standardisation inside the first layer."""
+        """Return the head, with the standardisation folded into the first layer."""
         inner = self.inner.weight.detach() / self.deviation
         bias = self.inner.bias.detach() - inner @ self.mean
         outer = self.outer.weight.detach(), self.outer.bias.detach()
@@ -151,7 +152,7 @@ def _questions(path: Path, side: Split, settings: RouterTraining) -> list[Routed
 
 
 def vectors_of(rows: Sequence[RoutedQuestion], card: RouterCard, threads: int) -> torch.Tensor:
-    """(rows, 384), by the very encoder that serves."""
+    """Return vectors (rows, 384), by the encoder that the service uses."""
     encoder = encoder_of(card, threads)
     return torch.tensor(anyio.run(encoder.embed_queries, [row.question for row in rows]))
 
@@ -176,7 +177,7 @@ def train_network(
 def fit_router(
     settings: RouterTraining, data: TrainingData[RoutedQuestion], run: TrainingRun
 ) -> TrainingResult:
-    """Train, set the temperature, write the head; scores of the held-out rows."""
+    """Train, fit the temperature, write the head, and score it on the held-out rows."""
     card, validating = card_of(settings), [row.validates for row in data.train]
     rows = [row for row, aside in zip(data.train, validating, strict=True) if not aside]
     aside = [row for row in data.train if row.validates]
@@ -197,7 +198,8 @@ def fit_router(
 
 
 def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str, Score]:
-    """Accuracy, beside always giving the commonest route, and the recall of each route."""
+    """Return the accuracy, with that of always predicting the most frequent route, and each route's
+    recall."""
     right = [row.route == route for row, route in zip(rows, given, strict=True)]
     counts = Counter(row.route for row in rows)
     scores = {

@@ -1,4 +1,4 @@
-"""A recipe from settings to checkpoint, and the smoke run that judges itself."""
+"""Runs a recipe from its settings to the checkpoint, and the smoke run that judges itself."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from service.workshop.recipes.checkpoint import (
 from service.workshop.recipes.recipe import R, Recipe, S, Score, TrainingRun, load_recipe
 from service.workshop.recipes.settings import parse_assignments, read_settings
 
-# Training on a CPU allocates and frees the same large blocks at every update. By default each goes
-# back to the system, and a third of the time is spent on zeroing pages that come again.
+# Training on a CPU allocates and frees the same large blocks at every update. By default, each is
+# returned to the system, and a third of the time is spent on zeroing pages again.
 ALLOCATOR: Final = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_ARENA_MAX": "1",
 }  # fmt: skip
@@ -43,7 +43,7 @@ def train_recipe(
     flags: Mapping[str, Any],
     assignments: Sequence[str],
 ) -> None:
-    """Train and show what came of it. Raises RevelatorError for what the caller can mend."""
+    """Train and print the result. Raises RevelatorError for errors that the caller can fix."""
     recipe = load_recipe(name)
     if out is None:
         raise ConfigurationError("--out FOLDER: where the checkpoint goes")
@@ -63,23 +63,24 @@ def train_recipe(
 
 
 def keep_memory() -> None:
-    """Begin this process again with glibc's allocator set to `ALLOCATOR`, unless it is set."""
+    """Restart this process with glibc's allocator configured as `ALLOCATOR`, unless it is."""
     if sys.platform == "linux" and not ALLOCATOR.keys() <= os.environ.keys():
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **ALLOCATOR})
 
 
 def processes() -> int:
-    """How many train together."""
+    """Return the number of processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main_process() -> bool:
-    """False in all but one of the processes of `accelerate launch` or `torchrun`."""
+    """Return False in all but one of the processes of `accelerate launch` or `torchrun`."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
-    """Run the recipe on its tiny data in `out`, or a folder that is removed; the exit code."""
+    """Run the recipe on its small data set in `out`, or in a temporary folder. Returns the exit
+    code."""
     if processes() > 1:
         raise ConfigurationError("--smoke runs in one process: leave the launcher out")
     if resume and out is None:
@@ -97,10 +98,11 @@ SMOKE_ROWS = 50
 
 
 def run_recipe(recipe: Recipe[S, R], settings: S, run: TrainingRun) -> dict[str, Any]:
-    """Read, check, train, score, and write the checkpoint's folder; its record (`checkpoint.py`).
+    """Read, check, train, score and write the checkpoint's folder. Returns its record
+    (`checkpoint.py`).
 
     A run that has ended is not trained again. Raises ConfigurationError, InvalidRequest or
-    StoreError before any training where it cannot be.
+    StoreError before training if it cannot start.
     """
     data = recipe.read(settings)
     described = describe_run(recipe.name, settings, data)
@@ -119,7 +121,7 @@ def run_recipe(recipe: Recipe[S, R], settings: S, run: TrainingRun) -> dict[str,
 
 
 def shown_scores(record: Mapping[str, Any]) -> list[str]:
-    """A line a score of a checkpoint's record."""
+    """Return one line per score of a checkpoint's record."""
     return [
         f"{name}: {score['value']:.3f}  (chance {score['chance']:.3f}, {score['rows']} rows)"
         for name, score in record["scores"].items()
@@ -127,7 +129,8 @@ def shown_scores(record: Mapping[str, Any]) -> list[str]:
 
 
 def run_smoke(recipe: Recipe[S, R], run: TrainingRun) -> list[str]:
-    """Run a recipe on its tiny data, show how it ended; what is wrong with that, or nothing."""
+    """Run a recipe on its small data set and print the result. Returns what is wrong with it, if
+    anything."""
     tiny = run.folder.with_name(f"{run.folder.name}-data")
     tiny.mkdir(parents=True, exist_ok=True)
     record = run_recipe(recipe, recipe.smoke(tiny), run)
@@ -140,7 +143,8 @@ def run_smoke(recipe: Recipe[S, R], run: TrainingRun) -> list[str]:
 
 
 def judge(record: Mapping[str, Any]) -> list[str]:
-    """What a smoke run's record lacks: the loss halved, the first score above chance on 50 rows."""
+    """Return what is wrong with a smoke run's record: the loss must halve, and the first score must
+    be above chance on 50 rows."""
     loss, scores = record["loss"], record["scores"]
     problems = []
     if not loss["last"] < loss["first"] / 2:

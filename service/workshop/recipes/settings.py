@@ -1,4 +1,5 @@
-"""The settings of a recipe: a preset, its file (TOML), flags, each over the one before."""
+"""The settings of a recipe: a preset, then its file (TOML), then flags; later ones take
+precedence."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ S = TypeVar("S", bound="RecipeSettings")
 
 
 class RecipeSettings(Section):
-    """What every recipe has. Data and how often is saved or shown leave the weights alone."""
+    """The settings that every recipe has. Data, and how often to save or print, do not change the
+    weights' identity."""
 
     data: tuple[Path, ...] = Field((), description="What is learnt.")
     held_out: tuple[Path, ...] = Field((), description="What only measures; scores need it.")
@@ -26,10 +28,11 @@ class RecipeSettings(Section):
 
 
 class TrainerSettings(RecipeSettings):
-    """What recipes on `transformers.Trainer` have besides. `steps`, where given, replaces `epochs`.
+    """Additional settings of recipes based on `transformers.Trainer`. `steps`, if set, replaces
+    `epochs`.
 
-    `batch` is the rows of one update over all devices, so that it means the same on any number of
-    them; `rows_at_once` is what one device holds at a time.
+    `batch` is the number of rows of one update over all devices, so its effect does not depend on
+    their number; `rows_at_once` is the number of rows that one device processes at a time.
     """
 
     epochs: float = Field(1.0, gt=0)
@@ -56,7 +59,8 @@ def read_settings(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> S:
-    """Raises ConfigurationError naming the preset, the file or the setting, and what is wrong."""
+    """Return the settings. Raises ConfigurationError naming the preset, file or setting, and what
+    is wrong."""
     if preset is not None and preset not in presets:
         raise ConfigurationError(f"no preset {preset!r}; this recipe has {', '.join(presets)}")
     chosen = dict(presets[preset]) if preset else {}
@@ -67,7 +71,8 @@ def read_settings(
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """``name=value`` texts to values; a value reads as TOML does, else as plain text."""
+    """Parse ``name=value`` texts. A value is read as TOML if it is valid TOML, else as plain
+    text."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -81,7 +86,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What tells two runs' settings (as JSON) apart and has an effect on the weights."""
+    """Return the settings that differ between two runs (as JSON) and affect the weights."""
     names = sorted((before.keys() | now.keys()) - WITHOUT_EFFECT)
     return [
         f"{name} was {before.get(name)!r}, is {now.get(name)!r}"

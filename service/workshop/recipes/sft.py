@@ -1,7 +1,7 @@
-"""`train sft`: a causal language model learns its own turns in chats, by LoRA or whole.
+"""`train sft`: trains a causal language model on its own turns in chats, by LoRA or in full.
 
-Any model of transformers with a fast tokenizer. The result is an adapter (`revelator worker MODEL
---lora NAME=OUT`), or with `merge` or without LoRA a model to be served as it is.
+Works with any transformers model that has a fast tokenizer. The result is an adapter (`revelator
+worker MODEL --lora NAME=OUT`) or, with `merge` or without LoRA, a model that is served as it is.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 def fit_sft(
     settings: SftSettings, data: TrainingData[TrainingRow], run: TrainingRun
 ) -> TrainingResult:
-    """Train on `data` and write adapter or model, with its tokenizer, into the run's folder."""
+    """Train on `data`, and write the adapter or model, with its tokenizer, into the run's
+    folder."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     _check_is_causal(settings.model)
     encoder = PromptEncoder(_tokenizer(settings))
@@ -127,7 +128,7 @@ def _written(
     model: Any,
     encoder: PromptEncoder,
 ) -> TrainingResult:
-    """Score the model on what is held out and write it."""
+    """Score the model on the held-out rows, and write it."""
     model.eval()
     scores = reply_scores(
         model, encoder, data.held_out, at_once=settings.rows_at_once, most=settings.score_rows
@@ -135,13 +136,13 @@ def _written(
     if settings.merge and isinstance(model, PeftModel):
         model = model.merge_and_unload()
     model.save_pretrained(run.folder)
-    (run.folder / "README.md").unlink(missing_ok=True)  # a form that nobody has filled in
+    (run.folder / "README.md").unlink(missing_ok=True)  # an empty form
     encoder.tokenizer.save_pretrained(run.folder)
     return TrainingResult(losses, scores)
 
 
 def notes_of(rows: Sequence[TrainingRow]) -> TrainingNotes:
-    """What the model's folder says of its training: the template set, where all rows have one."""
+    """Return the training notes for the model's folder: the template set, if all rows have one."""
     sets = {row.provenance.templates for row in rows}
     tuned = any(row.task == "autorag" for row in rows)
     return TrainingNotes(
@@ -152,10 +153,10 @@ def notes_of(rows: Sequence[TrainingRow]) -> TrainingNotes:
 def token_rows(
     settings: SftSettings, rows: Sequence[TrainingRow], encoder: PromptEncoder, run: TrainingRun
 ) -> list[TokenRow]:
-    """The rows of one epoch as ids and labels, mixed over tasks.
+    """Return the rows of one epoch as ids and labels, mixed over tasks.
 
-    Says how many are left out as too long. Raises InvalidRequest where none is left or the model's
-    template refuses one, ConfigurationError for a weight of a task that has no rows.
+    Prints how many are left out as too long. Raises InvalidRequest if none is left or the model's
+    template refuses one, and ConfigurationError for a weight of a task without rows.
     """
     try:
         order = mix(
@@ -200,10 +201,8 @@ def _tokenizer(settings: SftSettings) -> Any:
 
 
 def _check_is_causal(model: str) -> None:
-    """HANRAG-Fair's FLAN-T5 and its kin have an encoder, which the loss on chats knows nothing of.
-
-    Raises ConfigurationError.
-    """
+    """Raise ConfigurationError for encoder-decoder models, such as HANRAG-Fair's FLAN-T5, because
+    the loss on chats does not support their encoder."""
     config = _open(AutoConfig, model)
     if getattr(config, "is_encoder_decoder", False):
         raise ConfigurationError(
@@ -214,7 +213,7 @@ def _check_is_causal(model: str) -> None:
 
 
 def _load_model(settings: SftSettings) -> Any:
-    """Full precision where the weights themselves are trained; under LoRA they only serve."""
+    """Load float32 weights to train them all; under LoRA bfloat16 if the settings choose it."""
     frozen = settings.lora_rank and settings.precision == "bf16"
     return _open(
         AutoModelForCausalLM, settings.model, dtype=torch.bfloat16 if frozen else torch.float32
@@ -245,7 +244,7 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
 
 
 def smoke(folder: Path) -> SftSettings:
-    """Two made-up tasks, learnt by a small random model."""
+    """Return settings to learn two made-up tasks with a small random model."""
     train, held_out = write_sft_rows(folder)
     return SftSettings(
         data=(train,), held_out=(held_out,), model=str(write_base(folder / "base", train)),
@@ -264,14 +263,14 @@ RECIPE: Recipe[SftSettings, TrainingRow] = Recipe(
 )
 
 
-SPARE_TOKENS = 8  # beyond the target's, so that a reply that goes on is seen to
+SPARE_TOKENS = 8  # more tokens than the target has, so that a reply that does not stop is wrong
 
 
 def reply_scores(
     model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow], *, at_once: int, most: int
 ) -> dict[str, Score]:
-    """Exact match of the last reply, over all rows and by task; at most `most` rows, drawn at
-    random. Chance is always giving a task's most frequent reply."""
+    """Return the exact match of the last reply, over all rows and by task, on at most `most` random
+    rows. Chance is always giving a task's most frequent reply."""
     if not rows:
         return {}
     drawn = random.Random(0).sample(list(rows), min(most, len(rows)))
@@ -304,7 +303,7 @@ def _by_task(rows: Sequence[TrainingRow], right: Sequence[bool]) -> dict[str, Sc
 
 @torch.no_grad()
 def write_replies(model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow]) -> list[str]:
-    """The last reply to each chat, greedy; one batch, padded on the left."""
+    """Generate the last reply to each chat by greedy decoding, in one batch padded on the left."""
     turns = [encoder.encode_turn(chat_of(row)) for row in rows]
     longest = max(len(prompt) for prompt, _ in turns)
     end = encoder.tokenizer.eos_token_id

@@ -1,7 +1,7 @@
 """The rows of the smoke runs of `train sft` and `train router`, about a made-up world.
 
-Of `sft`, a small random model learns what a question is about, and how many things it asks; of
-`router`, questions are of one hop, several at once, or a chain.
+For `sft`, a small random model learns what a question is about, and how many things it asks. For
+`router`, questions have one hop, several parts, or a chain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPECIAL = ["<|im_start|>", "<|im_end|>"]
 
 
 def write_sft_rows(folder: Path) -> tuple[Path, Path]:
-    """Write both files; their paths, the one that trains first."""
+    """Write both files and return their paths, the training file first."""
     paths = []
     for name, held_out, size in (("train", False, SFT_ROWS), ("held-out", True, HELD_OUT_ROWS)):
         maker = made_up_maker(600, 1, held_out=held_out)
@@ -44,7 +44,7 @@ def write_sft_rows(folder: Path) -> tuple[Path, Path]:
 
 
 def write_base(folder: Path, rows: Path) -> Path:
-    """`folder` with a random Llama of 0.1 M parameters and a tokenizer learnt from `rows`."""
+    """Fill `folder` with a random Llama of 0.1 M parameters and a tokenizer trained on `rows`."""
     backend = Tokenizer(BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -60,7 +60,7 @@ def write_base(folder: Path, rows: Path) -> Path:
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
         tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
-    torch.manual_seed(0)  # a run that is resumed makes it again
+    torch.manual_seed(0)  # a resumed run creates it again
     LlamaForCausalLM(shape).save_pretrained(folder)  # type: ignore[no-untyped-call]
     return folder
 
@@ -98,7 +98,7 @@ LABELS: dict[str, str] = dict(ROUTE_LABELS.items())
 
 
 def write_router_rows(folder: Path) -> tuple[Path, Path]:
-    """Write both files; their paths, the one that trains first."""
+    """Write both files and return their paths, the training file first."""
     paths = []
     for name, held_out, size in (("train", False, TRAIN_ROWS), ("held-out", True, HELD_OUT_ROWS)):
         maker = made_up_maker(600, 1, held_out=held_out)

@@ -1,7 +1,8 @@
-"""Training by `transformers.Trainer`: its arguments, points to resume from, what it shows.
+"""Training with `transformers.Trainer`: its arguments, saved points to resume from, progress
+output.
 
-Accelerate under it finds the devices: a CPU or GPU by itself, many by `accelerate launch` or
-`torchrun` around `revelator train` (`python -m service train`).
+Accelerate, which it uses, finds the devices: one CPU or GPU by itself, several with `accelerate
+launch` or `torchrun` around `revelator train` (`python -m service train`).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, TrainingRun
 from service.workshop.recipes.settings import TrainerSettings
 
-WHOLE = "whole"  # written last into a saved point
+WHOLE = "whole"  # written last, marks a saved point as complete
 SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
 
 def trainer_arguments(settings: TrainerSettings, run: TrainingRun) -> dict[str, Any]:
-    """Keywords for `TrainingArguments` or one of its children.
+    """Return keyword arguments for `TrainingArguments` or a subclass.
 
-    Raises ConfigurationError where `batch` cannot be split over the devices, or a device lacks the
-    precision.
+    Raises ConfigurationError if `batch` cannot be divided among the devices, or if a device does
+    not support the precision.
     """
     if settings.precision == "fp16" and (settings.device == "cpu" or not torch.cuda.is_available()):
         raise ConfigurationError("precision: fp16 needs a GPU; a CPU has bf16 and fp32")
@@ -64,7 +65,8 @@ def trainer_arguments(settings: TrainerSettings, run: TrainingRun) -> dict[str, 
 
 
 def devices(settings: TrainerSettings) -> int:
-    """How many devices share an update: the launcher's processes, else what this process sees."""
+    """Return the number of devices of an update: the launcher's processes, else the devices of this
+    process."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 or settings.device == "cpu":
         return processes
@@ -83,9 +85,8 @@ def _batches(settings: TrainerSettings, count: int) -> dict[str, int]:
 
 
 def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
-    """Train to the end, from the last whole saved point where `run.resume`; all losses of the run.
-
-    The weights are the caller's to write."""
+    """Train to the end, from the last complete saved point if `run.resume`. Returns all losses of
+    the run. The caller writes the weights."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(_Progress(run))
     point = last_point(run.folder / POINTS) if run.resume else None
@@ -96,13 +97,13 @@ def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
 
 
 def last_point(folder: Path) -> Path | None:
-    """The newest point that was saved whole; one that a kill cut short is passed over."""
+    """Return the newest complete saved point, and ignore one that was interrupted."""
     whole = [path.parent for path in folder.glob(f"checkpoint-*/{WHOLE}")]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def losses_of(state: TrainerState) -> list[LossPoint]:
-    """The loss table so far, over all resumed parts of the run."""
+    """Return the loss table so far, over all resumed parts of the run."""
     return [
         LossPoint(int(entry["step"]), float(entry["loss"]), entry.get("learning_rate"))
         for entry in state.log_history
@@ -111,7 +112,8 @@ def losses_of(state: TrainerState) -> list[LossPoint]:
 
 
 class _Progress(TrainerCallback):
-    """Says each row of the loss table, marks saved points whole, and keeps table and plot."""
+    """Prints each row of the loss table, marks saved points as complete, and updates table and
+    plot."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run

@@ -37,7 +37,7 @@ class Dropped(Exception):
         self.reason = reason
 
 
-class BadReply(Exception):
+class UnusableReply(Exception):
     """A reply that cannot be used, by a reason that is one of few; it is asked for again."""
 
     def __init__(self, reason: str) -> None:
@@ -156,7 +156,7 @@ def ask(request: AskTeacher, read: Callable[[str], T]) -> Steps[T]:
         reply: Reply = yield replace(request, temperature=hotter) if attempt else request
         try:
             return read(_whole(reply))
-        except BadReply as error:
+        except UnusableReply as error:
             reason = error.reason
             yield BadRound(request.stage, reason)
     raise Dropped(f"{request.stage}: {reason}")
@@ -164,9 +164,9 @@ def ask(request: AskTeacher, read: Callable[[str], T]) -> Steps[T]:
 
 def _whole(reply: Reply) -> str:
     if reply.finish == "length":
-        raise BadReply("truncated")
+        raise UnusableReply("truncated")
     if not reply.text.strip():
-        raise BadReply("empty")
+        raise UnusableReply("empty")
     return reply.text
 
 

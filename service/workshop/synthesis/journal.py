@@ -23,7 +23,7 @@ FORMAT: Final = 1
 class JournalEntry:
     """What became of one item: rows, or the reason for none. `key`: of the item and its content.
 
-    `again`: the teacher was out, so the next run tries it anew.
+    `again`: the teacher was out, so the next run tries it again.
     """
 
     key: str

@@ -12,7 +12,7 @@ from service.strategies.revelator.parsing.salvage import (
     plain_key,
     unwrap,
 )
-from service.workshop.synthesis.contract import BadReply
+from service.workshop.synthesis.contract import UnusableReply
 
 
 def json_object(text: str, *keys: str) -> dict[str, Any]:
@@ -20,12 +20,12 @@ def json_object(text: str, *keys: str) -> dict[str, Any]:
     by these names. Case, blanks and underscores in a key do not count."""
     objects = [value for value in json_values(unwrap(text)) if isinstance(value, dict)]
     if not objects:
-        raise BadReply("not JSON")
+        raise UnusableReply("not JSON")
     for value in objects:
         found = {key: member(value, {plain_key(key)}) for key in keys}
         if None not in found.values():
             return found
-    raise BadReply("keys missing")
+    raise UnusableReply("keys missing")
 
 
 def text_in(value: Mapping[str, Any], key: str) -> str:
@@ -34,7 +34,7 @@ def text_in(value: Mapping[str, Any], key: str) -> str:
     if isinstance(text, int | float) and not isinstance(text, bool):
         text = str(text)
     if not isinstance(text, str):
-        raise BadReply(f"`{key}` is no text")
+        raise UnusableReply(f"`{key}` is no text")
     if not (line := one_line(text)):
-        raise BadReply(f"`{key}` is empty")
+        raise UnusableReply(f"`{key}` is empty")
     return line

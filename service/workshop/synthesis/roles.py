@@ -12,7 +12,7 @@ from service.prompts.templates import Pair, PassageText, TemplateSet
 from service.strategies.revelator.roles import ROUTE_LABELS
 
 
-class Turn(NamedTuple):
+class Exchange(NamedTuple):
     """What a user asks and what the model should write back."""
 
     user: str
@@ -25,21 +25,21 @@ class RoleTurns:
     def __init__(self, templates: TemplateSet) -> None:
         self.templates = templates
 
-    def route(self, question: str, route: RouteName) -> Turn:
-        return Turn(self.templates.route(question), ROUTE_LABELS[route])
+    def route(self, question: str, route: RouteName) -> Exchange:
+        return Exchange(self.templates.route(question), ROUTE_LABELS[route])
 
-    def decompose(self, question: str, parts: Sequence[str]) -> Turn:
+    def decompose(self, question: str, parts: Sequence[str]) -> Exchange:
         """The training tuples have no `thought` (METHODS.md §1.4 #7): a fixed phrase says how
         much is asked."""
         thought = f"asks {len(parts)} thing{'s' if len(parts) != 1 else ''}"
         value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
-        return Turn(self.templates.decompose(question), json.dumps(value, ensure_ascii=False))
+        return Exchange(self.templates.decompose(question), json.dumps(value, ensure_ascii=False))
 
-    def refine(self, question: str, history: Sequence[Pair], target: str) -> Turn:
-        return Turn(self.templates.refine(question, history), quote(target))
+    def refine(self, question: str, history: Sequence[Pair], target: str) -> Exchange:
+        return Exchange(self.templates.refine(question, history), quote(target))
 
-    def ending(self, question: str, history: Sequence[Pair], done: bool) -> Turn:
-        return Turn(self.templates.ending(question, history), "yes" if done else "no")
+    def ending(self, question: str, history: Sequence[Pair], done: bool) -> Exchange:
+        return Exchange(self.templates.ending(question, history), "yes" if done else "no")
 
-    def relevance(self, question: str, text: PassageText, relevant: bool) -> Turn:
-        return Turn(self.templates.relevance(question, text), "true" if relevant else "false")
+    def relevance(self, question: str, text: PassageText, relevant: bool) -> Exchange:
+        return Exchange(self.templates.relevance(question, text), "true" if relevant else "false")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engines.base import GenerationRequest, Message, TokenUsage
-from service.engines.openai_wire import BadReply, ReplyReader, body_error, encode_body
+from service.engines.openai_wire import BadCompletion, ReplyReader, body_error, encode_body
 
 CHAT = GenerationRequest(messages=(Message("user", "Who?"),), logprobs=True)
 KEYS = ["choices", "delta", "content", "text", "usage", "prompt_tokens", "error", "logprobs"]
@@ -32,7 +32,7 @@ def test_no_json_breaks_the_reader(events: list[Any], label: bool) -> None:
     request = GenerationRequest(prompt="x", choices=("a",)) if label else CHAT
     reader = ReplyReader(request, "json_schema")
 
-    with suppress(BadReply):
+    with suppress(BadCompletion):
         for event in events:
             delta = reader.read(orjson.dumps(event))
             assert delta is None or isinstance(delta.text, str)
@@ -41,7 +41,7 @@ def test_no_json_breaks_the_reader(events: list[Any], label: bool) -> None:
 
 @given(data=st.binary(max_size=20))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
-    with suppress(BadReply):
+    with suppress(BadCompletion):
         ReplyReader(CHAT, "none").read(data)
     assert len(body_error(data)) <= 200
 

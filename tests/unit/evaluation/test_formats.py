@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset, load_file
-from service.evaluation.metrics import Found, QuestionResult, score
+from service.evaluation.metrics import FoundPassage, QuestionResult, score
 from service.retrieval.ingest.documents import content_id
 
 SQUAD = {
@@ -377,11 +377,13 @@ def test_gold_passages_are_found_wherever_they_were_ingested_from(
     path.write_text(CASES[name][0], encoding="utf-8")
     question = load_dataset(path)[0]
     found = (
-        Found("any-1", "Anna Berg", "Anna Berg painted. She lived in Oslo.", kept=True),
-        Found("any-2", "Oslo", "A city."),
-        Found("any-3", "Dawn", "Berg painted it.", kept=True),
-        Found("any-4#2", "Oslo Harbour", "Oslo has a harbour. It opened in 1907.", kept=True),
-        Found("any-5", "Dusk", "Unrelated.", kept=True),
+        FoundPassage("any-1", "Anna Berg", "Anna Berg painted. She lived in Oslo.", kept=True),
+        FoundPassage("any-2", "Oslo", "A city."),
+        FoundPassage("any-3", "Dawn", "Berg painted it.", kept=True),
+        FoundPassage(
+            "any-4#2", "Oslo Harbour", "Oslo has a harbour. It opened in 1907.", kept=True
+        ),
+        FoundPassage("any-5", "Dusk", "Unrelated.", kept=True),
     )
     scores = score(QuestionResult("x", True, "complex", found=found), question)
     assert scores["supporting_recall"] == 1

@@ -10,9 +10,9 @@ from service.core.domain import Citation
 from service.evaluation.datasets import GoldQuestion, read_question
 from service.evaluation.metrics import (
     EVALUATORS,
-    Found,
+    FoundPassage,
     QuestionResult,
-    Scoring,
+    ScoringOptions,
     contains,
     cut_prediction,
     exact_match,
@@ -133,7 +133,7 @@ def test_route_accuracy() -> None:
 @given(ANSWERS, st.booleans())
 def test_the_gold_answer_scores_full_marks(gold: str, yes_no: bool) -> None:
     question = read_question({"question": "Q?", "answer": gold, "route": "single"}, "1")
-    scoring = Scoring(cut=False, yes_no=yes_no)
+    scoring = ScoringOptions(cut=False, yes_no=yes_no)
     scores = score(said(question.answers[0], citation("p", gold)), question, scoring)
     assert all(value in {1, None} for value in scores.values())
 
@@ -142,7 +142,7 @@ def test_the_gold_answer_scores_full_marks(gold: str, yes_no: bool) -> None:
 @given(st.lists(st.lists(ANSWERS, min_size=1, max_size=3), min_size=2, max_size=4))
 def test_the_gold_parts_score_full_marks(parts: list[list[str]]) -> None:
     question = read_question({"question": "Q?", "parts": parts}, "1")
-    scores = score(said(question.answers[0]), question, Scoring(cut=False))
+    scores = score(said(question.answers[0]), question, ScoringOptions(cut=False))
     wordless = any(not normalise(alias) for part in parts for alias in part)
     assert scores["em"] == scores["f1"] == 1
     assert wordless or scores["compound_accuracy"] == scores["accuracy"] == 1
@@ -153,7 +153,7 @@ def test_the_gold_parts_score_full_marks(parts: list[list[str]]) -> None:
 def test_every_score_lies_between_0_and_1(prediction: str, gold: str, yes_no: bool) -> None:
     question = read_question({"question": "Q?", "answers": [gold, f"{gold} && x"]}, "1")
     outcome = said(prediction, citation("p", prediction))
-    for value in score(outcome, question, Scoring(yes_no=yes_no)).values():
+    for value in score(outcome, question, ScoringOptions(yes_no=yes_no)).values():
         assert value is None or 0 <= value <= 1
 
 
@@ -196,7 +196,7 @@ def test_an_answer_of_100_kb_is_normalised_once() -> None:
     golds = tuple(f"Alias {n}" for n in range(300))
     said_much = said(" ".join(f"word{n}" for n in range(14_000)))
     normalise.cache_clear()
-    scores = score(said_much, GoldQuestion("1", "Q?", golds), Scoring(cut=False))
+    scores = score(said_much, GoldQuestion("1", "Q?", golds), ScoringOptions(cut=False))
     assert scores["em"] == scores["f1"] == scores["lenient_em"] == 0
     compared = 5 * len(golds)  # by EM, F1, precision, recall and accuracy
     assert normalise.cache_info().hits >= compared - 1
@@ -223,7 +223,7 @@ def test_the_lenient_match(prediction: str, gold: str, value: float) -> None:
 def test_where_there_is_no_answer_abstaining_is_right() -> None:
     question = GoldQuestion("1", "Q?", (), supporting=frozenset({"d"}))
     right, wrong = (
-        score(QuestionResult(found=(Found("d"),)), question),
+        score(QuestionResult(found=(FoundPassage("d"),)), question),
         score(said("Oslo"), question),
     )
     for name in ("em", "f1", "precision", "recall", "accuracy", "lenient_em"):
@@ -235,12 +235,17 @@ def test_where_there_is_no_answer_abstaining_is_right() -> None:
 
 def test_supporting_passages_by_id_piece_and_title() -> None:
     by_id = GoldQuestion("1", "Q?", ("x",), supporting=frozenset({"a", "b"}))
-    found = (Found("a#1", kept=True), Found("a#2"), Found("c", kept=True), Found("d"))
+    found = (
+        FoundPassage("a#1", kept=True),
+        FoundPassage("a#2"),
+        FoundPassage("c", kept=True),
+        FoundPassage("d"),
+    )
     scores = score(QuestionResult("x", True, found=found), by_id)
     assert (scores["supporting_recall"], scores["supporting_precision"]) == (0.5, 0.5)
     assert scores["pool_recall"] == 0.5
     by_title = GoldQuestion("1", "Q?", ("x",), supporting_titles=frozenset({"anna berg", "oslo"}))
-    titled = (Found("1", "Anna Berg", kept=True), Found("2", "OSLO"))
+    titled = (FoundPassage("1", "Anna Berg", kept=True), FoundPassage("2", "OSLO"))
     scores = score(QuestionResult("x", True, found=titled), by_title)
     assert (scores["supporting_recall"], scores["supporting_precision"]) == (1, 1)
     assert scores["pool_recall"] == 0.5

@@ -12,9 +12,9 @@ from service.core.domain import Citation
 from service.evaluation.datasets import GoldQuestion, load_file
 from service.evaluation.metrics import (
     EVALUATORS,
-    Found,
+    FoundPassage,
     QuestionResult,
-    Scoring,
+    ScoringOptions,
     is_verdict,
     normalise,
     score,
@@ -53,11 +53,13 @@ def questions(shared_data: Path, request: pytest.FixtureRequest) -> list[GoldQue
 
 def perfect(question: GoldQuestion) -> QuestionResult:
     """The gold answer, from exactly the gold passages."""
-    found = tuple(Found(name, kept=True) for name in sorted(question.supporting))
-    found += tuple(Found("-", title, kept=True) for title in sorted(question.supporting_titles))
+    found = tuple(FoundPassage(name, kept=True) for name in sorted(question.supporting))
+    found += tuple(
+        FoundPassage("-", title, kept=True) for title in sorted(question.supporting_titles)
+    )
     if not question.answers:
         return QuestionResult("", False, question.route, found=found)
-    cited = found[0] if found else Found("-")
+    cited = found[0] if found else FoundPassage("-")
     text = " ".join(question.golds)
     citation = Citation(
         passage_id=cited.passage_id, title=cited.title, step="1", text=text, start=0, end=len(text)
@@ -69,7 +71,7 @@ def perfect(question: GoldQuestion) -> QuestionResult:
 def test_the_gold_answer_scores_full_marks(questions: list[GoldQuestion], yes_no: bool) -> None:
     scored: set[str] = set()
     for question in questions:
-        scores = score(perfect(question), question, Scoring(yes_no=yes_no))
+        scores = score(perfect(question), question, ScoringOptions(yes_no=yes_no))
         assert all(value in {1, None} for value in scores.values()), (question, scores)
         scored |= {name for name, value in scores.items() if value is not None}
     assert scored >= set(ANSWER_SCORES)

@@ -12,8 +12,8 @@ from service.workshop.facts.questions import Hop, Maker, Synthesised, hop_of, ty
 from service.workshop.facts.rows import TrainingRow
 from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
-from service.workshop.synthesis.embedded.reading import Reading
-from service.workshop.synthesis.roles import Turn
+from service.workshop.synthesis.embedded.reading import ComprehensionRows
+from service.workshop.synthesis.roles import Exchange
 
 MISSED: Final = 0.2  # of the hops whose first documents do not tell
 
@@ -22,7 +22,7 @@ class Dialogues:
     """Draws dialogues over facts under other names; a document is up to two passages."""
 
     def __init__(
-        self, maker: Maker, reading: Reading, prompts: RowMaker, rng: random.Random
+        self, maker: Maker, reading: ComprehensionRows, prompts: RowMaker, rng: random.Random
     ) -> None:
         self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
 
@@ -71,7 +71,7 @@ def autorag_turns(
     question: str,
     documents: Sequence[tuple[int, Sequence[str]]],
     repeats: Sequence[str],
-) -> list[Turn]:
+) -> list[Exchange]:
     """A whole dialogue; a document is (the hop it answers, or -1, and its texts).
 
     `repeats` are the queries asked again after a document that does not help.
@@ -79,7 +79,7 @@ def autorag_turns(
     hops = [typed_like(hop, question) for hop in made.hops]
     needs = {1: "This needs one fact."}.get(len(hops), f"This needs {len(hops)} facts.")
     reply = f"Analysis: {needs}\n\nInitial Query: {quote(hops[0].question)}"
-    turns = [Turn(f"Question: {quote(question)}", reply)]
+    turns = [Exchange(f"Question: {quote(question)}", reply)]
     found, again = 0, iter(repeats)
     for number, (hop, texts) in enumerate(documents, 1):
         if hop < 0:
@@ -90,5 +90,5 @@ def autorag_turns(
             query = hops[found].question if found < len(hops) else ""
         tail = f"Refined Query: {quote(query)}" if query else f"Final Answer: {quote(made.answer)}"
         user = document_turn(number, texts)
-        turns.append(Turn(user, f"Intermediate Answer_{number}: {said}\n\n{tail}"))
+        turns.append(Exchange(user, f"Intermediate Answer_{number}: {said}\n\n{tail}"))
     return turns

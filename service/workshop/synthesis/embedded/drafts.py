@@ -17,7 +17,7 @@ from service.workshop.facts.questions import Hop, Maker, Synthesised, typed_like
 from service.workshop.facts.rows import TrainingRow
 from service.workshop.facts.wordings import STATEMENTS, vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
-from service.workshop.synthesis.embedded.reading import Reading
+from service.workshop.synthesis.embedded.reading import ComprehensionRows
 
 
 def statement(hop: Hop) -> str:
@@ -41,7 +41,7 @@ class Drafts:
     """Draws drafts over facts, mostly under other names: single ones, bridges, comparisons."""
 
     def __init__(
-        self, maker: Maker, reading: Reading, prompts: RowMaker, rng: random.Random
+        self, maker: Maker, reading: ComprehensionRows, prompts: RowMaker, rng: random.Random
     ) -> None:
         self.maker, self.reading, self.prompts, self.rng = maker, reading, prompts, rng
 

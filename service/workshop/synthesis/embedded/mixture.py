@@ -22,10 +22,10 @@ from service.workshop.facts.rows import TrainingRow
 from service.workshop.synthesis.embedded.dialogues import Dialogues
 from service.workshop.synthesis.embedded.drafts import Drafts
 from service.workshop.synthesis.embedded.prompts import PIPELINE, VERSION, RowMaker
-from service.workshop.synthesis.embedded.reading import Reading
+from service.workshop.synthesis.embedded.reading import ComprehensionRows
 from service.workshop.synthesis.embedded.routes import Routing
 from service.workshop.synthesis.embedded.sets import Sets
-from service.workshop.synthesis.embedded.steps import Steps
+from service.workshop.synthesis.embedded.steps import StepRows
 from service.workshop.synthesis.inputs import is_excluded, read_questions_of
 
 # A `comparison` is a `final` whose sub-answers are compared; it counts by itself.
@@ -51,9 +51,9 @@ class Mixture:
         rng, sets = random.Random(seed), Sets(folder)
         maker = Maker(sets.facts, Names(sets.facts), rng)
         prompts = RowMaker(templates, seed, sets.passages)
-        reading = Reading(sets, maker, prompts, rng)
+        reading = ComprehensionRows(sets, maker, prompts, rng)
         routing = Routing(sets, maker, prompts, rng)
-        steps = Steps(sets, maker, routing, prompts, rng)
+        steps = StepRows(sets, maker, routing, prompts, rng)
         dialogues = Dialogues(maker, reading, prompts, rng)
         drafts = Drafts(maker, reading, prompts, rng)
         makers = (reading, routing, steps, dialogues, drafts)
@@ -107,7 +107,7 @@ ROWS: Final = 10_000  # where no --limit says how many
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class MixtureCounts:
     """What was written: rows and characters of prompts and targets by task, targets that decline,
     and rows left out because `--exclude` names their question."""
 
@@ -129,7 +129,7 @@ def write_mixture(
     templates: str | None = None,
     exclude: tuple[Path, ...] = (),
     console: Console | None = None,
-) -> Counts:
+) -> MixtureCounts:
     """Draw `rows` rows from the sets in `folder` and write them with a report beside them.
 
     The same seed gives the same file. Raises InvalidRequest where a set is missing,
@@ -154,7 +154,9 @@ def write_mixture(
                 drawn[row.task] += 1
                 characters[row.task] += sum(len(m.content) for m in row.messages)
         name = mixture.prompts.name
-        counts = Counts(PIPELINE, VERSION, name, seed, dict(drawn), dict(characters), excluded)
+        counts = MixtureCounts(
+            PIPELINE, VERSION, name, seed, dict(drawn), dict(characters), excluded
+        )
         report = output.with_name(f"{output.stem}.report.json")
         write_whole(report, json.dumps(asdict(counts), indent=2) + "\n")
     except OSError as error:
@@ -166,7 +168,7 @@ def write_mixture(
     return counts
 
 
-def table(counts: Counts) -> Table:
+def table(counts: MixtureCounts) -> Table:
     """Rows and their share of the text, by task."""
     shown = Table(title=f"{counts.pipeline}, made by rules")
     for name in ("task", "rows", "share of the text"):

@@ -11,7 +11,7 @@ from service.prompts.templates import NO_ANSWER, Pair, PassageText, TemplateSet
 from service.workshop.facts.corpora import Paragraph
 from service.workshop.facts.rows import RowMessage, RowProvenance, TrainingRow, prompt_row
 from service.workshop.synthesis.embedded.sets import split_key
-from service.workshop.synthesis.roles import RoleTurns, Turn
+from service.workshop.synthesis.roles import Exchange, RoleTurns
 
 PIPELINE: Final = "embedded"
 VERSION: Final = 2
@@ -90,7 +90,7 @@ class RowMaker:
         return self._row("closed", question, prompt, quote(answer), (), written=True)
 
     def dialogue(
-        self, task: str, question: str, turns: Sequence[Turn], passages: Sequence[Paragraph]
+        self, task: str, question: str, turns: Sequence[Exchange], passages: Sequence[Paragraph]
     ) -> TrainingRow:
         """Turns of the user and of the model, which learns all of its own."""
         messages = [

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     weights: tuple[float, ...] = (50, 20, 16, 14)
 
 
-class Reading:
+class ComprehensionRows:
     """Draws rows from people's questions, and from facts under other names."""
 
     def __init__(

@@ -32,7 +32,7 @@ class Chain(NamedTuple):
     written: bool
 
 
-class Steps:
+class StepRows:
     """Draws `decompose`, `refine`, `ending`, `final`, `comparison`, `merge` and `closed`."""
 
     def __init__(

@@ -29,7 +29,6 @@ from service.strategies.revelator.parsing.salvage import has_word, one_line, unw
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     AskTeacher,
-    BadReply,
     Dropped,
     Item,
     ItemResult,
@@ -38,6 +37,7 @@ from service.workshop.synthesis.contract import (
     RowOrigin,
     SearchCollection,
     Steps,
+    UnusableReply,
     ask,
     search,
 )
@@ -79,7 +79,7 @@ def read_note(text: str) -> str:
     note = _OWN_LABEL.sub("", unwrap(text), count=1)
     note = quote(_NEXT_FIELD.split(note, maxsplit=1)[0].replace("**", ""))
     if not has_word(note):
-        raise BadReply("no reasoning")
+        raise UnusableReply("no reasoning")
     return _sound(note)
 
 
@@ -87,10 +87,10 @@ def read_query(text: str) -> str:
     """A query, on one line."""
     query = _OWN_LABEL.sub("", unwrap(text), count=1).strip()
     if len(query.splitlines()) > 1:
-        raise BadReply("more than a query")
+        raise UnusableReply("more than a query")
     query = quote(one_line(query))
     if not has_word(query) or len(query.split()) > LONGEST_QUERY:
-        raise BadReply("no query")
+        raise UnusableReply("no query")
     return _sound(query)
 
 
@@ -98,16 +98,16 @@ def read_answer(text: str) -> str:
     """A short answer."""
     answer = parsing.read_answer(_OWN_LABEL.sub("", unwrap(text), count=1)).answer
     if answer is None or len(answer.split()) > LONGEST_ANSWER:
-        raise BadReply("no short answer")
+        raise UnusableReply("no short answer")
     return _sound(quote(answer))
 
 
 def _sound(text: str) -> str:
     """`text`, which goes into a turn: the loop must not read anything else out of it."""
     if _ANY_MARKER.search(text):
-        raise BadReply("a marker in the text")
+        raise UnusableReply("a marker in the text")
     if loop.is_looping(text):
-        raise BadReply("looping")
+        raise UnusableReply("looping")
     return text
 
 

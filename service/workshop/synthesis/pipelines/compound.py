@@ -30,7 +30,6 @@ from service.workshop.facts.splits import canonical_form, is_held_out
 from service.workshop.synthesis.contract import (
     AskTeacher,
     BadLine,
-    BadReply,
     Dropped,
     InputItems,
     Item,
@@ -41,6 +40,7 @@ from service.workshop.synthesis.contract import (
     RowOrigin,
     Selection,
     Steps,
+    UnusableReply,
     ask,
 )
 from service.workshop.synthesis.inputs import list_of, passage_of, text_of
@@ -113,13 +113,13 @@ def read_part(text: str, document: Passage) -> SimpleQuestion:
     value = json_object(text, "Question", "Answer")
     question, answer = text_in(value, "Question"), text_in(value, "Answer").rstrip(".")
     if not question.endswith("?"):
-        raise BadReply("no question")
+        raise UnusableReply("no question")
     if len(answer.split()) > LONGEST_ANSWER:
-        raise BadReply("answer too long")
+        raise UnusableReply("answer too long")
     if answer.casefold() not in document.text.casefold():
-        raise BadReply("answer not in the document")
+        raise UnusableReply("answer not in the document")
     if answer.casefold() in question.casefold():
-        raise BadReply("answer in the question")
+        raise UnusableReply("answer in the question")
     return SimpleQuestion(question, answer, document)
 
 
@@ -129,11 +129,11 @@ def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
         raise Dropped("combine: cannot be joined")
     question = one_line(_LABEL.sub("", unwrap(text)))
     if not question.endswith("?") or not has_word(question):
-        raise BadReply("no question")
+        raise UnusableReply("no question")
     if any(canonical_form(question) == canonical_form(part.question) for part in parts):
-        raise BadReply("only one part")
+        raise UnusableReply("only one part")
     if any(part.answer.casefold() in question.casefold() for part in parts):
-        raise BadReply("answer in the question")
+        raise UnusableReply("answer in the question")
     return question
 
 

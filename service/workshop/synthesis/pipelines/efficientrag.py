@@ -27,7 +27,6 @@ from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     AskTeacher,
-    BadReply,
     Dropped,
     Item,
     ItemResult,
@@ -36,6 +35,7 @@ from service.workshop.synthesis.contract import (
     RowOrigin,
     SearchCollection,
     Steps,
+    UnusableReply,
     ask,
     search,
 )
@@ -83,15 +83,15 @@ def read_parts(text: str, question: MultiHop) -> list[SubQuestion]:
     depending on itself by any way."""
     values = json_object(text, "decomposed_questions")["decomposed_questions"]
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
-        raise BadReply("`decomposed_questions` of another shape")
+        raise UnusableReply("`decomposed_questions` of another shape")
     if len(values) != len(question.passages):
-        raise BadReply("wrong number of parts")
+        raise UnusableReply("wrong number of parts")
     places = enumerate(values.items())
     parts = [_part(place, name, value, question) for place, (name, value) in places]
     if len({part.passage.passage_id for part in parts}) < _different(question.passages):
-        raise BadReply("a passage without its part")
+        raise UnusableReply("a passage without its part")
     if len(in_order(parts)) < len(parts):
-        raise BadReply("dependencies in a circle")
+        raise UnusableReply("dependencies in a circle")
     return parts
 
 
@@ -106,13 +106,13 @@ def _part(place: int, name: str, value: Mapping[str, Any], question: MultiHop) -
         passage = _named(value.get("document"), question.passages)
     dependency = _ids(value.get("dependency"))
     if not set(dependency) <= {str(n) for n in range(1, len(question.passages) + 1)}:
-        raise BadReply("depends on no part")
+        raise UnusableReply("depends on no part")
     return SubQuestion(str(name), *given, dependency, passage)
 
 
 def json_object_of(value: Mapping[str, Any]) -> tuple[str, str]:
     if not {"sub_question", "answer"} <= value.keys():
-        raise BadReply("keys missing")
+        raise UnusableReply("keys missing")
     return text_in(value, "sub_question"), text_in(value, "answer")
 
 
@@ -128,7 +128,7 @@ def _named(title: object, passages: Sequence[Passage]) -> Passage:
     for passage in passages:
         if wanted == canonical_form(passage.title) or wanted == canonical_form(shown(passage)):
             return passage
-    raise BadReply("unknown document")
+    raise UnusableReply("unknown document")
 
 
 def in_order(parts: Sequence[SubQuestion]) -> list[SubQuestion]:
@@ -175,10 +175,10 @@ def words_of(value: Any) -> list[str]:
     if isinstance(value, list):
         value = " ".join(map(str, value))
     if not isinstance(value, str):
-        raise BadReply("no words")
+        raise UnusableReply("no words")
     found = [word.text for word in word_spans(value)]
     if not found:
-        raise BadReply("no words")
+        raise UnusableReply("no words")
     return found
 
 
@@ -252,7 +252,7 @@ def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
     query = text_in(json_object(text, "filtered_query"), "filtered_query")
     marks = align(given, words_of(query))
     if not any(marks):
-        raise BadReply("no given word")
+        raise UnusableReply("no given word")
     return query, marks
 
 
@@ -277,8 +277,8 @@ def steps(item: Item[MultiHop], rng: random.Random) -> Steps[ItemResult]:
     return ItemResult(tuple(_rows(item, made, negatives)), +lost)
 
 
-def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> lessons.Part:
-    return lessons.Part(query, _passage(part.passage), marks, part.id == last)
+def _hop(query: str, part: SubQuestion, marks: Sequence[Mark], last: str = "") -> lessons.HopLesson:
+    return lessons.HopLesson(query, _passage(part.passage), marks, part.id == last)
 
 
 def _passage(passage: Passage) -> Paragraph:

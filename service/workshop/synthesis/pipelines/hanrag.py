@@ -23,7 +23,6 @@ from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts.splits import canonical_form
 from service.workshop.synthesis.contract import (
     AskTeacher,
-    BadReply,
     Dropped,
     Item,
     ItemResult,
@@ -33,6 +32,7 @@ from service.workshop.synthesis.contract import (
     SearchCollection,
     Selection,
     Steps,
+    UnusableReply,
     ask,
     search,
 )
@@ -44,7 +44,7 @@ from service.workshop.synthesis.pipelines.published import (
     read_questions,
 )
 from service.workshop.synthesis.prompts import Prompts, field
-from service.workshop.synthesis.roles import RoleTurns, Turn
+from service.workshop.synthesis.roles import Exchange, RoleTurns
 
 PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
 
@@ -78,7 +78,7 @@ class RevelatorRows:
         return _row("relevance", question, self.turns.relevance(question, text, relevant), source)
 
 
-def _row(task: str, question: str, turn: Turn, source: RowOrigin) -> OutputRow:
+def _row(task: str, question: str, turn: Exchange, source: RowOrigin) -> OutputRow:
     messages = [
         {"role": "user", "content": turn.user, "learn": False},
         {"role": "assistant", "content": turn.assistant, "learn": True},
@@ -122,16 +122,16 @@ def read_words(text: str, entity: str, answer: str) -> str:
     """A question that names the entity and does not give the answer away."""
     question = parse_question(text)
     if question is None or not question.endswith("?") or "#" in question or RELATION in question:
-        raise BadReply("no question")
+        raise UnusableReply("no question")
     if canonical_form(entity) not in canonical_form(question):
-        raise BadReply("entity missing")
+        raise UnusableReply("entity missing")
     hidden = canonical_form(answer)
     if (
         hidden
         and hidden not in canonical_form(entity)
         and f" {hidden} " in f" {canonical_form(question)} "
     ):
-        raise BadReply("answer in the question")
+        raise UnusableReply("answer in the question")
     return question
 
 
@@ -174,7 +174,7 @@ def read_verdict(text: str, gold: bool) -> bool:
     asking until the teacher agrees would make the label up."""
     verdict = parse_verdict(text)
     if verdict is None:
-        raise BadReply("no verdict")
+        raise UnusableReply("no verdict")
     if gold and not verdict:
         raise Dropped("relevance: contradicts the gold passage")
     return verdict

@@ -14,7 +14,7 @@ from service.core.errors import EngineFailure, Overloaded
 from service.core.settings import EngineSettings
 from service.engines.pool.admission import WorkerAdmission
 from service.engines.pool.limits import PoolLimits
-from service.engines.pool.member import Health, Member, Profile
+from service.engines.pool.member import Member, Profile, WorkerHealth
 from service.engines.pool.queue import WaitingCall
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 def member(name: str, *models: str, phase: Any = "up") -> Member:
     made = Member(URL(f"http://{name}:80/v1"), lambda url: pytest.fail("no call is made"), 0.0)
-    made.health = Health(phase)
+    made.health = WorkerHealth(phase)
     made.profile = Profile(models or ("base",))
     return made
 
@@ -150,7 +150,7 @@ async def test_a_call_waits_for_a_worker_that_comes_back() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(call())
         await world.waits(1)
-        world.members["a:80"].health = Health("up")
+        world.members["a:80"].health = WorkerHealth("up")
         world.admission.dispatch()
     assert got == ["a:80"]
 

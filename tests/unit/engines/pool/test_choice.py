@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engines.pool.choice import BOUND, SLACK, Candidate, Losses, choose
+from service.engines.pool.choice import BOUND, SLACK, Losses, WorkerCandidate, choose
 
-IDLE = [Candidate(f"w{n}", 0) for n in range(5)]
+IDLE = [WorkerCandidate(f"w{n}", 0) for n in range(5)]
 
 
 def test_nobody_to_choose() -> None:
@@ -15,7 +15,11 @@ def test_nobody_to_choose() -> None:
 
 
 def test_without_a_key_the_least_loaded_for_its_share() -> None:
-    candidates = [Candidate("a", 100), Candidate("b", 40), Candidate("c", 10, share=0.1)]
+    candidates = [
+        WorkerCandidate("a", 100),
+        WorkerCandidate("b", 40),
+        WorkerCandidate("c", 10, share=0.1),
+    ]
 
     assert choose(candidates, None, 10) == "b"
 
@@ -23,9 +27,9 @@ def test_without_a_key_the_least_loaded_for_its_share() -> None:
 def test_a_question_stays_at_its_worker_while_that_is_not_overloaded() -> None:
     home = choose(IDLE, "question", 100)
 
-    alone = [Candidate(c.name, 900 if c.name == home else 0) for c in IDLE]
-    busy = [Candidate(c.name, 30_000 if c.name == home else 29_000) for c in IDLE]
-    full = [Candidate(c.name, 90_000 if c.name == home else 1000) for c in IDLE]
+    alone = [WorkerCandidate(c.name, 900 if c.name == home else 0) for c in IDLE]
+    busy = [WorkerCandidate(c.name, 30_000 if c.name == home else 29_000) for c in IDLE]
+    full = [WorkerCandidate(c.name, 90_000 if c.name == home else 1000) for c in IDLE]
 
     assert choose(alone, "question", 100) == home
     assert choose(busy, "question", 100) == home
@@ -53,11 +57,11 @@ def test_questions_spread_over_the_workers() -> None:
 )
 def test_bounded_load(loads: list[tuple[int, float]], key: str, tokens: int) -> None:
     """No worker that has work goes past its bound unless every one would."""
-    candidates = [Candidate(f"w{n}", load, share) for n, (load, share) in enumerate(loads)]
+    candidates = [WorkerCandidate(f"w{n}", load, share) for n, (load, share) in enumerate(loads)]
     total = sum(c.tokens for c in candidates) + tokens
     weight = sum(c.share for c in candidates)
 
-    def within(c: Candidate) -> bool:
+    def within(c: WorkerCandidate) -> bool:
         most = c.share * max(SLACK, BOUND * total / weight)
         return not c.tokens or c.tokens + tokens <= most
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from service.core.domain import Passage
-from service.retrieval.collections.check import CheckReport, Difference
+from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.command import lines_of
 from service.retrieval.collections.consistency import Tally, sort_page
 from service.retrieval.collections.health import quick_problem
@@ -50,9 +50,9 @@ def test_what_a_person_reads() -> None:
     assert lines_of(report) == [
         "collection c: 1 documents, 2 passages, 3 vectors", "manifest and stores agree",
     ]  # fmt: skip
-    report.findings = [Difference("surplus", "vectors without a passage", 3, ["a", "b"])]
+    report.findings = [StoreDifference("surplus", "vectors without a passage", 3, ["a", "b"])]
     report.done = ["3 vectors removed"]
-    report.left = [Difference("building", "an ingest was cut short")]
+    report.left = [StoreDifference("building", "an ingest was cut short")]
     assert lines_of(report)[1:] == [
         "found: 3 vectors without a passage: a, b, …",
         "done: 3 vectors removed",

@@ -47,7 +47,10 @@ async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
     """As the service's own API answers; keeps what was asked in `app["seen"]`."""
 
     async def put(request: web.Request) -> web.Response:
-        if request.headers.get("authorization") != "Bearer k3y":
+        key = request.headers.get("authorization")
+        if key == "Bearer reads-only":
+            return web.json_response({"detail": "no such right"}, status=403)
+        if key != "Bearer k3y":
             return web.json_response({"detail": "no such key"}, status=401)
         await stores.collections.create(request.match_info["name"])
         return web.json_response({})
@@ -105,6 +108,10 @@ async def test_through_the_server_that_owns_the_directory(
         assert (await stores.collections.manifest("c")).documents == 4
         with pytest.raises(ConfigurationError, match=r"no such key; set server\.keys"):
             await run_ingest([file], "c", settings(tmp_path))
+        with pytest.raises(
+            ConfigurationError, match="no such right; use a key that has this right"
+        ):
+            await run_ingest([file], "c", settings(tmp_path, keys=["reads-only"]))
 
 
 async def test_folders_formats_and_standard_input(

@@ -27,7 +27,7 @@ from service.retrieval.ingest.pipeline import (
     size_of,
     take,
 )
-from service.retrieval.ingest.sources import Entry, SourceProblem
+from service.retrieval.ingest.sources import SourceEntry, SourceProblem
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
 from tests.unit.retrieval.worlds import CORPUS, SETTINGS, CountingEmbedder, dense_hashes, opened
@@ -274,8 +274,8 @@ async def doubled(number: int) -> int:
 
 
 def test_a_batch_is_bounded_in_number_and_size() -> None:
-    problem = Entry(SourceProblem("f", 1, "bad"), "f", 1, 0)
-    large = Entry(parse_document({"text": "x" * (BATCH_CHARACTERS // 2)}), "f", 1, 0)
+    problem = SourceEntry(SourceProblem("f", 1, "bad"), "f", 1, 0)
+    large = SourceEntry(parse_document({"text": "x" * (BATCH_CHARACTERS // 2)}), "f", 1, 0)
     assert len(take(iter([problem] * 1_000), size_of)) == BATCH_DOCUMENTS
     entries = iter([problem, large, large, large, problem])
     assert [len(take(entries, size_of)) for _ in range(3)] == [4, 1, 0]

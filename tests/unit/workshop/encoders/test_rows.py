@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import InvalidRequest
-from service.workshop.encoders.lessons import Lesson, Part, filter_rows, labeler_rows, text_words
+from service.workshop.encoders.lessons import (
+    HopLesson,
+    Lesson,
+    filter_rows,
+    labeler_rows,
+    text_words,
+)
 from service.workshop.encoders.people import mark_answer, musique_item
 from service.workshop.encoders.rows import (
     held_out_items,
@@ -34,7 +40,9 @@ def passage(title: str, text: str = "A film.") -> Paragraph:
 
 def item(*titles: str) -> Lesson:
     parts = [
-        Part(f"query {n}", passage(title), [0] * len(text_words(passage(title))), n == len(titles))
+        HopLesson(
+            f"query {n}", passage(title), [0] * len(text_words(passage(title))), n == len(titles)
+        )
         for n, title in enumerate(titles, 1)
     ]
     return Lesson("1", "bridge", "query 1", parts, [], list(titles), titles[-1])

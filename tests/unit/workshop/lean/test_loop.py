@@ -241,20 +241,20 @@ def test_a_run_learns_and_leaves_a_model_that_serves(settings: Any, tmp_path: Pa
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.workshop.lean.loop import Loop, Stopped
+    from service.workshop.lean.loop import Stopped, TrainingLoop
 
     train(settings, tmp_path / "whole")
-    update = Loop._update
+    update = TrainingLoop._update
 
     def stopped(self: Any, batch: Any) -> None:
         update(self, batch)
         if self.step == STEPS // 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Loop, "_update", stopped)
+    monkeypatch.setattr(TrainingLoop, "_update", stopped)
     with pytest.raises(Stopped):
         train(settings, tmp_path / "parts")
-    monkeypatch.setattr(Loop, "_update", update)
+    monkeypatch.setattr(TrainingLoop, "_update", update)
     train(settings, tmp_path / "parts", resume=True)
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)

@@ -11,7 +11,7 @@ from tests.conftest import need
 np = need("numpy")
 
 from service.workshop.recipes.calibration import (  # noqa: E402
-    Bin,
+    ProbabilityBin,
     confusion_table,
     expected_calibration_error,
     fit_temperature,
@@ -58,7 +58,7 @@ def test_a_perfect_classifier_has_no_calibration_error() -> None:
 
 
 def test_the_plot_marks_share_and_probability() -> None:
-    lines = reliability_plot([Bin(0.5, 0.6, 8, 0.55, 0.25)], width=20).splitlines()
+    lines = reliability_plot([ProbabilityBin(0.5, 0.6, 8, 0.55, 0.25)], width=20).splitlines()
     assert lines[1] == "0.5-0.6         8  0.25  #####      |"
 
 

@@ -18,7 +18,6 @@ from service.engines.base import GenerationRequest, Message
 from service.workshop.synthesis.command import SynthesisOptions, run_all
 from service.workshop.synthesis.contract import (
     AskTeacher,
-    BadReply,
     InputItems,
     Item,
     ItemResult,
@@ -28,6 +27,7 @@ from service.workshop.synthesis.contract import (
     SearchCollection,
     Selection,
     Steps,
+    UnusableReply,
     ask,
     one_each,
     search,
@@ -50,7 +50,7 @@ def read(row: Any, default_id: str) -> Item[str]:
 
 def good(text: str) -> str:
     if text.startswith("bad"):
-        raise BadReply("said to be bad")
+        raise UnusableReply("said to be bad")
     return text
 
 

@@ -12,11 +12,11 @@ from service.core.domain import Passage
 from service.evaluation.datasets import read_question
 from service.workshop.synthesis.contract import (
     AskTeacher,
-    BadReply,
     Dropped,
     Item,
     OutputRow,
     RowOrigin,
+    UnusableReply,
 )
 from service.workshop.synthesis.pipelines.compound import (
     PIPELINE,
@@ -142,7 +142,7 @@ def test_entities_are_gathered_from_passages() -> None:
     ],
 )
 def test_questions_that_are_no_good(text: str, reason: str) -> None:
-    with pytest.raises(BadReply) as failure:
+    with pytest.raises(UnusableReply) as failure:
         read_part(text, FOUNDED)
     assert failure.value.reason == reason
 
@@ -163,7 +163,7 @@ PARTS = [
     ],
 )
 def test_compounds_that_are_no_good(text: str, reason: str) -> None:
-    with pytest.raises(BadReply) as failure:
+    with pytest.raises(UnusableReply) as failure:
         read_compound(text, PARTS)
     assert failure.value.reason == reason
 

@@ -14,11 +14,11 @@ from service.text.words import word_spans
 from service.workshop.facts.rows import FilterRow, LabelerRow, sentence_words
 from service.workshop.synthesis.contract import (
     AskTeacher,
-    BadReply,
     Dropped,
     Item,
     ItemResult,
     Reply,
+    UnusableReply,
 )
 from service.workshop.synthesis.pipelines.efficientrag import (
     PIPELINE,
@@ -188,7 +188,7 @@ def chain(*dependencies: list[str]) -> str:
     ],
 )
 def test_decompositions_that_do_not_hold(text: str, reason: str) -> None:
-    with pytest.raises(BadReply) as failure:
+    with pytest.raises(UnusableReply) as failure:
         read_parts(text, item_of(LINE).content)
     assert failure.value.reason == reason
 
@@ -224,7 +224,7 @@ def test_2wiki_names_the_documents_itself() -> None:
     parts = read_parts(json.dumps({"decomposed_questions": named}), item.content)
     assert [part.passage.passage_id for part in parts] == ["w1-01", "w1-02"]
     named["2"]["document"] = "Norma (opera)"
-    with pytest.raises(BadReply, match="a passage without its part"):
+    with pytest.raises(UnusableReply, match="a passage without its part"):
         read_parts(json.dumps({"decomposed_questions": named}), item.content)
 
 

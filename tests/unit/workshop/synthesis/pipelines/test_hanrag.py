@@ -23,13 +23,13 @@ from service.strategies.revelator.roles import ROUTE_LABELS
 from service.workshop.facts import rows as training
 from service.workshop.synthesis.contract import (
     AskTeacher,
-    BadReply,
     Dropped,
     Item,
     ItemResult,
     OutputRow,
     Reply,
     RowOrigin,
+    UnusableReply,
 )
 from service.workshop.synthesis.pipelines.hanrag import (
     CANDIDATES,
@@ -218,7 +218,7 @@ def test_placeholders_stand_for_earlier_answers_only() -> None:
     ],
 )
 def test_words_for_a_relation_are_checked(reply: str, reason: str) -> None:
-    with pytest.raises(BadReply, match=reason):
+    with pytest.raises(UnusableReply, match=reason):
         read_words(reply, "Norma", "Vincenzo Bellini")
 
 
