@@ -29,6 +29,7 @@ STATUSES: Final = {InvalidRequest.slug: 400, LoopUnavailable.slug: 400, KeyRefus
 CODES: Final = {
     "key-missing": "invalid_api_key",
     "key-refused": "invalid_api_key",
+    "token-refused": "invalid_api_key",
     "rate-limited": "rate_limit_exceeded",
 }
 TYPES: Final[Mapping[int, str]] = {

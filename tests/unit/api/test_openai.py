@@ -279,6 +279,7 @@ def test_every_event_is_told_or_left_to_the_answer() -> None:
         ("malformed-request", 400, 400, "invalid_request_error", "malformed_request"),
         ("key-missing", 401, 401, "authentication_error", "invalid_api_key"),
         ("key-refused", 403, 401, "authentication_error", "invalid_api_key"),
+        ("token-refused", 401, 401, "authentication_error", "invalid_api_key"),
         ("not-allowed", 403, 403, "permission_error", "not_allowed"),
         ("not-found", 404, 404, "not_found_error", "not_found"),
         ("rate-limited", 429, 429, "rate_limit_error", "rate_limit_exceeded"),
