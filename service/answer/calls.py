@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from service.core.domain import RoleName
+from service.core.domain import RetrieverName, RoleName
 from service.core.errors import EngineInterrupted
 from service.encoders.base import Classifier, Labelling
 from service.engines.base import Delta, FinishReason, GenerationRequest, Generator, TokenUsage
 from service.engines.signals import ScoreRequest, SignalRequest
 from service.prompts.templates import TemplateSet
+from service.retrieval.base import SearchResult
 
 Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
 T = TypeVar("T")
@@ -54,14 +55,16 @@ class Roles:
 
 class EngineCall:
     """What one engine call has produced so far (seconds; `logprob` is a sum, if requested).
-    `estimated` is the number of tokens that it is expected to use."""
+    `estimated` is the number of tokens that it is expected to use; `ended` ends its span."""
 
     __slots__ = (
-        "estimated", "finish", "first", "logprob", "pieces", "role", "started", "usage", "worker",
+        "ended", "estimated", "finish", "first", "logprob", "pieces", "role", "started", "usage",
+        "worker",
     )  # fmt: skip
 
-    def __init__(self, role: Role, estimated: int = 0) -> None:
+    def __init__(self, role: Role, estimated: int = 0, ended: EndCall | None = None) -> None:
         self.role = role
+        self.ended = ended
         self.estimated = estimated
         self.finish: FinishReason | None = None
         self.started = time.monotonic()
@@ -86,6 +89,19 @@ class EngineCall:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+
+EndCall = Callable[[EngineCall], None]
+
+
+class Trace(Protocol):
+    """Makes spans of a question's calls and searches. Each method returns what ends the span."""
+
+    def call(self, step: str, role: Role) -> EndCall: ...
+
+    def search(
+        self, step: str, retriever: RetrieverName
+    ) -> Callable[[SearchResult | None], None]: ...
 
 
 class CallObserver(Protocol):

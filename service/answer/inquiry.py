@@ -19,6 +19,7 @@ from service.answer.calls import (
     Request,
     Role,
     Roles,
+    Trace,
     expected_tokens,
     restarted,
     texts_of,
@@ -68,6 +69,7 @@ class Inquiry:
     retriever: Retriever
     settings: Settings
     observer: CallObserver | None = None
+    trace: Trace | None = None
     emit: Emit = discard
     retrieval_time: Stopwatch = field(default_factory=Stopwatch)
     generation_time: Stopwatch = field(default_factory=Stopwatch)
@@ -295,7 +297,8 @@ class OpenStep:
         self.inquiry.budget.start_call(estimated, final=final)
         if self.inquiry.observer and not role.pooled:
             self.inquiry.observer.worker_in_flight(role.generator.name, 1)
-        return EngineCall(role, estimated)
+        trace = self.inquiry.trace
+        return EngineCall(role, estimated, trace and trace.call(self.id, role))
 
     def count(self, call: EngineCall) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds
@@ -321,6 +324,8 @@ class OpenStep:
                 observer.worker_in_flight(worker, -1)
             if usage is None:
                 observer.wasted(call.pieces)
+        if call.ended:
+            call.ended(call)
 
     async def search(
         self,
@@ -339,8 +344,15 @@ class OpenStep:
             query, top_k, request.collection, request.retriever, request.filter or {}, exclude,
             shape, within_s=SEARCH_SHARE * budget.step_remaining_s,
         )  # fmt: skip
-        with self.inquiry.retrieval_time, deadline(budget.step_remaining_s):
-            return await self.inquiry.retriever.search(search)
+        trace, result = self.inquiry.trace, None
+        ended = trace.search(self.id, request.retriever) if trace else None
+        try:
+            with self.inquiry.retrieval_time, deadline(budget.step_remaining_s):
+                result = await self.inquiry.retriever.search(search)
+        finally:
+            if ended:
+                ended(result)
+        return result
 
     async def show_passages(
         self, result: SearchResult, kept: Sequence[bool | None], reasons: Sequence[str | None]

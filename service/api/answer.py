@@ -31,7 +31,7 @@ from service.api.problems import (
 from service.api.question_task import QuestionTask, disconnected, open_question, record
 from service.api.recordings import Origin, RecordingReader, Recordings, idempotency_key
 from service.api.security import access_of, check_collection, require, tenant_of
-from service.core.domain import Answer, Problem
+from service.core.domain import Answer, Problem, Timing
 from service.core.errors import InvalidRequest
 from service.runtime import Runtime
 
@@ -228,7 +228,13 @@ async def answer(task: Annotated[Events, Depends(ending_of_body)]) -> Response:
     result = await collect(task.events())
     if isinstance(result, Problem):
         return problem_response(result)
-    return Response(result.model_dump_json(), media_type=JSON)
+    headers = {"Server-Timing": server_timing(result.timing_ms)}
+    return Response(result.model_dump_json(), 200, headers, JSON)
+
+
+def server_timing(timing: Timing) -> str:
+    """Return the header field of W3C's Server Timing, in milliseconds."""
+    return ", ".join(f"{name};dur={value:g}" for name, value in timing)
 
 
 @router.post(

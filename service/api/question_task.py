@@ -28,6 +28,7 @@ from service.api.shutdown import DETAIL, Drain
 from service.core.channel import Channel
 from service.core.concurrency import first_of
 from service.core.errors import Draining, RevelatorError
+from service.core.trace_context import FIELDS
 from service.runtime import Runtime, new_id
 from service.strategies.pipeline import problem_of
 from service.telemetry.logs import QuestionLog
@@ -59,6 +60,7 @@ class QuestionTask:
         self._request_id = request_id(request)
         own = getattr(request.state, "own_id", False)
         self.id = self._request_id if own else new_id()
+        self._caller = {name: request.headers[name] for name in FIELDS if name in request.headers}
         self._scope = anyio.CancelScope()
         self._cut: RevelatorError | None = None
         self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
@@ -107,7 +109,11 @@ class QuestionTask:
         try:
             with self._scope, drain.work(self._expire):
                 await self._runtime.answer(
-                    self._question, emit, answer_id=self.id, queued_s=place.waited_s
+                    self._question,
+                    emit,
+                    answer_id=self.id,
+                    queued_s=place.waited_s,
+                    caller=self._caller,
                 )
         except Draining as error:
             self._cut = error

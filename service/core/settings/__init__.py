@@ -14,7 +14,12 @@ from service.core.settings.loops import (
 )
 from service.core.settings.retrieval import EmbeddingSettings, RerankerSettings, RetrievalSettings
 from service.core.settings.routing import EscalationSettings, RouterSettings
-from service.core.settings.server import AnswerSettings, LimitSettings, ServerSettings
+from service.core.settings.server import (
+    AnswerSettings,
+    LimitSettings,
+    ServerSettings,
+    TracingSettings,
+)
 
 __all__ = [
     "AnswerSettings",
@@ -35,5 +40,6 @@ __all__ = [
     "RoutesSettings",
     "ServerSettings",
     "Settings",
+    "TracingSettings",
     "load_settings",
 ]

@@ -34,7 +34,12 @@ from service.core.settings.loops import (
 from service.core.settings.names import advice_on
 from service.core.settings.retrieval import RetrievalSettings
 from service.core.settings.routing import EscalationSettings, RouterSettings
-from service.core.settings.server import AnswerSettings, LimitSettings, ServerSettings
+from service.core.settings.server import (
+    AnswerSettings,
+    LimitSettings,
+    ServerSettings,
+    TracingSettings,
+)
 
 PREFIX = "REVELATOR_"
 OWN_VARIABLES = {
@@ -64,6 +69,7 @@ class Settings(Section):
     baselines: BaselinesSettings = BaselinesSettings()
     limits: LimitSettings = LimitSettings()
     answers: AnswerSettings = AnswerSettings()
+    tracing: TracingSettings = TracingSettings()
 
 
 def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import NoDecode
 
-from service.core.settings.base import CommaList, Section, SectionWithSecrets
+from service.core.settings.base import CommaList, Section, SectionWithSecrets, ServerUrl
 from service.core.settings.oidc import OidcSettings
 
 
@@ -68,6 +68,23 @@ class LimitSettings(Section):
     max_llm_calls: int = Field(256, ge=1, description="Maximum number of engine calls.")
     max_tokens: int = Field(
         400_000, ge=1, description="Maximum number of tokens, of prompts and completions together."
+    )
+
+
+class TracingSettings(Section):
+    """OpenTelemetry traces (extra `otel`)."""
+
+    url: ServerUrl = Field(
+        None,
+        description="URL of an OpenTelemetry collector that takes OTLP over HTTP, e.g. "
+        "`http://localhost:4318`. Without it nothing is traced.",
+    )
+    sample: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of questions that are traced, where the caller's `traceparent` does not "
+        "decide it.",
     )
 
 

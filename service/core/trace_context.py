@@ -1,0 +1,23 @@
+"""The trace that a call to a server belongs to, as header fields (W3C Trace Context)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Final
+
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
+FIELDS: Final = ("traceparent", "tracestate")
+
+_outgoing: ContextVar[Mapping[str, str]] = ContextVar("trace_context", default=NONE)
+
+
+def outgoing() -> Mapping[str, str]:
+    """Return the header fields that a call made now sends; none without a trace."""
+    return _outgoing.get()
+
+
+def send_with(fields: Mapping[str, str]) -> None:
+    """Set the header fields of the calls that this task makes from now on."""
+    _outgoing.set(fields)
