@@ -298,7 +298,7 @@ class OpenStep:
         if self.inquiry.observer and not role.pooled:
             self.inquiry.observer.worker_in_flight(role.generator.name, 1)
         trace = self.inquiry.trace
-        return EngineCall(role, estimated, trace and trace.call(self.id, role))
+        return EngineCall(role, estimated, trace.call(self.id, role) if trace else None)
 
     def count(self, call: EngineCall) -> None:
         role, usage, seconds = call.role, call.usage, call.seconds

@@ -67,7 +67,8 @@ class Connection(HttpToolsProtocol):
         self._heading = True
 
     def send_400_response(self, msg: str) -> None:
-        if self._oversized:
+        """Behind a response that is still being sent, uvicorn's own would seem to be that one."""
+        if self._oversized or self._responding:
             self._refuse(431)
         else:
             super().send_400_response(msg)

@@ -1,6 +1,7 @@
 """The service under load, as one table.
 
     python -m tests.load [overload] [fairness] [streams] [gateways] [--short]
+    python -m tests.load soak [--minutes 30]
 
 *overload*: five times what the engine can do is offered for 60 s. Targets: answered at least 0.9 of
 capacity; the 99th percentile of admitted questions at most twice their own time; the rest refused
@@ -11,6 +12,10 @@ two gateways on one Elasticsearch and one Qdrant, under questions: one is killed
 one after the other, Qdrant is killed and comes back. Every question is answered, by another try
 within 10 s where its gateway was lost. Both servers are started by the scripts in `servers/` of
 REVELATOR_SHARED.
+
+*soak*: all kinds of
+callers for so long; the memory of the process is flat within its noise, and afterwards it has the
+tasks and open files that it had before.
 
 The engine takes 0.5 s a question, 16 at a time. `--short` is a tenth of it. Client and service
 share the machine: a busy one shows in the times, never in what is lost.
@@ -29,11 +34,12 @@ from pathlib import Path
 import aiohttp
 
 from service.api.tenants import digest
-from tests.benchmarks.http_support import ServerProcess, quantile, server
+from tests.benchmarks.http_support import quantile, server
 from tests.conftest import shared_root
 from tests.elasticsearch_node import running_elasticsearch
 from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, took
 from tests.load.gateways import FAULTS, Restarted, two_gateways
+from tests.load.soak import resident, soak
 
 RUNNING, SECONDS = 16, 0.5
 CAPACITY = RUNNING / SECONDS
@@ -42,6 +48,7 @@ FOR_S = 60.0
 STREAMS = 1_000
 STREAM_S = 5.0
 EACH_S = 30.0  # for which gateways run after each fault
+LEAST_GROWTH = 0.02  # of the memory in a soak, that is no growth
 
 
 def session(url: str) -> aiohttp.ClientSession:
@@ -112,13 +119,13 @@ async def crowd(many: int) -> tuple[int, list[float], float]:
     with server("tests.load.server", *options) as target:
         async with session(target.url) as http:
             await ask_stream(http)
-            before = memory(target)
+            before = resident(target)
             asked = [asyncio.create_task(ask_stream(http)) for _ in range(many)]
             waits: list[float] = []
             most = before
             while not all(task.done() for task in asked):
                 waits.append(await healthy(http))
-                most = max(most, memory(target))
+                most = max(most, resident(target))
                 await asyncio.sleep(0.05)
             answered = sum(task.result() for task in asked)
     return answered, waits, (most - before) / many
@@ -171,16 +178,42 @@ async def healthy(http: aiohttp.ClientSession) -> float:
     return time.perf_counter() - since
 
 
-def memory(target: ServerProcess) -> int:
-    """Resident bytes of the server."""
-    pages = int(Path(f"/proc/{target.pid}/statm").read_text().split()[1])
-    return pages * 4096
+async def soaking(minutes: float) -> bool:
+    held = await soak(minutes)
+    for kind, count in held.sent.items():
+        told("soak", f"sent: {kind}", count, "", True)
+    for kind, count in held.odd.items():
+        told("soak", f"not as it should be: {kind}", count, "0", False)
+    told("soak", "memory at the end, MB", held.memory[-1] / 1e6, "", True)
+    most = max(LEAST_GROWTH, held.noise)
+    return not held.odd and all(
+        [
+            told(
+                "soak", "growth of the memory", held.growth, f"<= {most:.3f}", held.growth <= most
+            ),
+            told(
+                "soak",
+                "tasks left over",
+                held.after.tasks - held.before.tasks,
+                "<= 0",
+                not held.leaked,
+            ),
+            told(
+                "soak",
+                "files left over",
+                held.after.files - held.before.files,
+                "<= 0",
+                not held.leaked,
+            ),
+        ]
+    )
 
 
 async def main() -> bool:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = "overload, fairness, streams, gateways; all by default"
+    names = "overload, fairness, streams, gateways (these by default), soak"
     parser.add_argument("parts", nargs="*", help=names)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the soak")
     parser.add_argument("--short", action="store_true", help="a tenth of it")
     given = parser.parse_args()
     scale = 0.1 if given.short else 1.0
@@ -193,6 +226,8 @@ async def main() -> bool:
     }.items():
         if not given.parts or name in given.parts:
             met = await part() and met
+    if "soak" in given.parts:
+        met = await soaking(given.minutes) and met
     return met
 
 

@@ -14,15 +14,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from service.api import bodies, connections
+from service.cli import serve as serving
 from service.cli.serve import bind, serve
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.telemetry.logs import configure_logging
 from tests.benchmarks.bench_server import StubRetriever
 
+LIMITS = ((connections, "HEAD_S"), (bodies, "BODY_TIMEOUT_S"), (serving, "KEEP_ALIVE_S"))
+HOW_MANY = "How many tasks are there?"
+
 
 class TimedGenerator:
-    """Answers any call in so many tokens, evenly over so many seconds, however many run."""
+    """Answers any call in so many tokens, evenly over so many seconds, however many run; and
+    `HOW_MANY` by the number of asyncio's tasks."""
 
     name = "timed"
     capabilities = Capabilities()
@@ -31,6 +37,9 @@ class TimedGenerator:
         self._pause, self._tokens = seconds / tokens, tokens
 
     async def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        if any(HOW_MANY in message.content for message in request.messages):
+            yield Delta(str(len(asyncio.all_tasks())), finish="stop", usage=TokenUsage(1, 1))
+            return
         for _ in range(self._tokens):
             await asyncio.sleep(self._pause)
             yield Delta("Bellini ")
@@ -70,12 +79,16 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--tenants", type=Path)
+    parser.add_argument("--limits", type=float, help="seconds of a head, a body and a pause")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--drain", type=float, default=1.0)
     parser.add_argument("--elasticsearch")
     parser.add_argument("--qdrant")
     parser.add_argument("--data", type=Path)
     given = parser.parse_args()
+    if given.limits is not None:
+        for module, name in LIMITS:
+            setattr(module, name, given.limits)
     configure_logging("error")
     settings = settings_of(given)
     engines = {"default": TimedGenerator(given.seconds, given.tokens)}

@@ -227,7 +227,7 @@ def filled_templates() -> Iterator[tuple[str, str]]:
                 yield template_set, name
 
 
-CASES = int(os.environ.get("REVELATOR_PROMPT_CASES", "8"))
+CASES = int(os.environ.get("PROMPT_CASES", "8"))
 
 
 @pytest.mark.parametrize(("template_set", "name"), list(filled_templates()))
