@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from argparse import Namespace
 from typing import Any
@@ -13,17 +14,17 @@ from service.vllm_plugin.backend import VllmBackend
 from service.vllm_plugin.calls import Calls
 from service.vllm_plugin.collector import SignalsLost
 from service.vllm_plugin.routes import PluginState, install
-from service.vllm_plugin.support import unsupported_version
+from service.vllm_plugin.versions import is_read, moved_points, unsupported
 
 log = logging.getLogger(f"vllm.{NAME}")  # vLLM configures the loggers below its own name
 
 
 def register() -> None:
-    """Log an error in every process if the plugin does not support this version of vLLM."""
+    """Warn in every process if the source of this version of vLLM was never read."""
     import vllm  # noqa: PLC0415
 
-    if problem := unsupported_version(vllm.__version__):
-        log.error("no token signals: %s", problem)
+    if not is_read(vllm.__version__):
+        log.warning("vLLM %s is new to this plugin: its source is checked", vllm.__version__)
 
 
 class SignalsPlugin:
@@ -58,7 +59,7 @@ async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:
     """Install the hooks in the workers and try them once. Raises Unable."""
     if engine is None:
         raise Unable("the server has no engine")
-    if problem := unsupported_version(state.revelator.vllm):
+    if problem := unsupported(state.revelator.vllm, await asyncio.to_thread(moved_points)):
         raise Unable(problem)
     if getattr(args, "worker_extension_cls", None) != EXTENSION:
         raise Unable(f"start vLLM with --worker-extension-cls {EXTENSION}")

@@ -1,21 +1,9 @@
-"""Whether this vLLM, model and set-up can provide signals, checked at start."""
+"""Whether this model and set-up can provide signals, checked at start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-
-SUPPORTED = ("0.32",)  # vLLM's versions, major.minor
-
-
-def unsupported_version(version: str) -> str | None:
-    """Return why this version is not supported, or None."""
-    if ".".join(version.split(".")[:2]) in SUPPORTED:
-        return None
-    return (
-        f"vLLM {version} is not supported by this plugin: token signals need one of "
-        f"{', '.join(f'{known}.x' for known in SUPPORTED)}; install that, or a newer revelator"
-    )
 
 
 def obstacle(config: Any, uses_v2_runner: bool, layer: Any) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from service.vllm_plugin.hooks import Hooks
 from service.vllm_plugin.packets import Packer, Packet, rows_of
-from service.vllm_plugin.support import obstacle, unsupported_version
+from service.vllm_plugin.support import obstacle
 
 
 class SignalsExtension:
@@ -20,11 +20,6 @@ class SignalsExtension:
 
     def revelator_start(self) -> dict[str, Any]:
         """Install the hooks, once. Returns the obstacle, if any, and the rank's number of heads."""
-        import vllm  # noqa: PLC0415
-
-        problem = unsupported_version(vllm.__version__)
-        if problem is not None:
-            return {"obstacle": problem, "heads": 0}
         layer: Any = _last_attention(self.vllm_config)
         problem = obstacle(self.vllm_config, self.use_v2_model_runner, layer)
         if problem is not None:

@@ -32,6 +32,9 @@ import sys, types
 version = types.ModuleType("vllm._version")
 version.__version__, version.__version_tuple__ = "0.99.0", (0, 99, 0)
 sys.modules["vllm._version"] = version
+from service.vllm_plugin import versions
+gone = versions.Point("v1/worker/gpu_model_runner.py", "GPUModelRunner.run_step", ("self",))
+versions.POINTS += (gone,)
 """
 
 
@@ -48,7 +51,7 @@ def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unknown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that makes a vLLM say another version, with a model."""
+    """A folder with a model that makes a vLLM say another version, without a point."""
     folder = tmp_path_factory.mktemp("unknown")
     save_tiny_model(folder / "model", shape=SHAPE, spread=0.15)
     (folder / "sitecustomize.py").write_text(OTHER_VERSION)
@@ -90,8 +93,11 @@ async def test_a_sliding_window_is_refused(servers: dict[Path, Vllm], sliding: P
     assert "sliding window of 64 tokens" in said
 
 
-async def test_an_unknown_version_is_refused(servers: dict[Path, Vllm], unknown: Path) -> None:
+async def test_a_version_in_which_a_point_moved_is_refused_and_the_point_named(
+    servers: dict[Path, Vllm], unknown: Path
+) -> None:
     said = await refusal(servers[unknown], "vLLM 0.99.0 is not supported")
 
     assert "vLLM 0.99.0 is not supported" in said
+    assert "GPUModelRunner.run_step is not in vllm/v1/worker/gpu_model_runner.py" in said
     assert "0.32.x" in said

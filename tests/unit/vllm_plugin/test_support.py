@@ -15,11 +15,11 @@ from tests.conftest import need
 need("torch")
 
 from service.engines.vllm_command import worker_command
-from service.vllm_plugin import EXTENSION
+from service.vllm_plugin import EXTENSION, plugin
 from service.vllm_plugin.calls import Full, Ledger, bytes_of
 from service.vllm_plugin.plugin import SignalsPlugin
 from service.vllm_plugin.routes import PluginState
-from service.vllm_plugin.support import obstacle, unsupported_version
+from service.vllm_plugin.support import obstacle
 
 
 def config(**changes: Any) -> Any:
@@ -46,13 +46,6 @@ def layer(**changes: Any) -> Any:
         "has_sink": False,
     }
     return SimpleNamespace(impl=SimpleNamespace(**impl), **(usual | changes))
-
-
-def test_versions() -> None:
-    assert unsupported_version("0.32.0") is None
-    assert unsupported_version("0.32.1+cpu") is None
-    for version in ("0.31.9", "0.33.0", "1.32", "dev"):
-        assert version in (unsupported_version(version) or "")
 
 
 def test_a_usual_set_up_has_no_obstacle() -> None:
@@ -128,19 +121,25 @@ class Engine:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("version", "engine", "flags", "said"),
+    ("moved", "engine", "flags", "said"),
     [
-        ("0.99.0", Engine(), {}, "vLLM 0.99.0 is not supported"),
-        ("0.32.0", None, {}, "no engine"),
-        ("0.32.0", Engine(), {"worker_extension_cls": ""}, "--worker-extension-cls"),
-        ("0.32.0", Engine(), {"api_server_count": 4}, "--api-server-count 1"),
-        ("0.32.0", Engine({"obstacle": "a window", "heads": 0}), {}, "a window"),
+        (("x.y is not in vllm/x.py",), Engine(), {}, "x.y is not in vllm/x.py"),
+        ((), None, {}, "no engine"),
+        ((), Engine(), {"worker_extension_cls": ""}, "--worker-extension-cls"),
+        ((), Engine(), {"api_server_count": 4}, "--api-server-count 1"),
+        ((), Engine({"obstacle": "a window", "heads": 0}), {}, "a window"),
     ],
 )
 async def test_a_start_that_cannot_be_serves_without_signals(
-    version: str, engine: Any, flags: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+    moved: tuple[str, ...],
+    engine: Any,
+    flags: dict[str, Any],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own = PluginState(version)
+    monkeypatch.setattr(plugin, "moved_points", lambda: moved)
+    own = PluginState("0.99.0")
     state = SimpleNamespace(revelator=own, openai_serving_models=None)
     args = {"worker_extension_cls": EXTENSION, "api_server_count": 1} | flags
 

@@ -1,0 +1,105 @@
+"""What the plugin needs of vLLM's source: found where it is, and named where it moved."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from service.vllm_plugin.versions import (
+    POINTS,
+    Point,
+    is_read,
+    moved,
+    moved_points,
+    reader,
+    unsupported,
+)
+
+
+def source() -> dict[str, str]:
+    """Files in which every point is as it should be."""
+    classes: dict[str, dict[str, list[str]]] = {}
+    functions: dict[str, list[str]] = {}
+    for point in POINTS:
+        owner, _, method = point.name.partition(".")
+        if method:
+            line = f"    async def {method}({', '.join(point.has)}): ..."
+            classes.setdefault(point.file, {}).setdefault(owner, []).append(line)
+        elif point.name[0].isupper():
+            first, *rest = point.has
+            own = classes.setdefault(point.file, {}).setdefault(owner, [])
+            own += [f"    {name}: int" for name in rest]
+            own.append(f"    def __init__(self):\n        self.{first} = 1")
+        else:
+            functions.setdefault(point.file, []).append(
+                f"def {point.name}({', '.join(point.has)}, more=0): ..."
+            )
+    texts = {
+        file: "\n".join(f"class {name}:\n" + "\n".join(lines) for name, lines in owners.items())
+        for file, owners in classes.items()
+    }
+    for file, lines in functions.items():
+        texts[file] = "\n".join([texts.get(file, ""), *lines])
+    return texts
+
+
+def test_a_source_with_every_point_is_supported(tmp_path: Path) -> None:
+    texts = source()
+    assert list(moved(texts.__getitem__)) == []
+    with zipfile.ZipFile(tmp_path / "vllm.whl", "w") as wheel:
+        for file, text in texts.items():
+            wheel.writestr(f"vllm/{file}", text)
+            place = tmp_path / "site" / "vllm" / file
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+    assert list(moved(reader(tmp_path / "vllm.whl"))) == []
+    assert list(moved(reader(tmp_path / "site"))) == []
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
+def test_each_point_is_named_where_it_moved(point: Point) -> None:
+    texts = source()
+    gone = {**texts}
+    del gone[point.file]
+    assert f"vllm/{point.file} is gone" in list(moved(gone.__getitem__))
+    last = point.name.rpartition(".")[2]
+    renamed = texts[point.file].replace(last, f"other_{last}")
+    told = list(moved({**texts, point.file: renamed}.__getitem__))
+    assert any(each.startswith(point.name) and point.file in each for each in told)
+    lacking = texts[point.file].replace(point.has[-1], "elsewhere")
+    assert any(
+        each.startswith(point.name) for each in moved({**texts, point.file: lacking}.__getitem__)
+    )
+
+
+def test_what_is_said_of_a_version() -> None:
+    assert unsupported("0.99.0", []) is None
+    said = unsupported("0.99.0", ["a is gone", "b is gone", "c is gone", "d is gone", "e is gone"])
+    assert said is not None
+    assert "vLLM 0.99.0" in said
+    assert "a is gone" in said
+    assert "and 2 more" in said
+    assert is_read("0.29.1")
+    assert is_read("0.32.0+cpu")
+    assert not is_read("0.34.0")
+    assert not is_read("dev")
+
+
+def test_without_vllm_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.vllm_plugin.versions.find_spec", lambda name: None)
+    moved_points.cache_clear()
+    assert moved_points() == ("vllm is not installed as a package",)
+    moved_points.cache_clear()
+
+
+def test_the_installed_vllm_has_every_point() -> None:
+    python = os.environ.get("VLLM_PYTHON")
+    if not python:
+        pytest.skip("vLLM is not here; set VLLM_PYTHON")
+    code = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert list(moved(reader(Path(found.stdout.strip()).parent))) == []
