@@ -16,7 +16,7 @@ from typing import Any
 
 from service.api import bodies, connections
 from service.cli import serve as serving
-from service.cli.serve import bind, serve
+from service.cli.serve import bind, loop_factory, serve
 from service.core.settings import Settings
 from service.engines.base import Capabilities, Delta, GenerationRequest, TokenUsage
 from service.telemetry.logs import configure_logging
@@ -102,4 +102,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # as `revelator serve`
+        runner.run(main())
