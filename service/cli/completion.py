@@ -23,7 +23,7 @@ def completion(
     from typer import completion as shells  # noqa: PLC0415
 
     typer.echo(
-        shells.get_completion_script(  # type: ignore[attr-defined]
+        shells.get_completion_script(  # type: ignore[attr-defined]  # nosec B604 (a shell's name)
             prog_name="revelator", complete_var=ASKED, shell=shell
         )
     )
