@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from service.telemetry.logs import configure_logging
 from tests.conftest import shared_root
 from tests.faults import elastic_faults, local, qdrant_faults
 from tests.faults.outage import Act, Outage, Service, outage
@@ -145,6 +146,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options: Any = parser.parse_args(given)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    configure_logging("error")
     print(f"{'':15}{'fault':24} answered degraded refused  lost")
     # Each in an event loop of its own: a part replaces what the one before has patched.
     met = [
