@@ -24,7 +24,6 @@ class Drain:
         self._work: dict[object, Callable[[], None]] = {}
         self._on_begin: dict[object, Callable[[], None]] = {}
         self._idle = anyio.Event()
-        self._expired = False
 
     def check(self) -> None:
         """Raise Draining if the shutdown has begun."""
@@ -71,7 +70,6 @@ class Drain:
 
     def expire(self) -> None:
         """Cancel all work that is left."""
-        self._expired = True
         for cut in list(self._work.values()):
             cut()
         self._idle.set()

@@ -30,13 +30,7 @@ from service.retrieval.embedding.minilm import (
     load_encoder,
 )
 from service.workshop.facts.routes import ASKED, REAL, RoutedQuestion, routed_questions
-from service.workshop.recipes.calibration import (
-    confusion_table,
-    expected_calibration_error,
-    negative_log_likelihood,
-    reliability,
-    reliability_plot,
-)
+from service.workshop.recipes.calibration import negative_log_likelihood
 from service.workshop.recipes.recipe import TrainingRun
 from service.workshop.recipes.router import (
     PRESETS,
@@ -46,6 +40,12 @@ from service.workshop.recipes.router import (
     vectors_of,
 )
 from tests.benchmarks.default_model import macro_f1
+from tests.benchmarks.reliability import (
+    confusion_table,
+    expected_calibration_error,
+    reliability,
+    reliability_plot,
+)
 from tests.benchmarks.surface import surface_baseline
 
 # The aim's table: people's questions of three routes, and compound ones made from passages.

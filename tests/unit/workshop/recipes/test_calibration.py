@@ -11,11 +11,13 @@ from tests.conftest import need
 np = need("numpy")
 
 from service.workshop.recipes.calibration import (  # noqa: E402
+    fit_temperature,
+    negative_log_likelihood,
+)
+from tests.benchmarks.reliability import (  # noqa: E402
     ProbabilityBin,
     confusion_table,
     expected_calibration_error,
-    fit_temperature,
-    negative_log_likelihood,
     reliability,
     reliability_plot,
 )
