@@ -29,7 +29,7 @@ _MARKER = re.compile(
     r"|Title|Doc(?:\s?\d+)?|Sub-question(?: \d+)?|Sub-answer(?: \d+)?|Retrieved Document(?:_\d+)?"
     r"|Intermediate Answer(?:_\d+)?|(?:Initial|Refined) Query|Final Answer|Origin Question"
     r"|Document_\d+|Answer_\d+|Info|seed query-\d+|answer-\d+|system|user|assistant|human))"
-    rf"((?:{_BLANK}?[*_])*){_BLANK}*[{_COLONS}]",
+    rf"((?:{_BLANK}?[*_])*)(?:{_BLANK}*[{_COLONS}])+",
     re.IGNORECASE,
 )
 _UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])

@@ -27,6 +27,7 @@ ANSWERING = (
 FIELDS = ("question", "history", "passage", "passages", "pairs", "query", "memory")
 MEMORY = "\nRather than decline, answer from what you know."
 _FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
+_ENDING = re.compile(r"[\W_]+$")  # punctuation behind the words of a title
 
 
 class Pair(NamedTuple):
@@ -182,10 +183,15 @@ def invitation(memory: bool) -> str:
 
 
 def passage_line(passage: PassageText) -> str:
-    """``Title: text``, or the text alone where there is no title. A title that ends in a field
-    marker loses its colon, as the marker does everywhere."""
+    """``Title: text``, or the text alone where there is no title. A title that is a field marker,
+    whatever punctuation follows it, gets no colon, as the marker does everywhere."""
     text = quote(passage.text)
-    return f"{quote(f'{quote(passage.title)}:')} {text}" if passage.title else text
+    if not passage.title:
+        return text
+    title = quote(passage.title)
+    bare = f"{_ENDING.sub('', title)}:"
+    marker = quote(bare)
+    return f"{title}: {text}" if marker == bare else f"{marker} {text}"
 
 
 def thought_block(history: Sequence[Pair]) -> str:

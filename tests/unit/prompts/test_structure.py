@@ -258,7 +258,9 @@ def test_every_special_token_is_broken_for_a_server(encoder: PromptEncoder) -> N
             assert at_server(encoder, prompts.closed(text)) == []
 
 
-@pytest.mark.parametrize("title", ["Question", "Retrieved Document_2", "x\nAnswer", "**Answer**"])
+@pytest.mark.parametrize(
+    "title", ["Question", "Task:", "Retrieved Document_2", "x\nAnswer", "**Answer**", "Query -"]
+)
 def test_a_title_is_no_field(title: str) -> None:
     prompts = TemplateSet("full")
     prompt = efficientrag_prompt(prompts, "Who?", [passage(title, "Rome")], False)
