@@ -104,7 +104,6 @@ def _describe_stream(operation: dict[str, Any]) -> None:
         "description": "Events as they happen. Comments every 15 s keep the connection open.",
         "content": {
             STREAM: {
-                "schema": {"type": "string"},
                 "example": STREAM_EXAMPLE,
                 "itemSchema": {"oneOf": items},
             }

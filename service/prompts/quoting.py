@@ -32,27 +32,33 @@ _MARKER = re.compile(
     rf"((?:{_BLANK}?[*_])*)(?:{_BLANK}*[{_COLONS}])+",
     re.IGNORECASE,
 )
+_EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 _UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
-_RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}")
+_RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}|`{3,}")
 
 
 def quote(text: str) -> str:
     """Return `text` as one line that no prompt can mistake for structure.
 
     Words, case and order stay; only white space, control characters, control tokens, rulers
-    (``###``, ``**``, doubled quotes) and the colon after a field marker change.
+    (``###``, ``**``, doubled quotes, fences) and the colon after a field marker change.
     """
     if not text.isprintable():
         text = _printable(" ".join(text.split()))
     line = text if text == text.strip(" ") and "  " not in text else " ".join(text.split())
     # Most passages have none of these marks; to look for one costs far less than a pattern does.
-    if "#" in line or "*" in line or '"' in line:
+    if "#" in line or "*" in line or '"' in line or "`" in line:
         line = _RULE.sub(lambda ruler: " ".join(ruler.group()[0]), line)
     if "<" in line or "[" in line:
         line = _CONTROL.sub(lambda bracket: bracket.group() + " ", line)
     if any(map(line.__contains__, _COLONS)):
         line = _MARKER.sub(r"\1\2 -", line)
     return line
+
+
+def is_marker(text: str) -> bool:
+    """Whether a colon after `text`, whatever punctuation surrounds it, would make a field of it."""
+    return _MARKER.fullmatch(f"{_EDGES.sub('', text)}:") is not None
 
 
 def _printable(line: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from service.prompts.examples import is_example
-from service.prompts.quoting import quote
+from service.prompts.quoting import is_marker, quote
 
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
@@ -27,7 +27,6 @@ ANSWERING = (
 FIELDS = ("question", "history", "passage", "passages", "pairs", "query", "memory")
 MEMORY = "\nRather than decline, answer from what you know."
 _FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
-_ENDING = re.compile(r"[\W_]+$")  # punctuation behind the words of a title
 
 
 class Pair(NamedTuple):
@@ -183,15 +182,13 @@ def invitation(memory: bool) -> str:
 
 
 def passage_line(passage: PassageText) -> str:
-    """``Title: text``, or the text alone where there is no title. A title that is a field marker,
-    whatever punctuation follows it, gets no colon, as the marker does everywhere."""
+    """``Title: text``, or the text alone where there is no title. A title that is a field marker
+    gets no colon, as the marker does everywhere."""
     text = quote(passage.text)
     if not passage.title:
         return text
     title = quote(passage.title)
-    bare = f"{_ENDING.sub('', title)}:"
-    marker = quote(bare)
-    return f"{title}: {text}" if marker == bare else f"{marker} {text}"
+    return f"{title} {text}" if is_marker(title) else f"{title}: {text}"
 
 
 def thought_block(history: Sequence[Pair]) -> str:

@@ -56,7 +56,7 @@ def _is_outside(url: str) -> bool:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Where screenshots are kept: REVELATOR_ARTIFACTS, or the test's own folder."""
-    folder = Path(os.environ.get("REVELATOR_ARTIFACTS") or tmp_path)
+    """Where screenshots are kept: PAGE_SCREENSHOTS, or the test's own folder."""
+    folder = Path(os.environ.get("PAGE_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
