@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +13,13 @@ import anyio.to_thread
 from rich.console import Console
 
 from service.answer.request import parse_request
+from service.client import Client
 from service.core.concurrency import closing
-from service.core.errors import InvalidRequest, LoopUnavailable
+from service.core.errors import ConfigurationError, InvalidRequest, LoopUnavailable
 from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
 from service.evaluation.document.writing import write_report
-from service.evaluation.entries import Entry, open_entry
+from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry
 from service.evaluation.identity import with_engine
 from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import ALL, Method, methods_of
@@ -30,6 +31,7 @@ from service.evaluation.rows import Row
 from service.evaluation.run_folder import EvaluationRun, RunFolder, open_run
 from service.evaluation.runner import Ask, Finish, Plan, Task, work_off
 from service.evaluation.sources import Dataset, read_datasets
+from service.runtime import open_runtime
 
 DONE: Final = 0
 SOME_FAILED: Final = 1
@@ -317,3 +319,32 @@ def show(rows: Sequence[Row], screen: Console) -> None:
     if unjudged:
         said = f"not judged: {len(unjudged):,} answers, the first: {unjudged[0].judge_error}"
         screen.print(said, style="red", markup=False, soft_wrap=True)
+
+
+@asynccontextmanager
+async def open_entry(
+    settings: Settings, url: str | None, ray: str | None = None
+) -> AsyncIterator[Entry]:
+    """Open the server at `url`, the Ray cluster at `ray`, or a runtime in this process."""
+    if url is not None:
+        async with Client(url, key=settings.server.own_key, patience_s=PATIENCE_S) as client:
+            yield AtServer(client, settings)
+        return
+    on_ray = _ray_entry() if ray is not None else None
+    async with open_runtime(settings) as runtime:
+        if on_ray is None:
+            yield InProcessEntry(runtime)
+        else:
+            with on_ray(ray, runtime) as entry:
+                yield entry
+
+
+def _ray_entry() -> Callable[..., AbstractContextManager[Entry]]:
+    """Raises ConfigurationError where Ray is not installed."""
+    try:
+        from service.evaluation.ray_entry import on_ray  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--ray needs {error.name}; run: pip install 'revelator[ray]'"
+        ) from error
+    return on_ray

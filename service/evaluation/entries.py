@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -13,7 +12,7 @@ from service.answer.events import BaseEvent
 from service.answer.request import AnswerRequest, PreparedRequest
 from service.client import Client
 from service.core.concurrency import closing
-from service.core.errors import ConfigurationError, InvalidRequest, NotFound
+from service.core.errors import InvalidRequest, NotFound
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.engines.base import Generator
@@ -21,7 +20,7 @@ from service.evaluation.identity import described
 from service.evaluation.runner import Ask
 from service.retrieval.base import Retriever
 from service.retrieval.collections.catalog import describe
-from service.runtime import Runtime, open_runtime
+from service.runtime import Runtime
 
 PATIENCE_S: Final = 300.0  # that a question waits for a server that is busy
 _BY_DEFAULT: Final = ("default", "sample")
@@ -129,32 +128,3 @@ class AtServer:
 
 def _fields(request: PreparedRequest) -> dict[str, Any]:
     return request.model_dump(mode="json", exclude_none=True)
-
-
-@asynccontextmanager
-async def open_entry(
-    settings: Settings, url: str | None, ray: str | None = None
-) -> AsyncIterator[Entry]:
-    """Open the server at `url`, the Ray cluster at `ray`, or a runtime in this process."""
-    if url is not None:
-        async with Client(url, key=settings.server.own_key, patience_s=PATIENCE_S) as client:
-            yield AtServer(client, settings)
-        return
-    on_ray = _ray_entry() if ray is not None else None
-    async with open_runtime(settings) as runtime:
-        if on_ray is None:
-            yield InProcessEntry(runtime)
-        else:
-            with on_ray(ray, runtime) as entry:
-                yield entry
-
-
-def _ray_entry() -> Callable[..., AbstractContextManager[Entry]]:
-    """Raises ConfigurationError where Ray is not installed."""
-    try:
-        from service.evaluation.ray_entry import on_ray  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationError(
-            f"--ray needs {error.name}; run: pip install 'revelator[ray]'"
-        ) from error
-    return on_ray

@@ -23,7 +23,7 @@ from service.core.errors import (
 )
 from service.core.settings import EngineSettings, Settings
 from service.engines.base import GenerationRequest
-from service.evaluation import entries
+from service.evaluation import command
 from service.evaluation.command import MOST_OUT, EvaluationOptions, evaluate_datasets
 from service.evaluation.metrics import VERSIONS
 from service.evaluation.rows import read_rows
@@ -78,7 +78,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], ScriptedRetrie
     def use(engine: Engine) -> ScriptedRetriever:
         retriever = ScriptedRetriever({"": [ROME]})
         opening = partial(open_runtime, engines={"default": engine.generator}, retriever=retriever)
-        monkeypatch.setattr(entries, "open_runtime", opening)
+        monkeypatch.setattr(command, "open_runtime", opening)
         return retriever
 
     return use
@@ -197,7 +197,7 @@ async def test_a_collection_of_the_stores_is_known_again(
     for questions in (1, 0):
         engine = Engine()
         opening = partial(open_runtime, engines={"default": engine.generator})
-        monkeypatch.setattr(entries, "open_runtime", opening)
+        monkeypatch.setattr(command, "open_runtime", opening)
         await evaluated(file, out=out, **asked)
         assert len(engine.asked) == questions
 

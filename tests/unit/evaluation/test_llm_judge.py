@@ -15,7 +15,7 @@ from rich.console import Console
 
 from service.core.errors import ConfigurationError, EngineFailure, InvalidRequest
 from service.core.settings import EngineSettings, Settings
-from service.evaluation import entries, llm_judge
+from service.evaluation import command, llm_judge
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.llm_judge import LABELS, MOST_CHARS, Judge, prompt_of, read_verdict
 from service.evaluation.rows import Row, read_rows
@@ -106,7 +106,7 @@ def judging(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScriptedGenerator], No
     def use(strict: ScriptedGenerator) -> None:
         engines = {"default": Engine().generator, "strict": strict}
         opening = partial(open_runtime, engines=engines, retriever=ScriptedRetriever({"": [ROME]}))
-        monkeypatch.setattr(entries, "open_runtime", opening)
+        monkeypatch.setattr(command, "open_runtime", opening)
 
     return use
 
