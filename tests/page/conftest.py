@@ -1,4 +1,5 @@
-"""A real browser, once for all tests of the page."""
+"""A real browser, once for each module: a loop that outlives them would be found running by other
+tests."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ import pytest
 from tests.conftest import need, unavailable
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def browser(anyio_backend: str) -> AsyncIterator[Any]:
     """Headless Chromium: the one at CHROMIUM, or Debian's."""
     need("playwright", "axe_playwright_python")
