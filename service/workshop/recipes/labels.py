@@ -85,8 +85,7 @@ def fit_filter(
 
 def labeler_smoke(folder: Path) -> LabelerSettings:
     train, held_out = write_smoke_rows(folder, "labeler")
-    chosen = SMOKE | {"steps": 130, "batch": 8, "learning_rate": 4e-4, "dropout": 0}
-    return LabelerSettings(data=(train,), held_out=(held_out,), **chosen)
+    return LabelerSettings(data=(train,), held_out=(held_out,), steps=140, dropout=0, **SMOKE)
 
 
 def filter_smoke(folder: Path) -> LabelSettings:
