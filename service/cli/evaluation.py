@@ -151,6 +151,10 @@ def evaluate(
             "failed because an engine or a store was out.",
         ),
     ] = False,
+    note: Annotated[
+        str | None,
+        typer.Option(help="What the report says of this evaluation beside its provenance."),
+    ] = None,
     config: Config = None,
     data: Data = None,
     url: Url = None,
@@ -181,6 +185,7 @@ def evaluate(
         judge,
         robustness,
         ray,
+        note,
     )
     raise typer.Exit(run(lambda: evaluate_datasets(settings, options)))
 

@@ -52,7 +52,7 @@ class EvaluationOptions:
     the folder for the rows and `trace` that for the events, None to keep none. `url` is a server
     that is asked instead of this process. `judge` is the engine that judges the answers. With
     `robustness`, every question is asked again with each attack of `poison.py`. `ray` is the
-    address of a Ray cluster that answers the questions."""
+    address of a Ray cluster that answers the questions. `note` is what the report says of it."""
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -72,6 +72,7 @@ class EvaluationOptions:
     judge: str | None = None
     robustness: bool = False
     ray: str | None = None
+    note: str | None = None
 
 
 async def evaluate_datasets(
@@ -223,6 +224,7 @@ async def run_of(
         "gold_routes": options.gold_routes,
         "evaluators": VERSIONS,
         **({"judge": dict(judge.described)} if judge else {}),
+        **({"note": options.note} if options.note else {}),
     }
     return EvaluationRun(
         common,

@@ -6,7 +6,7 @@
 |---|---|
 | `version` | of this layout |
 | `digest` | SHA-256 of `common` |
-| `common` | what all rows have in common: version of the service and its settings, or the server; request and evaluators |
+| `common` | what all rows have in common: version of the service and its settings, or the server; request, evaluators, judge and note |
 | `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description) |
 | `methods` | by name: `route` and `loop` |
 

@@ -1,13 +1,16 @@
 """README's table "Choosing a loop": every method on sets of several kinds, by one evaluation.
 
     python -m tests.benchmarks.loops_table --data DATA --out OUT [--questions 20] [--config FILE]
+    python -m tests.benchmarks.loops_table --data DATA --out OUT --report 1 [--questions 20]
     python -m tests.benchmarks.loops_table --data DATA --out OUT --readme
 
 OUT keeps the collections, the rows, `report.html` and `report.md`; the same command goes on with
 them. The questions are drawn at random, always alike: of `squad`, of `nq_passages`, of `musique`,
 and made-up bridges over the passages of 2Wiki (`service.workshop.facts.heldout`), each over all
-passages of its own folder. With `--readme`, the section of README.md is written anew from the rows,
-after what is lacking was asked.
+passages of its own folder. With `--report N`, the multi-hop questions are those of the sets that
+only measure (`report_hotpotqa`, `report_2wikimultihopqa`, `report_musique`), of which the report
+says that this is their N-th measurement; LOG.md notes each, and there are three at most. With
+`--readme`, the section of README.md is written anew from the rows, after what is lacking was asked.
 """
 
 from __future__ import annotations
@@ -61,12 +64,37 @@ class Source(NamedTuple):
     route: str
 
 
-SETS: Final = {
+FACTS: Final = {
     "squad": Source("squad", "squad", "single"),
     "nq": Source("nq_passages", "nq_passages", "single"),
+}
+DEVELOPMENT: Final = {
     "musique": Source("musique", "musique", "complex"),
     BRIDGES: Source(CORPUS, None, "complex"),
 }
+REPORT: Final = {
+    name: Source(name, name, "complex")
+    for name in ("report_hotpotqa", "report_2wikimultihopqa", "report_musique")
+}
+MOST_MEASUREMENTS: Final = 3  # of the sets that only measure
+SETS: Final = FACTS | DEVELOPMENT | REPORT
+
+
+def sets_of(named: Sequence[str] | None, measurement: int | None) -> list[str]:
+    """The sets to ask: those named, or those of development, or those that only measure. Raises
+    ValueError where these are named without the count of their measurements."""
+    chosen = list(named or FACTS | (REPORT if measurement else DEVELOPMENT))
+    if not measurement and (held := [name for name in chosen if name in REPORT]):
+        raise ValueError(f"{', '.join(held)}: say by --report N the how many-th measurement it is")
+    return chosen
+
+
+def note_of(names: Sequence[str], measurement: int | None) -> str | None:
+    """What the report says of the use of the sets that only measure."""
+    held = [name for name in names if name in REPORT]
+    if not held:
+        return None
+    return f"Measurement {measurement} of at most {MOST_MEASUREMENTS} of {', '.join(held)}."
 
 
 def rows_of(data: Path, source: Source) -> list[dict[str, Any]]:
@@ -102,15 +130,17 @@ async def prepare(data: Path, out: Path, settings: Settings, names: Sequence[str
 
 async def main(options: argparse.Namespace) -> int:
     settings = load_settings(options.config, {"data_dir": options.out / "data"})
+    names = sets_of(options.sets, options.report)
     given = EvaluationOptions(
-        await prepare(options.data, options.out, settings, options.sets),
+        await prepare(options.data, options.out, settings, names),
         methods=options.methods,
-        collections=[f"{name}={name}" for name in options.sets],
-        routes=[f"{name}={SETS[name].route}" for name in options.sets],
+        collections=[f"{name}={name}" for name in names],
+        routes=[f"{name}={SETS[name].route}" for name in names],
         fields={"timeout_s": 300},  # for busy machines
         limit=options.questions,
         concurrency=options.concurrency,
         out=options.out,
+        note=note_of(names, options.report),
     )
     code = await evaluate_datasets(settings, given, Console())
     if options.readme:
@@ -169,7 +199,13 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True, help="folder to keep")
     parser.add_argument("--questions", type=int, default=20, help="how many of each set")
     parser.add_argument("--concurrency", type=int, default=4, help="how many at the same time")
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=tuple(SETS))
+    parser.add_argument("--sets", nargs="+", choices=SETS, help="default: those of development")
+    parser.add_argument(
+        "--report",
+        type=int,
+        choices=range(1, MOST_MEASUREMENTS + 1),
+        help="take the sets that only measure, of which this is the how many-th measurement",
+    )
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--config", type=Path, help="settings file")
     parser.add_argument("--readme", action="store_true", help="write README's section")

@@ -232,16 +232,26 @@ def _flashrag(row: Row) -> Row:
     }
 
 
+# The kinds of question of HotpotQA, 2Wiki and MuSiQue, all of which need several passages.
+_MULTI_HOP: Final = re.compile(
+    r"bridge|comparison|bridge_comparison|compositional|inference|[2-9]hop\d*"
+)
+
+
 def _plain(row: Row) -> Row:
     """Rows that are in this form already, with the gold route that their other fields tell."""
     hops = row.get("hops")
     kind = row.get("kind")
+    form = row.get("type")
     route = row.get("route", kind if kind in get_args(RouteName) else None)
     if route is None and ("parts" in row or "sub_questions" in row):
         route = "compound"
     elif route is None and isinstance(row.get("choices"), dict):
         route = "direct"
-    elif route is None and isinstance(hops, list) and len(hops) > 1:
+    elif route is None and (
+        (isinstance(hops, list) and len(hops) > 1)
+        or (isinstance(form, str) and _MULTI_HOP.fullmatch(form))
+    ):
         route = "complex"
     return {**row, "route": route}
 

@@ -119,6 +119,7 @@ def _provenance(run: Mapping[str, Any], commit: str | None, machine: str) -> Ite
         ["machine", machine],
         *([f"role {role}", told] for role, told in engines_of(run).items()),
         *([["LLM judge", judged_by(common["judge"])]] if "judge" in common else []),
+        *([["note", common["note"]]] if "note" in common else []),
         ["digest of settings, request and scoring", run["digest"]],
     ]
     yield Heading("Provenance")

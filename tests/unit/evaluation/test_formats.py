@@ -200,6 +200,32 @@ COMPOUND = [
 ]
 
 
+# The fields of a row in our own form that tell its gold route.
+ROUTED = {
+    "complex": [
+        *({"type": kind} for kind in ("bridge", "comparison", "bridge_comparison", "inference",
+                                      "compositional", "2hop", "3hop1", "4hop3")),
+        {"hops": [{"question": "a"}, {"question": "b"}]},
+        {"kind": "complex"},
+    ],
+    "compound": [{"parts": ["a", "b"]}, {"sub_questions": []}, {"type": "bridge", "parts": ["a"]}],
+    "direct": [{"choices": {"A": "x"}}, {"route": "direct", "type": "bridge"}],
+    "single": [{"kind": "single"}],
+    None: [{}, {"type": "factoid"}, {"type": 2}, {"type": None}, {"kind": "odd"}, {"hops": [{}]}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("route", "fields"), [(route, own) for route, found in ROUTED.items() for own in found]
+)
+def test_the_gold_route_of_our_own_form(
+    route: str | None, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(json.dumps({"question": "Q?", "answers": ["x"], **fields}))
+    assert load_dataset(path)[0].route == route
+
+
 def as_json(value: object) -> str:
     return json.dumps(value)
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.loops_table import HEADING, README, section_of, with_section
+import json
+from pathlib import Path
+
+import pytest
+
+from service.evaluation.datasets import load_dataset
+from tests.benchmarks.loops_table import (
+    HEADING,
+    README,
+    REPORT,
+    SETS,
+    note_of,
+    section_of,
+    sets_of,
+    with_section,
+)
 from tests.unit.evaluation.test_report_document import rows
 
 
@@ -33,3 +48,26 @@ def test_the_section_takes_the_place_of_the_one_before() -> None:
     twice = with_section(once, f"{HEADING}\nmade now\n\n")
     assert twice == once.replace("made before", "made now")
     assert with_section(twice, "") == with_section(readme, "")
+
+
+def test_the_sets_that_only_measure_are_taken_with_the_count_of_their_use() -> None:
+    assert not set(sets_of(None, None)) & set(REPORT)
+    assert note_of(sets_of(None, None), None) is None
+    asked = sets_of(None, 2)
+    assert asked == ["squad", "nq", *REPORT]
+    assert note_of(asked, 2) == (
+        "Measurement 2 of at most 3 of report_hotpotqa, report_2wikimultihopqa, report_musique."
+    )
+    assert sets_of(["report_musique"], 1) == ["report_musique"]
+    with pytest.raises(ValueError, match="report_musique: say by --report"):
+        sets_of(["squad", "report_musique"], None)
+
+
+@pytest.mark.parametrize("name", [name for name, source in SETS.items() if source.questions])
+def test_every_set_has_its_gold_passages_in_its_own_corpus(name: str, shared_data: Path) -> None:
+    source = SETS[name]
+    lines = (shared_data / source.corpus / "corpus.jsonl").read_text(encoding="utf-8")
+    stored = {json.loads(line)["id"] for line in lines.splitlines()}
+    questions = load_dataset(shared_data / str(source.questions) / "questions.jsonl")
+    assert all(question.supporting <= stored for question in questions)
+    assert {question.route for question in questions} <= {None, source.route}

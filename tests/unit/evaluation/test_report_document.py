@@ -62,18 +62,20 @@ async def test_an_evaluation_writes_its_report(tmp_path: Path, opened: Opened) -
     file, out = dataset(tmp_path / "d.jsonl", "Rome", "Oslo"), tmp_path / "out"
     opened(Engine())
     traces = tmp_path / "traces"
-    _, shown = await evaluated(file, methods=["single", "one_retrieval"], out=out, trace=traces)
+    asked = {"methods": ["single", "one_retrieval"], "out": out, "trace": traces, "note": "Use 1."}
+    _, shown = await evaluated(file, **asked)
     assert f"written: {out / 'report.html'}" in shown
     markdown = (out / "report.md").read_text(encoding="utf-8")
     assert "| single ✗ | 2 | 0 | 1.00 | 0.500 \\[0.000, 1.000\\] |" in markdown
     assert "does not beat" in markdown
     assert "error: retrieval: no passage that was found holds a gold answer" in markdown
     assert "| d | 2 |" in markdown
+    assert "| note | Use 1. |" in markdown
     first = (out / "report.html").read_bytes()
     opened(Engine())
-    await evaluated(file, methods=["single", "one_retrieval"], out=out, trace=traces)
+    await evaluated(file, **asked)
     assert (out / "report.html").read_bytes() == first  # the same rows, the same report
-    await evaluated(file, methods=["direct"], out=out)
+    await evaluated(file, **{**asked, "methods": ["direct"]})
     assert "| direct |" in (out / "report.md").read_text(encoding="utf-8")
 
 
