@@ -19,7 +19,7 @@ from service.answer.request import MOST_TURNS
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
 from service.core.domain import Answer
-from service.core.locks import find_owner
+from service.core.locks import find_server
 from service.core.settings import Settings
 
 Asking = Callable[[Mapping[str, Any]], AsyncIterator[BaseEvent]]
@@ -89,8 +89,7 @@ async def chat_in_terminal(
 async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Asking]:
     """Open what answers: the server at `url`, else the one that owns the data directory, else this
     process."""
-    owner = find_owner(settings.data_dir) if url is None else None
-    base = url or (owner.url if owner else None)
+    base = find_server(settings.data_dir, url)
     if base is not None:
         from service.client import Client  # noqa: PLC0415
 

@@ -21,7 +21,7 @@ from service.api.mcp.endpoint import PATH
 from service.api.mcp.server import INSTRUCTIONS, NAME, Context, make_server
 from service.api.tenants import OWNER
 from service.core.errors import InvalidRequest
-from service.core.locks import find_owner
+from service.core.locks import find_server
 from service.core.settings import Settings
 from service.core.settings.urls import address_of, authorization, shown
 from service.runtime import new_id
@@ -33,8 +33,7 @@ SILENCE_S: Final = 300.0  # of an answer: the longest time limit of a question
 async def serve_stdio(settings: Settings, url: str | None) -> None:
     """Serve until standard input ends: through the server at `url`, or the one that holds the data
     directory, else in this process. Raises InvalidRequest if that server cannot be used."""
-    owner = find_owner(settings.data_dir) if url is None else None
-    base = url or (owner.url if owner else None)
+    base = find_server(settings.data_dir, url)
     if base is None:
         await serve_here(settings)
     else:

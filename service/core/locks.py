@@ -131,6 +131,13 @@ def find_owner(data_dir: Path) -> Owner | None:
         os.close(handle)
 
 
+def find_server(data_dir: Path, url: str | None) -> str | None:
+    """Return the URL of the server to use: `url`, else that of the process that holds `data_dir`.
+    None if the work is to be done in this process. Blocks for at most one second."""
+    owner = find_owner(data_dir) if url is None else None
+    return url or (owner.url if owner else None)
+
+
 def _lock(handle: int, kind: int) -> bool:
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)

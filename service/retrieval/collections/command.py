@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from service.core.locks import find_owner
+from service.core.locks import find_server
 from service.core.settings import Settings
 from service.retrieval.client import send, session_with
 from service.retrieval.collections.catalog import Collections, describe
@@ -160,8 +160,7 @@ async def _access(
 ) -> AsyncIterator[_Access]:
     """Use the server at `url`, else the one that owns the data directory, else this process. The
     server is named on `console`."""
-    owner = find_owner(settings.data_dir) if url is None else None
-    base = url or (owner.url if owner else None)
+    base = find_server(settings.data_dir, url)
     if not base:
         async with open_embedded(settings) as stores:
             yield _Direct(stores.collections)
