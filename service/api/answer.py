@@ -21,7 +21,7 @@ from starlette.responses import Response
 from service.answer.events import BaseEvent, Judgement
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
-from service.api.bodies import JSON, read_json
+from service.api.bodies import JSON, body_schema, read_json
 from service.api.problems import (
     MalformedRequest,
     ReconnectRefused,
@@ -41,12 +41,7 @@ TAG_AND_STEP: Final = frozenset({"event", "step"})
 LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 REFUSALS: Final = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 503)
 QUERY_REFUSALS: Final = (400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
-BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/AnswerRequest"}}},
-    }
-}
+BODY: Final = body_schema((JSON, "AnswerRequest"))
 KEY_HEADER: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",

@@ -19,8 +19,19 @@ from service.api.problems import (
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+EVENT_STREAM: Final = "text/event-stream"
 MAX_BODY_BYTES: Final = 1_000_000
 BODY_TIMEOUT_S: Final = 30.0
+
+
+def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
+    """Describe, for OpenAPI, a body that a dependency reads. `kinds`: each media type with the
+    component schema of its content; empty for text."""
+    content = {
+        kind: {"schema": {"$ref": f"#/components/schemas/{model}"} if model else {"type": "string"}}
+        for kind, model in kinds
+    }
+    return {"requestBody": {"required": required, "content": content}}
 
 
 def content_type(request: Request, *allowed: str) -> str:

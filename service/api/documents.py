@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from service.api.bodies import JSON, NDJSON, content_type, read_json, read_lines
+from service.api.bodies import JSON, NDJSON, body_schema, content_type, read_json, read_lines
 from service.api.problems import RequestTimeout, documented
 from service.api.security import require, tenant_of
 from service.api.shutdown import DETAIL, Drain
@@ -86,14 +86,6 @@ async def collection_body(request: Request) -> CollectionRequest:
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return CollectionRequest()
     return parse(CollectionRequest, await read_json(request))
-
-
-def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
-    content = {
-        kind: {"schema": {"$ref": f"#/components/schemas/{model}"} if model else {"type": "string"}}
-        for kind, model in kinds
-    }
-    return {"requestBody": {"required": required, "content": content}}
 
 
 Stores = Annotated[Any, Depends(collections_of)]

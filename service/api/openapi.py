@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.answer.events import BaseEvent, Judgement, event_models
 from service.answer.request import AnswerRequest
-from service.api.bodies import JSON
+from service.api.bodies import EVENT_STREAM, JSON
 from service.api.documents import CollectionRequest, DocumentBatch
 from service.api.examples import EXAMPLES, STREAM_EXAMPLE
 from service.api.openai.requests import ChatRequest
@@ -22,7 +22,6 @@ from service.api.openai.responses import ResponsesRequest
 from service.core.domain import Problem
 
 REF: Final = "#/components/schemas/{model}"
-STREAM: Final = "text/event-stream"
 
 
 def build_schema(app: FastAPI) -> dict[str, Any]:
@@ -103,7 +102,7 @@ def _describe_stream(operation: dict[str, Any]) -> None:
     operation["responses"]["200"] = {
         "description": "Events as they happen. Comments every 15 s keep the connection open.",
         "content": {
-            STREAM: {
+            EVENT_STREAM: {
                 "example": STREAM_EXAMPLE,
                 "itemSchema": {"oneOf": items},
             }

@@ -10,7 +10,7 @@ import anyio
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from service.api.bodies import JSON, NDJSON
+from service.api.bodies import JSON, NDJSON, body_schema
 from service.api.documents import (
     ADMINISTER,
     MOST_FAILED,
@@ -18,7 +18,6 @@ from service.api.documents import (
     Ingest,
     Item,
     Stores,
-    body_schema,
     items_of,
 )
 from service.api.problems import RequestTimeout, documented

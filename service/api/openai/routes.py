@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from service.answer.events import AnswerReady, BaseEvent, Failed
 from service.answer.fold import collect
 from service.api.answer import KEY_HEADER, Events, open_events
-from service.api.bodies import JSON, read_json
+from service.api.bodies import EVENT_STREAM, JSON, body_schema, read_json
 from service.api.narration import Narrator
 from service.api.openai.completions import (
     ChatCompletion,
@@ -40,11 +40,10 @@ from service.strategies.registry import check_loop
 
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500)
-STREAM: Final = "text/event-stream"
 STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "content": {
-            STREAM: {
+            EVENT_STREAM: {
                 "itemSchema": {
                     "type": "object",
                     "properties": {"data": {"type": "string"}},
@@ -57,12 +56,7 @@ STREAMED: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def body_of(model: str) -> dict[str, Any]:
-    """What OpenAPI says of a body that a dependency reads."""
-    schema = {"$ref": f"#/components/schemas/{model}"}
-    return {
-        "requestBody": {"required": True, "content": {JSON: {"schema": schema}}},
-        "parameters": [KEY_HEADER],
-    }
+    return body_schema((JSON, model)) | {"parameters": [KEY_HEADER]}
 
 
 router = APIRouter(
@@ -132,7 +126,7 @@ async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Resp
 
 async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
     if chat.asked.stream:
-        return StreamingResponse(_streamed(chat, wire), media_type=STREAM)
+        return StreamingResponse(_streamed(chat, wire), media_type=EVENT_STREAM)
     narrator, lines = Narrator(), list[str]()
 
     def tell(event: BaseEvent) -> None:
