@@ -32,7 +32,7 @@ _MARKER = re.compile(
     rf"((?:{_BLANK}?[*_])*)(?:{_BLANK}*[{_COLONS}])+",
     re.IGNORECASE,
 )
-_EDGES = re.compile(r"^[\W_]+|[\W_]+$")
+_EDGE = re.compile(r"\A[\W_]+")
 _UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 _RULE = re.compile(r"#{3,}|\*{2,}|\"{2,}|`{3,}")
 
@@ -58,7 +58,8 @@ def quote(text: str) -> str:
 
 def is_marker(text: str) -> bool:
     """Whether a colon after `text`, whatever punctuation surrounds it, would make a field of it."""
-    return _MARKER.fullmatch(f"{_EDGES.sub('', text)}:") is not None
+    word = _EDGE.sub("", _EDGE.sub("", text)[::-1])[::-1]
+    return _MARKER.fullmatch(f"{word}:") is not None
 
 
 def _printable(line: str) -> str:

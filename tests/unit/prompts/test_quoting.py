@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.prompts.quoting import quote
+from service.prompts.quoting import is_marker, quote
 from service.prompts.templates import Pair, PassageText, TemplateSet
 
 CONTROL_TOKENS = [
@@ -151,6 +151,19 @@ def test_every_control_token_is_broken_wherever_it_stands(token: str) -> None:
 def test_every_field_marker_loses_its_colon(marker: str) -> None:
     for form in (f"{marker}:", f"{marker} :", f"**{marker}**: x", f"_{marker}_: x", f"{marker}：x"):
         assert not re.search("[:：]", quote(form)), form
+
+
+def test_punctuation_around_a_marker_does_not_hide_it() -> None:
+    for text in ("Answer", '"Answer"', "-- Doc 1 --", "_Question_", "(human)\n"):
+        assert is_marker(text), text
+    for text in ("", "...", "Answered", "The answer", "Answer me"):
+        assert not is_marker(text), text
+
+
+def test_a_long_title_is_judged_in_linear_time() -> None:
+    """In quadratic time this test would take hours."""
+    for text in ("a" + "!" * 1_000_000 + "a", "!" * 1_000_000 + "a", "Answer" + " _" * 500_000):
+        assert is_marker(text) is text.startswith("Answer")
 
 
 words = st.text(
