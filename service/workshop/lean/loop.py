@@ -24,7 +24,7 @@ from service.core.errors import ConfigurationError
 from service.engines.encoding import PromptEncoder
 from service.workshop.lean.network import LeanLlama, Lora
 from service.workshop.lean.packing import Family, batches_of, families_of, packed
-from service.workshop.lean.rounding import check_blocks, served
+from service.workshop.lean.rounding import check_blocks, rounded
 from service.workshop.recipes.chats import TokenRow
 from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, TrainingRun
@@ -76,7 +76,7 @@ class TrainingLoop:
         self.model, self.families, self.plan, self.run = model, families, plan, run
         self.export = export
         self.weights = [p for p in model.parameters() if p.requires_grad]
-        self.masters = [p.detach().clone().float() for p in self.weights]
+        self.masters = [p.detach().to(torch.float32, copy=True) for p in self.weights]
         self.optimizer = torch.optim.AdamW(
             self.masters, betas=BETAS, weight_decay=plan.weight_decay, fused=True
         )
@@ -138,7 +138,7 @@ class TrainingLoop:
         """Let the forward pass use the updated weights."""
         with torch.no_grad():
             for weight, master in zip(self.weights, self.masters, strict=True):
-                weight.copy_(served(master, self.plan.weight_bits))
+                weight.copy_(rounded(master) if self.plan.weight_bits else master)
                 weight.grad = master.grad = None
 
     def _gradients(self) -> list[Tensor]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from service.core.errors import ConfigurationError
@@ -42,9 +41,3 @@ def check_blocks(weights: Sequence[Tensor]) -> None:
             f"weight_bits: a matrix of the model has rows of {odd} weights; 4 bits need a multiple "
             f"of {BLOCK}. Leave weight_bits unset"
         )
-
-
-def served(master: Tensor, bits: int | None) -> Tensor:
-    """The weight that the forward pass uses for its float32 copy."""
-    with torch.no_grad():
-        return master if bits is None else rounded(master)
