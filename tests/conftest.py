@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from importlib import import_module
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import structlog
 from hypothesis import settings as hypothesis_settings
 
 from tests.elasticsearch_node import can_build, running_elasticsearch
@@ -57,6 +59,17 @@ def need(*packages: str) -> Any:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """After `configure_logging`, put back what pytest has set."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 def shared_root() -> Path:

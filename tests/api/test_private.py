@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-import structlog
 
 from service.core.domain import Passage
 from service.core.errors import BackendUnavailable, EngineFailure, RetrievalFailure
@@ -22,23 +20,13 @@ from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, Raw, answering, config, live
 from tests.support.scripted import ScriptedGenerator, render
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("restored_logging")]
 
 MARK = "Quokkatown"
 QUESTION = f"Who was the mayor of {MARK}?"
 PASSAGE = "Wombatville lies on the river Echidna"
 KEY = "key-Numbatfield"
 MARKS = (MARK, "Wombatville", "Numbatfield")
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 class Telling(ScriptedGenerator):

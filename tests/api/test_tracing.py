@@ -6,13 +6,11 @@ import asyncio
 import gzip
 import io
 import json
-import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import structlog
 from aiohttp import web
 
 from service.core.errors import EngineFailure
@@ -35,7 +33,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from service.telemetry.spans import Tracing  # noqa: E402
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("restored_logging")]
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "vendor=1"}
@@ -216,13 +214,3 @@ async def test_without_tracing_no_context_is_sent_on() -> None:
     parts = dict(part.split(";dur=") for part in timing.split(", "))
     assert parts.keys() == {"total", "queue", "routing", "retrieval", "generation"}
     assert float(parts["total"]) == pytest.approx(told["total"], rel=1e-3)
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()

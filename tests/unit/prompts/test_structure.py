@@ -25,7 +25,7 @@ from service.core.domain import Passage
 from service.engines.base import GenerationRequest, Message
 from service.engines.compiled import EmbeddedCard, ModelShape
 from service.engines.encoding import PromptEncoder
-from service.prompts.templates import SHIPPED, Pair, PassageText, Spoken, TemplateSet
+from service.prompts.templates import SHIPPED, Pair, Spoken, TemplateSet
 from service.strategies.autorag import dialogue
 from service.strategies.drafting.layout import opening_layout, shown
 from service.strategies.efficientrag.reader import _prompt as efficientrag_prompt
@@ -34,7 +34,7 @@ from service.strategies.self_ask import _Asking
 from tests.conftest import need
 from tests.support.smollm2 import smollm2_folder
 from tests.support.tiny import TINY
-from tests.unit.prompts.test_quoting import CONTROL_TOKENS, adversarial, controls, fields
+from tests.unit.prompts.test_quoting import CONTROL_TOKENS, ROLES, adversarial, controls, fields
 
 READER = Path(__file__).parents[3] / "service" / "models" / "reader"
 SETS = sorted(path.name for path in SHIPPED.iterdir())
@@ -75,23 +75,13 @@ def passage(title: str, text: str) -> Passage:
 
 # By the template that it fills; `other` stands where there is a second piece of data.
 FILLS: dict[str, Fill] = {
-    "route": lambda prompts, text, _: prompts.route(text),
-    "decompose": lambda prompts, text, _: prompts.decompose(text),
+    **ROLES,
     "condense": lambda prompts, text, other: prompts.condense(
         text, [Spoken("User", other), Spoken("Assistant", text)]
     ),
-    "refine": lambda prompts, text, other: prompts.refine(text, [Pair(other, text)]),
-    "ending": lambda prompts, text, other: prompts.ending(text, [Pair(text, other)]),
-    "relevance": lambda prompts, text, other: prompts.relevance(text, PassageText(other, text)),
-    "answer": lambda prompts, text, other: prompts.answer(
-        text, [PassageText(text, other), PassageText("", text), PassageText(other, text)]
-    ),
-    "closed": lambda prompts, text, _: prompts.closed(text),
-    "merge": lambda prompts, text, other: prompts.merge(text, [Pair(text, other)]),
     "merge_benchmark": lambda prompts, text, other: prompts.merge_benchmark(
         text, [Pair(text, other)]
     ),
-    "final": lambda prompts, text, other: prompts.final(text, [Pair(other, text)] * 2),
     "autorag_few_shot": conversation,
     "autorag_knowledge": lambda prompts, text, other: str(
         dialogue.knowledge_request(prompts, text, other).prompt

@@ -5,25 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from service.answer.events import BaseEvent, QueryIssued, RouteChosen, Start, Token
 from service.core.errors import ConfigurationError
 from service.telemetry.logs import QuestionLog, configure_logging
 
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 SECRET = "Who is the secret agent?"
 EVENTS: list[BaseEvent] = [
