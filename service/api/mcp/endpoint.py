@@ -60,7 +60,7 @@ class McpEndpoint:
             return self._manager
 
     async def _run(self, *, task_status: TaskStatus[StreamableHTTPSessionManager]) -> None:
-        """Serve until the app ends. Its next start begins anew."""
+        """Serve until the app ends. An app that starts again makes a new manager."""
         manager = await anyio.to_thread.run_sync(_make_manager)
         try:
             async with manager.run():
