@@ -9,10 +9,11 @@ from threading import Event
 from typing import Final
 
 from service.core.errors import ConfigurationError, EngineFailure, LoopUnavailable
+from service.core.extras import missing_packages
 from service.core.settings.loops import EfficientragSettings
 from service.encoders.base import Labelling, PassageLabel, Tag
 from service.encoders.checkpoint import CheckpointCard, Kind, is_saved, read_card
-from service.encoders.in_process import InProcess, missing_packages
+from service.encoders.in_process import InProcess
 from service.encoders.inputs import Encoded, encode_passages, encode_query, marked_text
 from service.encoders.session import Output, Session, load_session
 from service.retrieval.embedding.factory import default_threads

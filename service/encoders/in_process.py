@@ -6,9 +6,8 @@ imports no numpy, ONNX Runtime or torch.
 
 from __future__ import annotations
 
-import importlib.util
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -102,14 +101,6 @@ def padded_rows(rows: Sequence[Sequence[int]]) -> Any:
     for number, row in enumerate(rows):
         array[number, : len(row)] = row
     return array
-
-
-def missing_packages(what: str, names: Iterable[str], extra: str) -> str | None:
-    """Say which packages `what` needs and how to install them; None if all are installed."""
-    absent = [name for name in names if importlib.util.find_spec(name) is None]
-    if not absent:
-        return None
-    return f"{what} needs {', '.join(absent)}; run: pip install 'revelator[{extra}]'"
 
 
 def open_onnx(model: Path | bytes, threads: int) -> Any:

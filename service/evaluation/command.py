@@ -16,6 +16,7 @@ from service.answer.request import parse_request
 from service.client import Client
 from service.core.concurrency import closing
 from service.core.errors import ConfigurationError, InvalidRequest, LoopUnavailable
+from service.core.extras import lacking
 from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
 from service.evaluation.document.writing import write_report
@@ -346,7 +347,5 @@ def _ray_entry() -> Callable[..., AbstractContextManager[Entry]]:
     try:
         from service.evaluation.ray_entry import on_ray  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigurationError(
-            f"--ray needs {error.name}; run: pip install 'revelator[ray]'"
-        ) from error
+        raise ConfigurationError(lacking("--ray", error, "ray")) from error
     return on_ray

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from service.core.errors import ConfigurationError
+from service.core.extras import lacking
 from service.core.settings import TracingSettings
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def open_tracing(settings: TracingSettings) -> Tracing | None:
     try:
         from service.telemetry.spans import exporting  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigurationError(
-            f"tracing.url needs {error.name}; run: pip install 'revelator[otel]'"
-        ) from None
+        raise ConfigurationError(lacking("tracing.url", error, "otel")) from None
     return exporting(settings)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from service.core.errors import EngineFailure
+from service.core.extras import lacking
 from service.engines.batch.generator import BatchedGenerator
 from service.engines.batch.worker import BatchEngine
 from service.engines.compiled import (
@@ -38,8 +39,8 @@ class EmbeddedGenerator(BatchedGenerator):
             from tokenizers import Tokenizer  # noqa: PLC0415
         except ImportError as error:
             raise EngineFailure(
-                f"engine {self._name!r} is of kind embedded and needs {error.name}: pip install "
-                f"'revelator[local]', or set engines.{self._name}.kind"
+                lacking(f"engine {self._name!r} of kind embedded", error, "local")
+                + f", or set engines.{self._name}.kind"
             ) from None
         from service.engines.embedded.engine import Engine  # noqa: PLC0415
         from service.engines.embedded.network import Network  # noqa: PLC0415

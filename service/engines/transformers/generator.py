@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.core.errors import ConfigurationError, EngineFailure
+from service.core.extras import lacking
 from service.core.offline import import_transformers
 from service.engines.batch.generator import BatchedGenerator
 from service.engines.batch.worker import BatchEngine
@@ -40,8 +41,8 @@ class LocalGenerator(BatchedGenerator):
             torch, transformers = import_transformers()
         except ImportError as error:
             raise EngineFailure(
-                f"engine {name!r} is of kind local and needs {error.name}: pip install "
-                f"'revelator[transformers]', or set engines.{name}.kind"
+                lacking(f"engine {name!r} of kind local", error, "transformers")
+                + f", or set engines.{name}.kind"
             ) from None
         from service.engines.encoding import PromptEncoder  # noqa: PLC0415
         from service.engines.transformers.engine import Engine  # noqa: PLC0415

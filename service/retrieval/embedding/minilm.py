@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.core.errors import ConfigurationError
+from service.core.extras import missing_packages
 from service.encoders.in_process import (
     minilm_tokenizer,
-    missing_packages,
     open_onnx,
     packs,
     padded_rows,

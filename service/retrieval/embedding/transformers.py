@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from service.core.errors import ConfigurationError
+from service.core.extras import missing_packages
 from service.core.offline import import_transformers
 from service.core.settings.retrieval import Pooling
-from service.encoders.in_process import missing_packages
 from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.embedding.in_process import Encode, InProcessEmbedder

@@ -23,7 +23,8 @@ from rich.progress import Task as BarTask
 from rich.text import Text
 
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
-from service.core.locks import find_owner
+from service.core.extras import lacking
+from service.core.locks import find_server
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
@@ -59,8 +60,7 @@ async def run_ingest(
             raise InvalidRequest(f"{path} does not exist")
     if format is not None and format not in FORMATS:
         raise InvalidRequest(f"--format {format!r} is unknown; known: {', '.join(FORMATS)}")
-    owner = find_owner(settings.data_dir) if url is None else None
-    base = url or (owner.url if owner else None)
+    base = find_server(settings.data_dir, url)
     if ray and base:
         raise ConfigurationError(
             "--ray writes to the data directory directly, which is in use by the server at "
@@ -141,9 +141,7 @@ def _ray_ingest() -> Callable[..., Awaitable[IngestResult]]:
     try:
         from service.retrieval.ingest.ray_pipeline import ingest_on_ray  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigurationError(
-            f"--ray needs {error.name}; run: pip install 'revelator[ray]'"
-        ) from error
+        raise ConfigurationError(lacking("--ray", error, "ray")) from error
     return ingest_on_ray
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from service.core.errors import ConfigurationError, RetrievalFailure
+from service.core.extras import lacking
 from service.core.offline import import_transformers
 from service.encoders.in_process import InProcess, in_batches
 
@@ -47,10 +48,8 @@ def _load(folder: Path) -> Score:
     try:
         torch, transformers = import_transformers()
     except ImportError as error:
-        raise ConfigurationError(
-            f"retrieval.reranker.kind = local needs {error.name}; run: pip install "
-            "'revelator[transformers]'"
-        ) from None
+        what = "retrieval.reranker.kind = local"
+        raise ConfigurationError(lacking(what, error, "transformers")) from None
     automatic = transformers.AutoModelForSequenceClassification
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from service.core.errors import RevelatorError
+from service.core.extras import lacking
 
 
 def compile_model(
@@ -47,7 +48,7 @@ def compile_model(
             calibration=calibrate,
         )
     except ModuleNotFoundError as error:
-        _refuse(f"compile needs {error.name}: pip install 'revelator[train]'")
+        _refuse(lacking("compile", error, "train"))
     except RevelatorError as error:
         _refuse(error.detail)
     size = sum(path.stat().st_size for path in out.iterdir())

@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from service.core.errors import ConfigurationError
+from service.core.extras import lacking, missing_packages
 from service.workshop.facts.rows import AnyRow, read_rows_of
 from service.workshop.recipes.settings import RecipeSettings
 
@@ -110,20 +110,18 @@ def load_recipe(name: str) -> Recipe[Any, Any]:
     installed."""
     if name not in RECIPES:
         raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
-    if find_spec("accelerate") is None:  # transformers' Trainer imports it late
-        raise _missing(name, "accelerate")
+    what = f"train {name}"
+    # transformers' Trainer imports accelerate late
+    if problem := missing_packages(what, ["accelerate"], "train"):
+        raise ConfigurationError(problem)
     try:
         module, _, attribute = RECIPES[name].partition(":")
         recipe: Recipe[Any, Any] = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("service"):
             raise
-        raise _missing(name, error.name) from None
+        raise ConfigurationError(lacking(what, error, "train")) from None
     return recipe
-
-
-def _missing(name: str, library: str | None) -> ConfigurationError:
-    return ConfigurationError(f"train {name} needs {library}: pip install 'revelator[train]'")
 
 
 def read_data(kind: type[AnyRow], settings: RecipeSettings) -> TrainingData[AnyRow]:

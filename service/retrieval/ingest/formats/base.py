@@ -13,11 +13,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import orjson
 
+from service.core.extras import missing_packages
 from service.retrieval.ingest.documents import BadDocument, Document, parse_document
 
 if sys.version_info >= (3, 14):
@@ -155,10 +157,27 @@ class SourceRow:
 Reader = Callable[[Input], Iterator[SourceRow]]
 
 
-def read_whole(source: Input) -> bytes | str:
-    """Return the decompressed content, or what is wrong with its size."""
-    content = source.stream.read(LARGEST + 1)
-    return content if len(content) <= LARGEST else TOO_LARGE
+def reads_whole(
+    what: str = "", *packages: str
+) -> Callable[[Callable[[Input, bytes], Iterator[SourceRow]]], Reader]:
+    """Make a reader of a function that takes the decompressed content. Where one of `packages`, of
+    the extra `documents`, is missing, or the file is too large, the reader says so instead."""
+
+    def wrap(read: Callable[[Input, bytes], Iterator[SourceRow]]) -> Reader:
+        @wraps(read)
+        def reader(source: Input) -> Iterator[SourceRow]:
+            if problem := missing_packages(what, packages, "documents"):
+                yield SourceRow(0, problem)
+                return
+            content = source.stream.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                yield SourceRow(0, TOO_LARGE)
+            else:
+                yield from read(source, content)
+
+        return reader
+
+    return wrap
 
 
 Maker = Callable[[object], Document]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
 from typing import Final
 
-from service.retrieval.ingest.formats.base import LARGEST, Input, SourceRow, read_whole
-from service.retrieval.ingest.formats.html import NEEDS, NO_TEXT, rows_of
+from service.retrieval.ingest.formats.base import LARGEST, Input, SourceRow, reads_whole
+from service.retrieval.ingest.formats.html import NO_TEXT, rows_of
 
 DOCX: Final = frozenset({".docx"})
 MOST_UNPACKED: Final = 4 * LARGEST  # bytes of the text's part; images are not read
@@ -18,18 +17,14 @@ _STYLES: Final = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] =>
 _NOT_DOCX: Final = "not a DOCX file; save it in Word or LibreOffice as .docx"
 
 
-def read_docx(source: Input) -> Iterator[SourceRow]:
+@reads_whole("DOCX", "mammoth", "selectolax")
+def read_docx(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each section."""
-    for package in ("mammoth", "selectolax"):
-        if importlib.util.find_spec(package) is None:
-            yield SourceRow(0, NEEDS.format(what="DOCX", package=package))
-            return
-    content = read_whole(source)
-    html = _html(content) if isinstance(content, bytes) else (False, content)
-    if not html[0]:
-        yield SourceRow(0, html[1])
+    readable, html = _html(content)
+    if not readable:
+        yield SourceRow(0, html)
         return
-    for row in rows_of(source, html[1]):
+    for row in rows_of(source, html):
         yield SourceRow(0, "the document has no text") if row.found == NO_TEXT else row
 
 

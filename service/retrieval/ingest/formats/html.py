@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import importlib.util
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from service.retrieval.ingest.formats.base import (
     Input,
     SourceRow,
     made,
-    read_whole,
+    reads_whole,
 )
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 HTML: Final = frozenset({".html", ".htm", ".xhtml"})
-NEEDS: Final = "{what} needs {package}; run: pip install 'revelator[documents]'"
 NO_TEXT: Final = (
     "the page has no text; if scripts write it, save the page from a browser after it has loaded"
 )
@@ -52,15 +50,9 @@ class Section:
     text: str
 
 
-def read_html(source: Input) -> Iterator[SourceRow]:
+@reads_whole("HTML", "selectolax")
+def read_html(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each section. Its `url` is the page's canonical address."""
-    if importlib.util.find_spec("selectolax") is None:
-        yield SourceRow(0, NEEDS.format(what="HTML", package="selectolax"))
-        return
-    content = read_whole(source)
-    if isinstance(content, str):
-        yield SourceRow(0, content)
-        return
     yield from rows_of(source, decoded(content))
 
 

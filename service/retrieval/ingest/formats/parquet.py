@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
+from service.core.extras import missing_packages
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.formats.base import STANDARD_INPUT, Input, SourceRow, made, plain
 from service.retrieval.ingest.formats.jsonl import beir_document
@@ -17,8 +17,8 @@ BUFFER = 1_000_000  # bytes of a column read at once
 
 def read_parquet(source: Input) -> Iterator[SourceRow]:
     """Yield the rows, without lists of floats (vectors that came with the text)."""
-    if importlib.util.find_spec("pyarrow") is None:
-        yield SourceRow(0, "Parquet needs pyarrow; run: pip install 'revelator[parquet]'")
+    if problem := missing_packages("Parquet", ("pyarrow",), "parquet"):
+        yield SourceRow(0, problem)
         return
     if source.path == STANDARD_INPUT or source.compressed:
         yield SourceRow(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import logging
 import re
@@ -10,8 +9,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from service.retrieval.ingest.documents import LONGEST_TITLE
-from service.retrieval.ingest.formats.base import STANDARD_INPUT, Input, SourceRow, made, read_whole
-from service.retrieval.ingest.formats.html import NEEDS
+from service.retrieval.ingest.formats.base import (
+    STANDARD_INPUT,
+    Input,
+    SourceRow,
+    made,
+    reads_whole,
+)
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
@@ -23,15 +27,9 @@ OCR: Final = "recognise its text first, for example with: ocrmypdf scan.pdf text
 _HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")  # at a line's end
 
 
-def read_pdf(source: Input) -> Iterator[SourceRow]:
+@reads_whole("PDF", "pypdf")
+def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each page with text, and a problem for each page that is an image."""
-    if importlib.util.find_spec("pypdf") is None:
-        yield SourceRow(0, NEEDS.format(what="PDF", package="pypdf"))
-        return
-    content = read_whole(source)
-    if isinstance(content, str):
-        yield SourceRow(0, content)
-        return
     try:
         yield from _rows(source, content)
     except Exception as error:  # a damaged file fails anywhere in the parsing

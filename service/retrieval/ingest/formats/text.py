@@ -15,7 +15,7 @@ from service.retrieval.ingest.formats.base import (
     made,
     not_utf8,
     plain_suffix,
-    read_whole,
+    reads_whole,
 )
 
 TEXT = frozenset({".txt", ".text"})
@@ -23,13 +23,10 @@ MARKDOWN = frozenset({".md", ".markdown"})
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 
 
-def read_text(source: Input) -> Iterator[SourceRow]:
+@reads_whole()
+def read_text(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield the document: its id is the name of the file, its title Markdown's first heading or the
     stem of the name."""
-    content = read_whole(source)
-    if isinstance(content, str):
-        yield SourceRow(0, content)
-        return
     try:
         text = content.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:

@@ -110,10 +110,10 @@ def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from service.core.errors import ConfigurationError
 
-    monkeypatch.setattr(recipes, "find_spec", lambda name: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
     monkeypatch.setitem(recipes.RECIPES, "sft", "trl_that_is_not_here")
     with pytest.raises(ConfigurationError, match=r"trl_that.*: pip install 'revelator\[train\]'"):
         recipes.load_recipe("sft")
-    monkeypatch.setattr(recipes, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="train router needs accelerate"):
         recipes.load_recipe("router")
