@@ -28,7 +28,8 @@ def print_banner(url: str, *, page: bool = True) -> None:
     for sample in sample_questions():
         if sample["route"] not in shown:
             shown.add(sample["route"])
-            body = shlex.quote(json.dumps({"question": sample["question"]}, ensure_ascii=False))
+            fields = {"question": sample["question"], "collection": "sample"}
+            body = shlex.quote(json.dumps(fields, ensure_ascii=False))
             console.print(
                 f"\n# {sample['route']}\ncurl -N {url}/answer/stream "
                 f"-H 'Content-Type: application/json' -d {body}",

@@ -41,7 +41,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="DATASET...",
-            help="Files with questions and gold answers, as FILE or NAME=FILE.",
+            help="Files with questions and gold answers, as FILE or NAME=FILE: JSONL with "
+            "`question` and `answer`, or the file of a published dataset.",
         ),
     ],
     methods: Annotated[

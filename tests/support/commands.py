@@ -1,4 +1,4 @@
-"""The parsing of `revelator` command lines, without running them, and the finding of them."""
+"""What the documents show: command lines, which can be parsed without running them, and samples."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typer.main import get_command
 from service.cli.main import app
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+SHELLS = ("sh", "console", "bash")
 
 
 def parsed(line: str) -> str:
@@ -50,11 +52,27 @@ def blocks(document: Path, *kinds: str) -> Iterator[str]:
             yield text
 
 
+def inline(document: Path) -> Iterator[str]:
+    """The pieces of code in a document's running text."""
+    yield from INLINE.findall(BLOCK.sub("", document.read_text(encoding="utf-8")))
+
+
+def shell_lines(document: Path) -> Iterator[str]:
+    """The command lines of a document's blocks of shell commands, each part of an `&&` for itself;
+    of a block with prompts, the lines after them. An indented line goes on with the one before."""
+    for text in blocks(document, *SHELLS):
+        lines = re.split(r"\n(?![ \t])", re.sub(r"\\\n\s*", "", text))
+        if any(line.startswith("$ ") for line in lines):
+            lines = [line[2:] for line in lines if line.startswith("$ ")]
+        for line in lines:
+            for part in line.split("  #")[0].split(" && "):
+                if part.strip() and not part.startswith("#"):
+                    yield part.strip()
+
+
 def commands(document: Path) -> Iterator[str]:
     """The command lines of `revelator` in a document's blocks of shell commands."""
-    for text in blocks(document, "sh", "console", "bash"):
-        for line in text.replace("\\\n", " ").splitlines():
-            for part in re.split(r"&&|\|", line.split("  #")[0]):
-                words = part.strip().removeprefix("$ ")
-                if words.startswith("revelator "):
-                    yield words
+    for line in shell_lines(document):
+        for part in line.split(" | "):
+            if part.startswith("revelator "):
+                yield part

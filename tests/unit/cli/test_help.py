@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from service.cli.examples import EXAMPLES
 from service.cli.main import app
-from tests.support.commands import commands, parsed
+from tests.support.commands import commands, inline, parsed
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", ROOT / "deploy" / "README.md"]
@@ -52,6 +52,15 @@ def test_the_exit_codes_are_told() -> None:
 )
 def test_every_command_in_the_documents_is_valid(document: str, line: str) -> None:
     assert parsed(line)
+
+
+def test_commands_in_running_text_are_there() -> None:
+    """They may be without their arguments, or with some for all."""
+    named = {tuple(text.split()[1:3]) for document in DOCUMENTS for text in inline(document)
+             if text.startswith("revelator ")}  # fmt: skip
+    known = {words[0] for words in names()} | {"--help"}
+    assert len(named) > 5
+    assert not {words for words in named if words[0] not in known}
 
 
 def test_commands_in_documents_are_found() -> None:
