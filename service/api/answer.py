@@ -30,7 +30,7 @@ from service.api.problems import (
 )
 from service.api.question_task import QuestionTask, disconnected, open_question, record
 from service.api.recordings import Origin, RecordingReader, Recordings, idempotency_key
-from service.api.security import access_of, check_collection, require, tenant_of
+from service.api.security import check_collection, require, tenant_of
 from service.core.domain import Answer, Problem, Timing
 from service.core.errors import InvalidRequest
 from service.runtime import Runtime
@@ -111,17 +111,13 @@ async def query_request(query: Annotated[AnswerQuery, Query()]) -> AnswerRequest
 
 
 async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
-    """Prepare the question, and count it for its tenant.
-
-    Raises InvalidRequest, LoopUnavailable, NotFound, NotAllowed or RateLimited.
-    """
+    """Prepare the question. Raises InvalidRequest, LoopUnavailable, NotFound or NotAllowed."""
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
     if asked.collection is not None:
         check_collection(tenant, asked.collection)
     prepared = await runtime.prepare(asked)
     check_collection(tenant, prepared.collection)
-    access_of(request).count_question(request, tenant)
     return prepared
 
 

@@ -23,7 +23,7 @@ from service.answer.request import PreparedRequest
 from service.api.limits import Admission, Place
 from service.api.problems import ClientGone, request_id
 from service.api.recordings import Origin, Recording, Recordings
-from service.api.security import tenant_of
+from service.api.security import access_of, tenant_of
 from service.api.shutdown import DETAIL, Drain
 from service.core.channel import Channel
 from service.core.concurrency import first_of
@@ -152,8 +152,9 @@ async def open_question(
     """Admit a prepared question and start answering it. Leaving the context cancels it.
 
     With `unsent`, disconnects are watched, because nothing is sent before the end that would reveal
-    them. Raises Overloaded, Draining or ClientGone before anything has started.
+    them. Raises RateLimited, Overloaded, Draining or ClientGone before anything has started.
     """
+    access_of(request).count_question(request)
     state = request.app.state
     admission: Admission = state.admission
     place = await admission.enter(lambda: disconnected(request), tenant_of(request).name)
@@ -186,13 +187,14 @@ async def record(
 ) -> Recording:
     """Admit a prepared question, and answer it in a task of the app, not of the request.
 
-    The same request with the same key gets the recording that is there. Raises KeyReused, and what
-    `open_question` raises.
+    The same request with the same key gets the recording that is there, and is not counted as a
+    question. Raises KeyReused, and what `open_question` raises.
     """
     state = request.app.state
     recordings: Recordings = state.recordings
     if found := recordings.same(origin, question):
         return found
+    access_of(request).count_question(request)
     place = await state.admission.enter(lambda: disconnected(request), origin.tenant)
     if found := recordings.same(origin, question):
         place.release()

@@ -17,6 +17,7 @@ from service.api.tenants import Tenant
 from service.core.errors import RevelatorError
 
 WINDOW_S: Final = 60.0
+MOST_BUCKETS: Final = 1_000  # before those that are full again are forgotten
 
 
 class RateLimited(RevelatorError):
@@ -56,12 +57,18 @@ class Bucket:
     def take(self, now: float) -> Quota:
         """Take one unit, if there is one. `now` in seconds, never smaller than before."""
         rate = self.quota / WINDOW_S
-        self._level = min(float(self.quota), self._level + rate * (now - self._at))
-        self._at = now
+        self._level, self._at = self._filled(now), now
         allowed = self._level >= 1.0
         self._level -= allowed
         lacking = max(0.0, math.floor(self._level) + 1 - self._level)
         return Quota(self.name, self.quota, allowed, int(self._level), lacking / rate)
+
+    def full(self, now: float) -> bool:
+        """Whether it holds the whole quota, as a new one does."""
+        return self._filled(now) >= self.quota
+
+    def _filled(self, now: float) -> float:
+        return min(float(self.quota), self._level + self.quota / WINDOW_S * (now - self._at))
 
 
 class Rates:
@@ -70,6 +77,10 @@ class Rates:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._most = MOST_BUCKETS
+
+    def __len__(self) -> int:
+        return len(self._buckets)
 
     def request(self, tenant: Tenant) -> Quota | None:
         """Count a request. Return what is left, or None if the tenant has no limit."""
@@ -85,12 +96,16 @@ class Rates:
         key = (tenant.name, name)
         bucket = self._buckets.get(key)
         if bucket is None or bucket.quota != quota:
+            self._forget_full()
             bucket = self._buckets[key] = Bucket(name, quota)
         return bucket.take(self._clock())
 
-    def keep(self, names: set[str]) -> None:
-        """Forget the buckets of all tenants but these."""
-        self._buckets = {key: each for key, each in self._buckets.items() if key[0] in names}
+    def _forget_full(self) -> None:
+        """Tokens may name any number of tenants: the buckets stay as many as are in use."""
+        if len(self._buckets) >= self._most:
+            now = self._clock()
+            self._buckets = {key: each for key, each in self._buckets.items() if not each.full(now)}
+            self._most = max(MOST_BUCKETS, 2 * len(self._buckets))
 
 
 def refuse(quota: Quota) -> RateLimited:

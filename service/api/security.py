@@ -86,9 +86,9 @@ class TenantAccess:
         """Count a request of the tenant. Raises RateLimited."""
         _take(request, self._rates.request(tenant))
 
-    def count_question(self, request: Request, tenant: Tenant) -> None:
-        """Count a question of the tenant. Raises RateLimited."""
-        _take(request, self._rates.question(tenant))
+    def count_question(self, request: Request) -> None:
+        """Count a question of the tenant that sent the request. Raises RateLimited."""
+        _take(request, self._rates.question(tenant_of(request)))
 
     async def watch(self) -> None:
         """Read the tenants file again whenever it changes, for ever.
@@ -109,7 +109,6 @@ class TenantAccess:
             log.error("the tenants file was not read; its last version stays", reason=error.detail)
             return
         self._ring = KeyRing(self._keys, tenants)
-        self._rates.keep({tenant.name for tenant in tenants})
         log.info("tenants read again", tenants=len(tenants))
 
 

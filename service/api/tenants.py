@@ -27,6 +27,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from service.core.errors import ConfigurationError
+from service.core.settings.base import Rate
 
 Right = Literal["ask", "write", "administer"]
 RIGHTS: Final[tuple[Right, ...]] = ("ask", "write", "administer")
@@ -35,7 +36,6 @@ LARGEST_FILE: Final = 4_000_000  # bytes of a tenants file
 KEY_BYTES: Final = 32  # random bytes of a new key
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Rate = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class Tenant(BaseModel):

@@ -224,6 +224,8 @@ def tenant_of_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Tenan
             name=f"oidc:{claims[settings.name_claim]}",
             rights=[right for right in RIGHTS if f"{RIGHT}{right}" in rights],
             collections=_words(claims, settings.collections_claim) or ["*"],
+            requests_per_minute=settings.requests_per_minute,
+            questions_per_minute=settings.questions_per_minute,
         )
     except ValidationError as error:
         claim = str(error.errors()[0]["loc"][0])

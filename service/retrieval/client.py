@@ -32,11 +32,11 @@ ANOTHER: Final = (
     "this is not a Revelator server; give its address without a path, such as http://127.0.0.1:8000"
 )
 _NO_SUCH_PATH: Final = {404, 405}
-# What to do about a refused key: one that is not known, one that lacks a right.
-_KEY_ADVICE: Final = {
-    401: "set server.keys to a key of that server",
-    403: "use a key that has this right; the operator of that server grants rights",
-}
+# What to do about a refused key: one that is not known, one that may not do this.
+_KEY_ADVICE: Final = "set server.keys to a key of that server"
+_RIGHT_ADVICE: Final = (
+    "use a key that may do this; the operator of that server grants rights and collections"
+)
 AGAIN: Final = "run the same command again, which continues after what is indexed"
 # What a problem is here, by the end of its type. Others are known by their status.
 _PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
@@ -91,9 +91,11 @@ async def refused(response: aiohttp.ClientResponse, where: str, again: str = "")
     """
     content, status = await response.read(), response.status
     said = f"{where}: {refusal(content, status) or f'HTTP {status}'}"
-    if status in _KEY_ADVICE:
-        return ConfigurationError(f"{said}; {_KEY_ADVICE[status]}")
-    kind = _PROBLEMS.get(_slug(content))
+    slug = _slug(content)
+    if status in (401, 403):
+        advice = _RIGHT_ADVICE if slug == "not-allowed" else _KEY_ADVICE
+        return ConfigurationError(f"{said}; {advice}")
+    kind = _PROBLEMS.get(slug)
     if kind is None:
         kind = InvalidRequest if status < 500 else StoreError
     error = kind(f"{said}; {again}" if again and kind is StoreError else said)

@@ -1,11 +1,11 @@
 """A marked question, its passages and the keys go through every path, errors included: no log line
-at level info repeats them, and no error tells what a server said of them."""
+at level info and no trace repeats them, and no error tells what a server said of them."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from service.core.settings import Settings
 from service.engines.base import Delta, GenerationRequest
 from service.retrieval.base import SearchRequest, SearchResult
 from service.telemetry.logs import configure_logging
+from tests.conftest import need
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, Raw, answering, config, live
 from tests.support.scripted import ScriptedGenerator, render
@@ -76,12 +77,30 @@ async def check_silent(
     async with live(given.get("engine"), settings=settings, retriever=given.get("retriever")) as at:
         configure_logging("info", stream)
         at.http.headers["Authorization"] = f"Bearer {KEY}"
+        spans = trace(at)
         await path(at)
-    lines = stream.getvalue()
+    lines, traced = stream.getvalue(), spans()
     for mark in MARKS:
         assert mark not in lines
+        assert mark not in traced
         assert mark not in "".join(said)
     return [json.loads(line) for line in lines.splitlines()]
+
+
+def trace(at: Live) -> Callable[[], str]:
+    """Keep the service's traces, where its extra is installed. Returns what reads all spans."""
+    try:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    except ImportError:
+        return str
+    from service.telemetry.spans import Tracing
+
+    spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    at.app.state.runtime.tracing = Tracing(provider)
+    return lambda: "".join(span.to_json() for span in spans.get_finished_spans())
 
 
 def passages() -> FakeRetriever:
@@ -122,6 +141,130 @@ async def test_questions_that_fail(name: str, where: str) -> None:
     for line in unexpected:
         assert "Traceback (most recent call last):" in line["exception"]
     assert bool(unexpected) == name.startswith("what nobody expects")
+
+
+Told = tuple[bool, str]
+"""Whether a question was answered, and what an error said."""
+
+
+async def by_openai(at: Live, path: str, question: dict[str, Any], **fields: Any) -> Told:
+    async with at.http.post(path, json={"model": "revelator"} | question | fields) as response:
+        text = await response.text()
+        if response.content_type != "text/event-stream":
+            return response.status == 200, text if response.status != 200 else ""
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    failed = [each for each in chunks if each.get("error") or each.get("type") == "error"]
+    failed += [
+        each["response"]["error"] for each in chunks if each.get("type") == "response.failed"
+    ]
+    return not failed, json.dumps(failed) if failed else ""
+
+
+def chat(at: Live, **fields: Any) -> Awaitable[Told]:
+    asked = {"messages": [{"role": "user", "content": QUESTION}]}
+    return by_openai(at, "/v1/chat/completions", asked, **fields)
+
+
+def respond(at: Live, **fields: Any) -> Awaitable[Told]:
+    return by_openai(at, "/v1/responses", {"input": QUESTION}, **fields)
+
+
+async def by_mcp(at: Live, tool: str = "answer", **arguments: Any) -> Told:
+    need("mcp")
+    from tests.live.test_mcp_client import client_of
+
+    async with client_of(at, KEY) as client:
+        result = await client.call_tool(tool, arguments or {"question": QUESTION})
+    return not result.is_error, result.content[0].text if result.is_error else ""
+
+
+WAYS: dict[str, Callable[[Live], Awaitable[Told]]] = {
+    "chat": chat,
+    "chat, streamed": lambda at: chat(at, stream=True),
+    "responses": respond,
+    "responses, streamed": lambda at: respond(at, stream=True),
+    "MCP": by_mcp,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_questions_by_other_interfaces(way: str) -> None:
+    told: list[Told] = []
+
+    async def path(at: Live) -> None:
+        told.append(await WAYS[way](at))
+
+    lines = await check_silent(path, [], retriever=passages())
+    assert told == [(True, "")]
+    assert [line["event"] for line in lines].count("question") == 1
+
+
+@pytest.mark.parametrize("where", ["engine", "retriever"])
+@pytest.mark.parametrize("name", ["a refusal in JSON", "what nobody expects, for a reason"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_questions_by_other_interfaces_that_fail(way: str, name: str, where: str) -> None:
+    said: list[str] = []
+
+    async def path(at: Live) -> None:
+        answered, error = await WAYS[way](at)
+        assert not answered
+        assert error
+        said.append(error)
+
+    failure = FAILURES[name]
+    given: dict[str, Any] = {"retriever": passages()}
+    if where == "engine":
+        given["engine"] = Telling(failure)
+    else:
+        given["retriever"] = TellingRetriever(failure)
+    await check_silent(path, said, **given)
+
+
+async def test_requests_of_other_interfaces_that_are_refused() -> None:
+    said: list[str] = []
+    asked: list[tuple[str, Any]] = [
+        ("/v1/chat/completions", {"model": "x", "messages": [{"role": "user", "content": MARK}]}),
+        ("/v1/chat/completions", {"model": "revelator", "messages": QUESTION}),
+        ("/v1/chat/completions", {"model": "revelator", "messages": [{"role": QUESTION}]}),
+        ("/v1/chat/completions", {"model": "revelator", "messages": [], "n": QUESTION}),
+        ("/v1/responses", {"model": "revelator", "input": [QUESTION]}),
+        ("/v1/responses", {"model": "revelator", "input": QUESTION * 200}),
+        ("/v1/responses", QUESTION),
+        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": QUESTION}),
+        ("/mcp", QUESTION),
+    ]
+
+    async def path(at: Live) -> None:
+        for url, body in asked:
+            async with at.http.post(url, json=body) as response:
+                if url == "/mcp":  # its protocol sends what was wrong back to who sent it
+                    assert "error" in await response.text()
+                else:
+                    assert response.status >= 400
+                    said.append(await response.text())
+        wrong = {"Authorization": "Bearer Numbatfield"}
+        for url in ("/v1/chat/completions", "/v1/responses", "/mcp"):
+            async with at.http.post(url, json={}, headers=wrong) as response:
+                assert response.status in (401, 403)
+                said.append(await response.text())
+
+    await check_silent(path, said, retriever=passages())
+
+
+async def test_tools_that_are_called_wrongly() -> None:
+    said: list[str] = []
+    wrong: list[dict[str, Any]] = [
+        {"query": QUESTION * 200}, {"query": QUESTION, "top_k": MARK},
+        {"query": QUESTION, "filter": MARK}, {"query": [QUESTION]},
+    ]  # fmt: skip
+
+    async def path(at: Live) -> None:
+        for arguments in wrong:
+            found, error = await by_mcp(at, "search", **arguments)
+            assert not found
+            said.append(error)
+
+    await check_silent(path, said, retriever=passages())
 
 
 async def test_requests_that_are_refused() -> None:

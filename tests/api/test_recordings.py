@@ -122,6 +122,28 @@ async def test_a_repeated_request_is_answered_once() -> None:
         assert (status, "idempotency-key-reused" in problem) == (422, True)
 
 
+async def test_a_repeated_request_is_no_other_question_of_its_tenant(tmp_path: Path) -> None:
+    engine = ScriptedGenerator([ScriptStep(reply="Bellini")])
+    settings = tenants(tmp_path, entry("a", questions_per_minute=1, requests_per_minute=4))
+    async with live(engine, settings=settings) as service:
+
+        async def ask(**headers: str) -> tuple[int, str]:
+            async with service.http.post("/answer", json=BODY, headers=key("a") | headers) as got:
+                await got.read()
+                return got.status, got.headers["RateLimit"]
+
+        told = [await ask(**KEY) for _ in range(3)]
+        assert [status for status, _ in told] == [200, 200, 200]
+        assert '"questions";r=0' in told[0][1]
+        assert ["questions" in left for _, left in told[1:]] == [False, False]
+        assert [left[:14] for _, left in told] == [
+            '"requests";r=3',
+            '"requests";r=2',
+            '"requests";r=1',
+        ]
+        assert (await ask(**{"Idempotency-Key": "another"}))[0] == 429
+
+
 async def test_a_failed_question_is_asked_again_with_the_same_key() -> None:
     engine = ScriptedGenerator(
         [ScriptStep(reply=EngineFailure("it is down")), ScriptStep(reply="Bellini")]

@@ -217,6 +217,25 @@ async def test_claims_are_rights_and_collections(service: Live) -> None:
     assert await status(service, write, "/collections/own/documents") == (403, "not-allowed")
 
 
+async def test_tokens_of_one_subject_share_its_rates(issuer: Issuer) -> None:
+    oidc = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": issuer.url}
+    oidc |= {"questions_per_minute": 2, "requests_per_minute": 4}
+    async with live(settings=config(server={"oidc": oidc})) as service:
+        ann = [token(jti=str(number)) for number in range(4)]
+        bob = token(EC, "ES256", "two", sub="bob")
+        assert len({*ann, bob}) == 5
+        assert [(await status(service, each))[0] for each in ann[:2]] == [200, 200]
+        assert await status(service, ann[2]) == (429, "rate-limited")
+        assert (await status(service, bob))[0] == 200
+        models = "/v1/models"  # a request, and no question
+        told = []
+        for each in (ann[3], ann[0]):
+            headers = {"Authorization": f"Bearer {each}"}
+            async with service.http.get(models, headers=headers) as response:
+                told.append((response.status, response.headers["RateLimit"][:14]))
+        assert told == [(200, '"requests";r=0'), (429, '"requests";r=0')]
+
+
 def test_a_tenant_of_a_token_is_no_tenant_of_the_file() -> None:
     settings = OidcSettings(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://x.example.com/keys")
     made = tokens.tenant_of_claims({"sub": "default", "scope": "revelator:administer"}, settings)

@@ -1,6 +1,7 @@
 """What each fault does to questions, as one table.
 
-    python -m tests.faults [workers] [elasticsearch] [qdrant] [gateway] [--servers DIR]
+    python -m tests.faults [workers] [elasticsearch] [qdrant] [embeddings] [issuer] [gateway]
+        [--servers DIR]
 
 Questions are *answered*; answered without one side and saying so (*degraded*); *refused* with an
 error that says why; or *lost*: no answer, no error, and no answer to another try. Nothing may be
@@ -24,6 +25,7 @@ from typing import Any
 from service.telemetry.logs import configure_logging
 from tests.conftest import shared_root
 from tests.faults import elastic_faults, local, qdrant_faults
+from tests.faults.names import Names, embedding_world, lose_issuer, lose_workers
 from tests.faults.outage import Act, Outage, Service, outage
 from tests.faults.proxy import Proxy
 from tests.faults.workers import FAULTS, Row, survive
@@ -102,16 +104,35 @@ async def qdrant(servers: Path) -> bool:
         async with qdrant_faults.qdrant_world(script, Path(folder)) as (faults, service):
             found = faults.faults(service)
             good = await of_stores("Qdrant", service, found, found)
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+    names = Names()
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder, names.used():
         made: AbstractAsyncContextManager[tuple[Proxy, Service]]
-        made = qdrant_faults.proxied_world(script, Path(folder))
+        made = qdrant_faults.proxied_world(script, Path(folder), names)
         async with made as (proxy, service):
             more = {
                 "full disk": qdrant_faults.full_disk(proxy),
                 "read-only": qdrant_faults.read_only(proxy),
                 "slow": qdrant_faults.slow(proxy),
+                "DNS gone": names.lost(proxy),
             }
             return await of_stores("Qdrant", service, more, more) and good
+
+
+async def embeddings(_: Path) -> bool:
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        async with embedding_world(Path(folder)) as (names, proxy, service):
+            faults = {"DNS gone": names.lost(proxy)}
+            return await of_stores("embeddings", service, faults, faults)
+
+
+async def issuer(_: Path) -> bool:
+    good = True
+    for fault, known in (("DNS gone", True), ("DNS gone from the start", False)):
+        met, back = await lose_issuer(16, known=known)
+        problem = "" if back else "no question is answered afterwards"
+        counts = Counts(met.answered, 0, met.refused, met.lost, problem)
+        good = show("OIDC issuer", fault, counts) and good
+    return good
 
 
 async def gateway(_: Path) -> bool:
@@ -121,7 +142,7 @@ async def gateway(_: Path) -> bool:
             refused = "MB free" in (machine.refusal or "")
             write = Counts(refused=int(refused), lost=int(not refused))
             good = show("gateway", "disk full, a write", write) and good
-        good = show("gateway", "DNS gone", of_row(await local.lose_names(FOR_S))) and good
+        good = show("gateway", "DNS of workers gone", of_row(await lose_workers(FOR_S))) and good
         ends = await local.terminate()
         counts = Counts(ends.count("answer"), 0, ends.count("error"), ends.count("cut off"))
         good = show("gateway", "SIGTERM, streams open", counts) and good
@@ -135,6 +156,8 @@ PARTS: Mapping[str, Callable[[Path], Awaitable[bool]]] = {
     "workers": workers,
     "elasticsearch": elasticsearch,
     "qdrant": qdrant,
+    "embeddings": embeddings,
+    "issuer": issuer,
     "gateway": gateway,
 }
 

@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from service.retrieval.stores.elastic_server import ElasticServer
 from tests.elasticsearch_node import Node, running_elasticsearch
+from tests.faults.names import Names
 from tests.faults.outage import NAME, Act, Service, served
 from tests.faults.proxy import Proxy, proxied
 
@@ -32,6 +33,7 @@ class ElasticFaults:
         self.node = self._run()
         self._port = int(self.node.url.rpartition(":")[2])
         self.proxy: Proxy
+        self.names = Names()
 
     def _run(self) -> Node:
         return self._stack.enter_context(
@@ -111,7 +113,7 @@ class ElasticFaults:
             await server.aclose()
 
     def faults(self, service: Service) -> Mapping[str, tuple[Act, Act]]:
-        """What begins and what ends each of `NAMES`, and two more."""
+        """What begins and what ends each of `NAMES`, and three more."""
         return {
             "frozen": (self.freeze, self.thaw),
             "killed": (self.kill, self.start),
@@ -121,6 +123,7 @@ class ElasticFaults:
             "index lost": (self.lose_the_index, service.repair),
             "slow": (self.be_slow, self.be_quick),
             "read-only": (self.be_read_only, self.be_writable),
+            "DNS gone": self.names.lost(self.proxy),
         }
 
 
@@ -129,8 +132,9 @@ async def elastic_world(script: Path, folder: Path) -> AsyncIterator[tuple[Elast
     faults = await anyio.to_thread.run_sync(ElasticFaults, script, folder / "elasticsearch")
     try:
         async with proxied(faults.node.url) as faults.proxy:
-            retrieval = {"elasticsearch_url": faults.proxy.url}
-            async with served(folder / "data", SIDE, retrieval) as service:
-                yield faults, service
+            retrieval = {"elasticsearch_url": faults.names.url(faults.proxy.url)}
+            with faults.names.used():
+                async with served(folder / "data", SIDE, retrieval) as service:
+                    yield faults, service
     finally:
         await anyio.to_thread.run_sync(faults.close)

@@ -1,11 +1,10 @@
-"""What can happen to a gateway by itself: its disk, its clock, its names, and signals."""
+"""What can happen to a gateway by itself: its disk, its clock, and signals."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -19,11 +18,9 @@ import aiohttp
 from service.core import files
 from tests.faults.outage import Act, Service, served
 from tests.faults.proxy import free_port
-from tests.faults.workers import OPTIONS, Row, ask, pool_of
 from tests.live.test_stopping import body_of, serve
 from tests.load.gateways import Told, insist
 from tests.support.live import Raw
-from tests.support.workers import stub_worker
 
 START_S: Final = 60.0  # in which a gateway is back
 DAY_S: Final = 86_400.0
@@ -89,43 +86,6 @@ async def local_world(folder: Path) -> AsyncIterator[tuple[Machine, Service]]:
         machine = Machine(service)
         with machine.seen():
             yield machine, service
-
-
-class Names:
-    """A name service, which knows `workers` until it is `gone`."""
-
-    gone = False
-
-    @contextmanager
-    def used(self, *addresses: str) -> Iterator[None]:
-        real = asyncio.base_events.BaseEventLoop.getaddrinfo
-
-        async def find(loop: Any, host: Any, port: Any, **options: Any) -> Any:
-            if host != "workers":
-                return await real(loop, host, port, **options)
-            if self.gone:
-                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses]
-
-        with mock.patch.object(asyncio.base_events.BaseEventLoop, "getaddrinfo", find):
-            yield
-
-
-async def lose_names(for_s: float) -> Row:
-    """Questions go on over the workers that were found before the name service went."""
-    row, names, port = Row(), Names(), free_port()
-    with (
-        stub_worker("--port", str(port), *OPTIONS),
-        names.used("127.0.0.1"),
-    ):
-        async with pool_of([f"http://workers:{port}/v1"], resolve=True) as runtime:
-            await runtime.warm()
-            names.gone = True
-            until = time.monotonic() + for_s
-            while time.monotonic() < until:
-                asked = [ask(runtime, number, lambda: None) for number in range(4)]
-                row.outcomes += await asyncio.gather(*asked)
-    return row
 
 
 async def terminate() -> list[str]:

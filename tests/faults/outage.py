@@ -102,12 +102,14 @@ class Outage:
 
 
 class Service:
-    """The running service and the side of it that is on a server."""
+    """The running service and the side of it that is on a server. `varied`: no question is asked
+    twice, so that nothing about it is remembered."""
 
     def __init__(self, running: Live, side: str) -> None:
         self.live = running
         self.side = side
-        self._written = 0
+        self.varied = False
+        self._written = self._asked = 0
 
     @property
     def collections(self) -> Collections:
@@ -116,7 +118,9 @@ class Service:
 
     async def ask(self) -> Asked:
         started = time.monotonic()
-        status, body = await self.live.ask(QUESTION, collection=NAME, route="single")
+        self._asked += 1
+        question = f"{QUESTION} ({self._asked})" if self.varied else QUESTION
+        status, body = await self.live.ask(question, collection=NAME, route="single")
         seconds = time.monotonic() - started
         if status != 200 or body["answer"] != "Etna":
             return Asked(seconds, None, refused=status != 200)

@@ -10,6 +10,7 @@ from typing import Any
 import anyio.to_thread
 
 from service.retrieval.stores.qdrant_server import QdrantServer
+from tests.faults.names import Names
 from tests.faults.outage import NAME, Act, Service, served
 from tests.faults.proxy import Proxy, free_port, proxied
 from tests.qdrant_node import QdrantNode, running_qdrant
@@ -157,12 +158,16 @@ def slow(proxy: Proxy) -> tuple[Act, Act]:
 
 
 @asynccontextmanager
-async def proxied_world(script: Path, folder: Path) -> AsyncIterator[tuple[Proxy, Service]]:
-    """By REST through a proxy, which may answer in the server's place."""
+async def proxied_world(
+    script: Path, folder: Path, names: Names | None = None
+) -> AsyncIterator[tuple[Proxy, Service]]:
+    """By REST through a proxy, which may answer in the server's place, and by name if `names` are
+    used."""
     faults = await anyio.to_thread.run_sync(QdrantFaults, script, folder / "qdrant")
     try:
         async with proxied(faults.node.url) as proxy:
-            retrieval = {"qdrant_url": proxy.url, "qdrant_grpc_port": 0}
+            url = names.url(proxy.url) if names else proxy.url
+            retrieval = {"qdrant_url": url, "qdrant_grpc_port": 0}
             async with served(folder / "data", SIDE, retrieval) as service:
                 yield proxy, service
     finally:

@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     SecretStr,
     model_validator,
 )
@@ -35,6 +36,7 @@ def _object(value: Any) -> Any:
 
 JsonObject = BeforeValidator(_object)
 CommaList = BeforeValidator(_split)
+Rate = Annotated[int, Field(ge=1, le=1_000_000)]  # a minute
 # A variable may be set, but empty.
 ServerUrl = Annotated[str | None, AfterValidator(lambda url: checked(url) if url else None)]
 

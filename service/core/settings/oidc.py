@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, FilePath, StringConstraints, model_validator
 from pydantic_settings import NoDecode
 
-from service.core.settings.base import CommaList, Section, ServerUrl
+from service.core.settings.base import CommaList, Rate, Section, ServerUrl
 
 # Public-key algorithms alone: with HS256, whoever can verify a token could also make one.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
@@ -46,6 +46,12 @@ class OidcSettings(Section):
         "collections",
         description="Claim with the collections, as a list or separated by spaces; names, or "
         "patterns with `*` and `?`. A token without it may use all of them.",
+    )
+    requests_per_minute: Rate | None = Field(
+        None, description="Requests a minute of each tenant that tokens name. Default: no limit."
+    )
+    questions_per_minute: Rate | None = Field(
+        None, description="Questions a minute of each tenant that tokens name. Default: no limit."
     )
     ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
         [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.rates import WINDOW_S, Bucket, Rates, refuse
+from service.api.rates import MOST_BUCKETS, WINDOW_S, Bucket, Rates, refuse
 from service.api.tenants import Tenant
 
 
@@ -63,5 +63,20 @@ def test_tenants_have_their_own_and_a_changed_quota_begins_anew() -> None:
     assert rates.request(tenant("a", 1)) is None
     assert allowed("c", None) is None
     assert [allowed("a", 2), allowed("a", 2), allowed("a", 2)] == [True, True, False]
-    rates.keep({"b"})
-    assert [allowed("a", 2), allowed("b", 1)] == [True, False]
+
+
+def test_tenants_whose_quotas_are_whole_again_are_forgotten() -> None:
+    now = [0.0]
+    rates = Rates(lambda: now[0])
+
+    def ask(number: int) -> bool:
+        told = rates.question(Tenant(name=f"t{number}", questions_per_minute=1))
+        return told is not None and told.allowed
+
+    assert all(ask(number) for number in range(MOST_BUCKETS))
+    assert not any(ask(number) for number in range(MOST_BUCKETS))
+    now[0] += WINDOW_S
+    assert all(ask(number) for number in range(MOST_BUCKETS - 9))
+    assert ask(MOST_BUCKETS)  # the nine that were not used are forgotten here
+    assert len(rates) == MOST_BUCKETS - 8
+    assert not any(ask(number) for number in range(MOST_BUCKETS - 9))

@@ -49,9 +49,11 @@ async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
     async def put(request: web.Request) -> web.Response:
         key = request.headers.get("authorization")
         if key == "Bearer reads-only":
-            return web.json_response({"detail": "no such right"}, status=403)
+            problem = {"type": "urn:revelator:problem:not-allowed", "detail": "no such right"}
+            return web.json_response(problem, status=403)
         if key != "Bearer k3y":
-            return web.json_response({"detail": "no such key"}, status=401)
+            problem = {"type": "urn:revelator:problem:key-refused", "detail": "no such key"}
+            return web.json_response(problem, status=403)
         await stores.collections.create(request.match_info["name"])
         return web.json_response({})
 
@@ -108,9 +110,7 @@ async def test_through_the_server_that_owns_the_directory(
         assert (await stores.collections.manifest("c")).documents == 4
         with pytest.raises(ConfigurationError, match=r"no such key; set server\.keys"):
             await run_ingest([file], "c", settings(tmp_path))
-        with pytest.raises(
-            ConfigurationError, match="no such right; use a key that has this right"
-        ):
+        with pytest.raises(ConfigurationError, match="no such right; use a key that may do this"):
             await run_ingest([file], "c", settings(tmp_path, keys=["reads-only"]))
 
 
