@@ -20,7 +20,8 @@ KEY: Final = "revelator"
 
 class TrainingNotes(BaseModel):
     """The template set and the mode of Auto-RAG that a model was trained on, and how many passages
-    it reads well at once. None: nothing is known."""
+    it reads well at once. None: nothing is known. `templates` is the name of a shipped set, or of a
+    folder inside the model's folder."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -46,8 +47,11 @@ def read_training_notes(folder: Path) -> TrainingNotes:
     if not isinstance(config, dict) or KEY not in config:
         return UNKNOWN
     try:
-        return TrainingNotes.model_validate(config[KEY])
+        notes = TrainingNotes.model_validate(config[KEY])
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join([KEY, *map(str, problem["loc"])])
         raise ConfigurationError(f"{path}: {name}: {problem['msg']}") from None
+    if notes.templates and (own := folder / notes.templates).is_dir():
+        return notes.model_copy(update={"templates": str(own)})
+    return notes

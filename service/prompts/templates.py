@@ -1,9 +1,8 @@
 """Prompt templates: files with ``$fields``, rendered from quoted data.
 
 A template set is a folder of ``<role>.txt`` files: `full` (rules and our own shots, for instruct
-models), `compact` (fields only, what tuned models, the shipped one too, are trained on) and `tiny`
-(a line with the name of the task, then the fields, for very small models), or any folder of a
-user's.
+models) and `compact` (fields only, what tuned models, the shipped one too, are trained on), or any
+folder of a user's.
 """
 
 from __future__ import annotations

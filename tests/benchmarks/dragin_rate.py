@@ -43,7 +43,7 @@ from tests.benchmarks.signals_cost import rate, without
 from tests.conformance import dragin_official, dragin_parity
 from tests.conformance.dragin_parity import Parameters, Trajectory, WordRetriever
 from tests.stubs.wide_model import save_wide_model
-from tests.support.tiny import TINY
+from tests.support.tiny import TINY, TINY_TEMPLATES
 from tests.support.vllm import Vllm, metric, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
 
@@ -250,8 +250,8 @@ def compare(base: float, rows: Sequence[dict[str, Any]], made: dict[str, list[Pa
 def make_work(folder: Path, given: argparse.Namespace) -> Work:
     wide = given.size == "wide"
     model = save_wide_model(TINY, folder / "model") if wide else TINY
-    templates = Path(shutil.copytree(SHIPPED / "tiny", folder / "templates"))
-    shots = [(SHIPPED / name / "dragin_demonstrations.txt") for name in ("full", "tiny")]
+    templates = Path(shutil.copytree(TINY_TEMPLATES, folder / "templates"))
+    shots = [(each / "dragin_demonstrations.txt") for each in (SHIPPED / "full", TINY_TEMPLATES)]
     texts = [shot.read_text(encoding="utf-8").strip() for shot in shots]
     (templates / shots[0].name).write_text("\n".join(texts), encoding="utf-8")
     known = dragin_parity.load_questions()

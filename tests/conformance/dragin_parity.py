@@ -27,10 +27,11 @@ from service.strategies.drafting.chain import join
 from service.strategies.drafting.layout import opening_layout, shown
 from service.strategies.dragin import Dragin
 from tests.support.asking import loop_events, prepared
+from tests.support.tiny import TINY_TEMPLATES
 
 RECORD = Path(__file__).parent / "dragin_official.json"
 SAMPLE = Path(__file__).parents[2] / "service" / "models" / "sample"
-TEMPLATES = TemplateSet("tiny")
+TEMPLATES = TemplateSet(str(TINY_TEMPLATES))
 PASSAGES_SHOWN = 3
 _WORD = re.compile(r"[^\W_]+")
 

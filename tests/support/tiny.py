@@ -11,6 +11,7 @@ from service.engines.transformers import LocalGenerator
 from tests.conftest import need
 
 TINY: Final = Path(__file__).parents[1] / "fixtures" / "tiny"
+TINY_TEMPLATES: Final = TINY / "templates"  # what it was trained on
 
 
 def tiny_settings(**fields: Any) -> EngineSettings:

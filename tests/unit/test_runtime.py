@@ -20,11 +20,11 @@ from service.runtime import describe_roles, open_runtime
 from service.strategies.autorag import autorag_mode
 from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.scripted import ScriptedGenerator
-from tests.support.tiny import TINY
+from tests.support.tiny import TINY, TINY_TEMPLATES
 
 pytestmark = pytest.mark.anyio
 
-OURS = Capabilities(templates="tiny", autorag="tuned", passages=1)
+OURS = Capabilities(templates="compact", autorag="tuned", passages=1)
 
 
 async def resolved(engine: Generator, **sections: Any) -> dict[str, str]:
@@ -40,7 +40,11 @@ async def resolved(engine: Generator, **sections: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("capabilities", "sections", "expected"),
     [
-        (OURS, {}, {"revelator": "tiny", "reader": "tiny", "judge": "tiny", "autorag": "tuned"}),
+        (
+            OURS,
+            {},
+            {"revelator": "compact", "reader": "compact", "judge": "compact", "autorag": "tuned"},
+        ),
         (
             Capabilities(),
             {},
@@ -54,7 +58,7 @@ async def resolved(engine: Generator, **sections: Any) -> dict[str, str]:
         (
             OURS,
             {"roles": {"reader": {"templates": "full"}}, "autorag": {"mode": "few_shot"}},
-            {"revelator": "tiny", "reader": "full", "judge": "tiny", "autorag": "few_shot"},
+            {"revelator": "compact", "reader": "full", "judge": "compact", "autorag": "few_shot"},
         ),
     ],
     ids=["ours", "any other", "an adapter of a user", "ours, told otherwise"],
@@ -102,6 +106,12 @@ def test_a_folder_says_what_its_model_was_trained_on(tmp_path: Path) -> None:
     assert engine.capabilities.passages == 1
 
 
+def test_a_folder_brings_its_own_templates() -> None:
+    engine = open_generator("default", EngineSettings(kind="local", model=str(TINY)))
+
+    assert engine.capabilities.templates == str(TINY_TEMPLATES)
+
+
 def notes_of(folder: Path, config: object) -> TrainingNotes:
     (folder / "config.json").write_text(
         config if isinstance(config, str) else json.dumps(config), encoding="utf-8"
@@ -144,6 +154,6 @@ def test_what_was_resolved_can_be_read() -> None:
 
     lines = {line.name: line.detail for line in describe_roles(settings, {"default": engine})}
 
-    assert lines["role reader"] == "engine scripted, the engine's own model, tiny prompts"
-    assert lines["role judge"] == "engine scripted, judge-1, tiny prompts"
+    assert lines["role reader"] == "engine scripted, the engine's own model, compact prompts"
+    assert lines["role judge"] == "engine scripted, judge-1, compact prompts"
     assert lines["loop autorag"] == "mode tuned"

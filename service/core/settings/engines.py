@@ -119,9 +119,8 @@ class RoleSettings(Section):
     )
     templates: str | None = Field(
         None,
-        description="`full`, `compact`, `tiny`, or a folder of templates. Default: the set that "
-        "the model was trained on, if its folder names one (as that of the shipped model does), "
-        "else `full`.",
+        description="`full`, `compact`, or a folder of templates. Default: the set that the model "
+        "was trained on, if its folder names one (as that of the shipped model does), else `full`.",
     )
 
 

@@ -33,11 +33,11 @@ from service.strategies.flare import asking_prompt
 from service.strategies.self_ask import _Asking
 from tests.conftest import need
 from tests.support.smollm2 import smollm2_folder
-from tests.support.tiny import TINY
+from tests.support.tiny import TINY, TINY_TEMPLATES
 from tests.unit.prompts.test_quoting import CONTROL_TOKENS, ROLES, adversarial, controls, fields
 
 READER = Path(__file__).parents[3] / "service" / "models" / "reader"
-SETS = sorted(path.name for path in SHIPPED.iterdir())
+SETS = {path.name: str(path) for path in (*sorted(SHIPPED.iterdir()), TINY_TEMPLATES)}
 SHAPE = ModelShape(
     layers=1, heads=1, kv_heads=1, head_size=2, width=2, vocabulary=2, context=2, tied=True,
     epsilon=1, rope_theta=1,
@@ -200,7 +200,7 @@ def encoder(request: pytest.FixtureRequest) -> PromptEncoder:
 
 @pytest.mark.parametrize("template_set", SETS)
 def test_every_template_is_among_those_that_are_filled(template_set: str) -> None:
-    prompts = TemplateSet(template_set)
+    prompts = TemplateSet(SETS[template_set])
     with_fields = {
         path.stem
         for path in prompts.folder.glob("*.txt")
@@ -210,8 +210,8 @@ def test_every_template_is_among_those_that_are_filled(template_set: str) -> Non
 
 
 def filled_templates() -> Iterator[tuple[str, str]]:
-    for template_set in SETS:
-        prompts = TemplateSet(template_set)
+    for template_set, folder in SETS.items():
+        prompts = TemplateSet(folder)
         for name in FILLS:
             if prompts.has(name) or name in ("autorag_few_shot", "autorag_naive"):
                 yield template_set, name
@@ -225,7 +225,7 @@ CASES = int(os.environ.get("PROMPT_CASES", "8"))
 def test_no_data_alters_the_structure_of_a_prompt(
     template_set: str, name: str, encoder: PromptEncoder
 ) -> None:
-    prompts, fill = TemplateSet(template_set), FILLS[name]
+    prompts, fill = TemplateSet(SETS[template_set]), FILLS[name]
     plain = fill(prompts, "plain", "words")
     expected = in_process(encoder, plain), at_server(encoder, plain)
     data = hostile(encoder)

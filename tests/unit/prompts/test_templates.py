@@ -209,6 +209,6 @@ def test_dragin_declines_in_its_demonstrations_or_in_a_file_of_its_own(tmp_path:
     assert TemplateSet(str(tmp_path)).without_declining() == []
 
 
-@pytest.mark.parametrize("name", ["full", "compact", "tiny"])
+@pytest.mark.parametrize("name", ["full", "compact"])
 def test_shipped_sets_are_never_named(name: str) -> None:
     assert TemplateSet(name).without_declining() == []

@@ -305,6 +305,6 @@ def test_what_is_missing_is_named() -> None:
 
     able, silent = TokenEngine(model({})), TokenEngine(model({}), logprobs=False)
     assert "probabilities of its tokens" in lacks(silent, "full")
-    assert lacks(able, "tiny") == "None"
+    assert lacks(able, "compact") == "None"
     assert lacks(able, "full", flare_query="questions") == "None"
-    assert "no flare_question.txt" in lacks(able, "tiny", flare_query="questions")
+    assert "no flare_question.txt" in lacks(able, "compact", flare_query="questions")
