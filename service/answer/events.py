@@ -160,13 +160,6 @@ class Judgement(BaseEvent):
     ending: bool | None = None
 
 
-class ThoughtWritten(BaseEvent):
-    """The reasoning that the model wrote in a step."""
-
-    event: Literal["thought"] = "thought"
-    text: str
-
-
 class DraftWord(Model):
     """A word of a draft. `score` is its `entropy` (nats) times its `attention`, relative to the
     mean attention of its sentence's words."""
@@ -175,6 +168,24 @@ class DraftWord(Model):
     entropy: float
     attention: float
     score: float
+
+
+class ThoughtWritten(BaseEvent):
+    """The reasoning that the model wrote in a step."""
+
+    event: Literal["thought"] = "thought"
+    text: str
+    words: list[DraftWord] | None = Field(
+        None,
+        description="The words of a draft of the loop `dragin` that stands. Those after a word "
+        "that asked in vain for a retrieval may be missing. Absent for other thoughts.",
+        exclude_if=lambda words: words is None,
+    )
+    threshold: float | None = Field(
+        None,
+        description="What the scores of `words` are compared with. Absent where there are none.",
+        exclude_if=lambda threshold: threshold is None,
+    )
 
 
 class Trigger(BaseEvent):

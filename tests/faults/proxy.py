@@ -18,8 +18,7 @@ class Proxy:
     bytes of responses after which the next connections break."""
 
     def __init__(self, target: str) -> None:
-        parts = urlsplit(target)
-        self._target = (parts.hostname or "", parts.port or 80)
+        self.lead_to(target)
         self.url = ""
         self.delay_s = 0.0
         self.status: int | None = None
@@ -34,6 +33,11 @@ class Proxy:
         """Drop all connections. New ones are let through."""
         for connection in list(self._open):
             connection.cancel()
+
+    def lead_to(self, target: str) -> None:
+        """Connect to this server from now on."""
+        parts = urlsplit(target)
+        self._target = (parts.hostname or "", parts.port or 80)
 
     async def serve(self, client: SocketStream) -> None:
         """One connection; a request fits into what is read at once."""

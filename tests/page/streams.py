@@ -80,6 +80,12 @@ def every_event() -> list[BaseEvent]:
         Judgement(step="2.1.1", ending=True),
         Token(step="2.1.1", role="answer", text="Catania"),
         StepEnd(step="2.1.1", answer="Catania", usage=CallUsage(llm_calls=2)),
+        StepStart(step="3", kind="answer"),
+        ThoughtWritten(
+            step="3", text="So it is Catania.", words=[word("So", 0.1), word("it", 0.4)],
+            threshold=1.0,
+        ),
+        StepEnd(step="3"),
         Stop(
             stopped_by="answer", answered=True,
             citations=[Citation(passage_id="p1", title="Bellini", step="2.1.1",

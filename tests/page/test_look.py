@@ -202,8 +202,9 @@ async def test_dragin_is_a_heat_map(tab: Any, pictures: Path) -> None:
                   loop="dragin", route="single")  # fmt: skip
         await tab.wait_for_selector(DONE)
         assert await tab.inner_text(".sentence .asking") == "Palermo."
+        standing = await tab.inner_text(".standing:not([hidden])")
         heat = await tab.eval_on_selector_all(
-            ".sentence .word",
+            ".trigger .sentence .word",
             "all => all.map(e => [e.innerText, +e.style.getPropertyValue('--heat')])",
         )
         queried = await tab.locator(".queried").all_inner_texts()
@@ -211,6 +212,9 @@ async def test_dragin_is_a_heat_map(tab: Any, pictures: Path) -> None:
     assert " ".join(word for word, _ in heat) == DRAFT.text.partition(" So")[0].strip()
     assert max(heat, key=lambda pair: pair[1])[0] == "Palermo."
     assert {"composer", "Norma", "city"} <= set(queried)
+    assert standing.startswith(last.text.strip())
+    assert "This draft stands: its highest score is" in standing
+    assert "not above 1.00" in standing
 
 
 @pytest.fixture

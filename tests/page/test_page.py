@@ -18,14 +18,16 @@ from service.answer.events import (
     Stop,
     Token,
 )
+from service.api import recordings
+from service.api.app import create_app
 from service.api.openapi import event_models
 from service.core.domain import Citation
 from service.core.errors import Draining
 from tests.faults.proxy import proxied
-from tests.page.driving import DONE, ask, replay
+from tests.page.driving import DONE, ask, replay, violations
 from tests.page.streams import body, every_event, passage, sse
-from tests.stubs.fake_retriever import SAMPLE
-from tests.support.live import answering, config, live
+from tests.stubs.fake_retriever import SAMPLE, FakeRetriever
+from tests.support.live import answering, config, live, serving
 from tests.support.scripted import ScriptedGenerator, ScriptStep, render
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(100)]
@@ -190,6 +192,35 @@ async def test_a_broken_connection_goes_on_where_it_was(tab: Any) -> None:
         await tab.wait_for_selector(DONE)
         assert (await tab.inner_text(".answer")).split() == "".join(words).split()
     assert len([each for each in engine.requests if "Task: answer" in render(each)]) == 1
+
+
+async def test_a_reconnect_to_another_process_is_told_and_asked_again_on_demand(
+    tab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"w{number} " for number in range(300)]
+    slow = [*answering()[:2], ScriptStep(reply=words, delay=0.01, times=None)]
+    quick = {"default": ScriptedGenerator(answering("Vincenzo Bellini"))}
+    settings = config()
+    other = create_app(settings, engines=quick, retriever=FakeRetriever())
+    async with (
+        serving(other, settings) as (_, other_url),
+        live(slow) as service,
+        proxied(service.url) as proxy,
+    ):
+        await tab.goto(proxy.url)
+        await ask(tab)
+        await tab.wait_for_selector("text=w20 ")
+        monkeypatch.setattr(recordings, "INSTANCE", "another")
+        proxy.lead_to(other_url)
+        proxy.cut()
+        await tab.wait_for_selector(".run[data-phase=failed]")
+        assert "led to another process" in await tab.inner_text(".problem")
+        assert "w20" in await tab.inner_text(".answer")
+        assert not await violations(tab)
+        await tab.click("text=Ask again")
+        await tab.wait_for_selector(DONE)
+        assert await tab.inner_text(".answer") == "Vincenzo Bellini"
+        assert await tab.locator(".run").count() == 1
 
 
 async def test_a_server_that_is_gone_is_given_up(tab: Any) -> None:

@@ -2,7 +2,8 @@
 
 import { DONE, FAILED, RUNNING, answerOf, fail, fold, newRun, notice, traceOf } from "./state.js";
 import { Refused, ask, getJson } from "./stream.js";
-import { View, element, showPassage } from "./draw.js";
+import { View, showPassage } from "./draw.js";
+import { element } from "./elements.js";
 
 const EXAMPLES = [
   "Who directed Laserblast?",
@@ -34,29 +35,46 @@ function requestOf(loop) {
 async function submit(event) {
   event?.preventDefault();
   if (!fields.question.value.trim() || stopping) return;
-  const loops = [fields.loop.value || "default"];
-  if (fields.compare.value) loops.push(fields.compare.value);
+  const loop = fields.loop.value;
+  const other = fields.compare.value;
   rememberLink();
-  byId("problem").hidden = true;
-  stopping = new AbortController();
-  setBusy(true);
-  current = loops.map((loop) => begin(loop, loops.length > 1));
+  current = other
+    ? [loop || "default", other].map((each) => begin(requestOf(each), `Loop ${each}`))
+    : [begin(requestOf(loop), "Answer")];
   const results = byId("results");
   results.replaceChildren(...current.map(({ view }) => view.element));
   results.dataset.runs = String(current.length);
+  await answerAll(current);
+}
+
+// A failed question once more, in its place.
+async function askAgain(run, title) {
+  const place = current.findIndex((each) => each.run === run);
+  if (stopping || place < 0) return;
+  const asked = begin(run.request, title);
+  current[place].view.element.replaceWith(asked.view.element);
+  current[place] = asked;
+  await answerAll([asked]);
+}
+
+async function answerAll(asked) {
+  byId("problem").hidden = true;
+  stopping = new AbortController();
+  setBusy(true);
   schedule();
-  await Promise.all(current.map(({ run }) => answer(run, stopping.signal)));
+  await Promise.all(asked.map(({ run }) => answer(run, stopping.signal)));
   stopping = null;
   setBusy(false);
   speakEnd();
   schedule();
 }
 
-function begin(loop, comparing) {
-  const run = newRun(requestOf(comparing ? loop : fields.loop.value));
-  const view = new View(run, comparing ? `Loop ${loop}` : "Answer", {
+function begin(request, title) {
+  const run = newRun(request);
+  const view = new View(run, title, {
     open: (passage, quote) => showPassage(byId("passage-dialog"), passage, quote),
     download: () => download(run),
+    again: () => askAgain(run, title),
   });
   return { run, view };
 }

@@ -6,10 +6,10 @@
 import {
   DONE, FAILED, RUNNING, answerOf, asksAnew, cited, costOf, judged, laneOf, split,
 } from "./state.js";
+import { element, tail, words } from "./elements.js";
+import { heatMap, standingHeat } from "./heat.js";
 
 const PREVIEW = 220; // characters of a passage in the timeline
-const LONGEST_SHOWN = 4_000; // of a draft or a thought in the timeline
-const LONGEST_HEAT = 600; // words of a heat-map
 const SLICE_MS = 8; // of drawing in a frame
 const TICK_MS = 100; // between two drawings of the time while no event comes
 const KINDS = {
@@ -23,21 +23,6 @@ const WITHDRAWN = {
   trigger: "a word of it asked for a search", restart: "a worker was lost",
   repair: "it was corrected", unsupported: "no passage supports it",
 };
-
-// An element: its class, and children, which are elements or texts.
-export function element(tag, name, ...children) {
-  const made = document.createElement(tag);
-  if (name) made.className = name;
-  made.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
-  return made;
-}
-
-// A text of the user, a model or a passage, which may run from right to left.
-function words(tag, name, text) {
-  const made = element(tag, name, text);
-  made.dir = "auto";
-  return made;
-}
 
 const pageOf = ({ page }) => (Number.isInteger(page) ? [element("span", "label", `, page ${page}`)] : []);
 
@@ -58,13 +43,11 @@ export function seconds(ms) {
 
 const number = (value) => Number(value).toLocaleString("en");
 const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
-const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(2));
 const shortened = (text, most) => (text.length > most ? `${text.slice(0, most)} …` : text);
-const tail = (text) => (text.length > LONGEST_SHOWN ? `… ${text.slice(-LONGEST_SHOWN)}` : text);
 
 export class View {
-  // `open(passage, quote)` shows a passage, `download()` saves the trace.
-  constructor(run, title, { open, download }) {
+  // `open(passage, quote)` shows a passage, `download()` saves the trace, `again()` asks once more.
+  constructor(run, title, { open, download, again }) {
     this.run = run;
     this.open = open;
     this.since = this.tickedAt = performance.now();
@@ -77,13 +60,11 @@ export class View {
     this.citations = element("ol", "citations");
     this.cost = element("dl", "cost");
     this.flow = element("div", "flow");
-    const save = element("button", "", "Download the trace");
-    save.type = "button";
-    save.addEventListener("click", download);
-    this.save = save;
+    this.save = buttonTo("Download the trace", download);
+    this.again = buttonTo("Ask again", again);
     const name = element("h2", "", title, " ", this.status);
     this.element = element(
-      "section", "run", name, this.problem, this.answer, this.citations, this.cost, save,
+      "section", "run", name, this.problem, this.answer, this.citations, this.cost, this.save,
       element("h3", "", "Steps"), this.flow,
     );
     this.element.setAttribute("aria-label", title);
@@ -110,7 +91,7 @@ export class View {
     this.problem.hidden = !run.problem;
     if (run.problem) {
       this.problem.replaceChildren(
-        element("strong", "", run.problem.title), words("p", "", run.problem.detail ?? ""),
+        element("strong", "", run.problem.title), words("p", "", run.problem.detail ?? ""), this.again,
       );
     }
     const answer = answerOf(run);
@@ -215,6 +196,13 @@ export class View {
   }
 }
 
+function buttonTo(text, act) {
+  const made = element("button", "", text);
+  made.type = "button";
+  made.addEventListener("click", act);
+  return made;
+}
+
 function statusOf(run) {
   if (run.note) return run.note;
   if (run.phase === FAILED) return "failed";
@@ -247,6 +235,7 @@ const PARTS = {
   thought: (step) => (step.thought ? [words("p", "", tail(step.thought))] : []),
   split: (step) => (step.parts.length > 1 ? [list(step.parts)] : []),
   trigger: (step, run) => (step.trigger ? heatMap(step.trigger, run) : []),
+  standing: (step) => (step.standing ? standingHeat(step.standing) : []),
   withdrawn: (step) => step.withdrawn.map(withdrawnDraft),
   draft: (step) => (isNews(step) ? [words("p", "", tail(step.written.draft))] : []),
   queries: (step) => step.queries.map(queryLine),
@@ -260,6 +249,7 @@ const signatureOf = {
   split: (step) => step.parts.length,
   thought: (step) => step.thought.length,
   trigger: (step) => step.trigger,
+  standing: (step) => step.standing,
   withdrawn: (step) => step.withdrawn.length,
   draft: (step) => isNews(step) && step.written.draft,
   queries: (step) => step.queries.length,
@@ -270,7 +260,7 @@ const signatureOf = {
 // Whether a draft says more than what the step ended with.
 function isNews(step) {
   const draft = step.written.draft.trim();
-  return draft && draft !== step.answer && draft !== step.thought;
+  return draft && draft !== step.answer && draft !== step.thought && draft !== step.standing?.text;
 }
 
 function list(texts) {
@@ -330,62 +320,6 @@ function passageLine(step, passage, open) {
   button.addEventListener("click", () => open(passage, null));
   return element("li", kept ? "kept" : "dropped", button);
 }
-
-// A draft up to the sentence that asked for a search: how much each word did.
-function heatMap(trigger, run) {
-  const asked = wordsOf(trigger.query);
-  const heat = (trigger.words ?? []).slice(0, LONGEST_HEAT);
-  const made = element("figure", "heat");
-  if (heat.length) {
-    const line = words("p", "sentence", "");
-    const asking = heat.findLastIndex((word) => word.text === trigger.token && word.score === trigger.score);
-    heat.forEach((word, place) => line.append(heatWord(word, trigger, asked, place === asking), " "));
-    made.append(line);
-    if (run.request.question) made.append(questionLine(run.request.question, asked));
-  }
-  made.append(element("figcaption", "", ...captionOf(trigger)));
-  if (heat.length) made.append(numbersOf(heat));
-  return [made];
-}
-
-function captionOf({ token, entropy, attention, score: value, threshold }) {
-  const how = entropy === null
-    ? ` asked for a search: its probability ${score(value)} is not above ${score(threshold)}.`
-    : ` asked for a search: entropy ${score(entropy)} × attention ${score(attention)}, scaled to the sentence, is ${score(value)}, above ${score(threshold)}. Underlined words are in the query.`;
-  return [words("strong", "", token), how];
-}
-
-function heatWord(word, trigger, asked, asking) {
-  const made = words("span", "word", word.text);
-  const heat = Math.min(word.score / Math.max(trigger.threshold, 0.01), 1.5) / 1.5;
-  made.style.setProperty("--heat", heat.toFixed(3));
-  made.title = `entropy ${score(word.entropy)}, attention ${score(word.attention)}, score ${score(word.score)}`;
-  if (asking) made.classList.add("asking");
-  if (asked.has(bare(word.text))) made.classList.add("queried");
-  return made;
-}
-
-function questionLine(question, asked) {
-  const line = words("p", "question", "");
-  for (const word of question.split(/\s+/u)) {
-    line.append(words("span", asked.has(bare(word)) ? "word queried" : "word", word), " ");
-  }
-  return line;
-}
-
-function numbersOf(heat) {
-  const row = (tag, cells) => element("tr", "", ...cells.map((cell) => words(tag, "", cell)));
-  const head = row("th", ["Word", "Entropy", "Attention", "Score"]);
-  for (const cell of head.children) cell.scope = "col";
-  const rows = heat.map((word) => row("td", [
-    word.text, score(word.entropy), score(word.attention), score(word.score),
-  ]));
-  const table = element("table", "", element("thead", "", head), element("tbody", "", ...rows));
-  return element("details", "", element("summary", "", "Numbers of each word"), table);
-}
-
-const bare = (word) => word.toLowerCase().replace(/^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu, "");
-const wordsOf = (text) => new Set(text.split(/\s+/u).map(bare).filter(Boolean));
 
 // Fills the dialog of a passage; the quoted part is marked.
 export function showPassage(dialog, passage, quote) {

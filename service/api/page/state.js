@@ -59,7 +59,8 @@ export const FOLDS = {
   },
   thought(run, event) {
     const step = touched(run, event);
-    step.thought = limited(step.thought ? `${step.thought}\n${event.text}` : event.text);
+    if (event.words?.length) step.standing = event;
+    else step.thought = limited(step.thought ? `${step.thought}\n${event.text}` : event.text);
   },
   trigger(run, event) {
     touched(run, event).trigger = event;
@@ -210,7 +211,7 @@ function touched(run, event) {
 function newStep(id, ms) {
   return {
     id, kind: "answer", question: null, from: ms, to: null, parts: [], queries: [], passages: [],
-    missing: [], judged: new Map(), ending: null, thought: "", trigger: null, withdrawn: [],
+    missing: [], judged: new Map(), ending: null, thought: "", trigger: null, standing: null, withdrawn: [],
     written: { draft: "", answer: "" }, answer: null, flags: [], usage: null,
   };
 }

@@ -3,6 +3,7 @@
 
 const PATIENCE_MS = [250, 500, 1_000, 2_000, 4_000, 8_000]; // waits before each reconnect
 const MOST_REFUSALS = 3; // of "too busy" or "shutting down", after which the problem is shown
+const ELSEWHERE = ":answer-elsewhere";
 const LONGEST_WAIT_S = 30;
 const SLICE_MS = 8; // of parsing, after which the page gets to draw
 
@@ -38,6 +39,7 @@ export async function ask(request, key, { take, tell, signal }) {
     } catch (error) {
       if (signal.aborted) throw error;
       if (error instanceof Refused) {
+        if (error.problem.type.endsWith(ELSEWHERE)) throw new Refused(elsewhere(error.problem), error.status);
         if (!error.retryAfter || asked.last || ++refusals > MOST_REFUSALS) throw error;
         const seconds = Math.min(error.retryAfter, LONGEST_WAIT_S);
         tell(`${error.problem.title}. Asking again in ${seconds} s.`);
@@ -128,6 +130,13 @@ async function refusal(response) {
   const error = new Refused(problem, response.status);
   error.retryAfter = Number(response.headers.get("Retry-After")) || 0;
   return error;
+}
+
+// A reconnect was led to another process or gateway, which has not the events of this answer.
+function elsewhere(problem) {
+  const detail = "The connection was lost, and the new one was led to another process of the service, "
+    + "which does not know this answer. What came so far is below.";
+  return { ...problem, title: "The answer cannot go on", detail };
 }
 
 function unreachable(reason) {

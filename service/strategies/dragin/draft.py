@@ -30,6 +30,7 @@ from service.strategies.dragin.rind import (
     find_hit,
     group_words,
     judge,
+    score_sentences,
     score_words,
 )
 from service.text.tagging import Splitter, Tagger
@@ -119,7 +120,8 @@ def hit_tokens(hit: Hit) -> list[int]:
 class DraftWatch:
     """Finds the hit of a draft. Feed it every token in order, then `finish` or `judge_scored`.
 
-    Raises EngineFailure for signals that no model can have given.
+    `scored` are the words of the sentences that were judged. Raises EngineFailure for signals that
+    no model can have given.
     """
 
     options: DraginOptions
@@ -127,10 +129,10 @@ class DraftWatch:
     splitter: Splitter
     text: str = ""
     tokens: list[DraftToken] = field(default_factory=list)
+    scored: tuple[ScoredWord, ...] = ()
     _maxima: list[float] = field(default_factory=list)
     _folded: int = 0  # tokens whose updates are in _maxima
     _previous: list[str] = field(default_factory=list)
-    _before: tuple[ScoredWord, ...] = ()  # the words of these sentences
     _start: int = 0  # word that the next sentence begins with
 
     def feed(self, token: DraftToken) -> Hit | None:
@@ -166,8 +168,10 @@ class DraftWatch:
             for scored, token in zip(scoring.tokens, self.tokens, strict=True)
         ]
         check_numbers(signal.attention for signal in signals)
-        sentences = self.splitter.sentences(self.text)
-        return find_hit(sentences, self.words(), signals, self.options.rule, self.tagger)
+        sentences, words = self.splitter.sentences(self.text), self.words()
+        scored = score_sentences(sentences, words, signals, self.options.rule)
+        self.scored = tuple(word for sentence in scored for word in sentence)
+        return find_hit(sentences, scored, self.options.rule, self.tagger)
 
     def words(self) -> list[Word]:
         return group_words(self.text, [token.span for token in self.tokens])
@@ -193,7 +197,7 @@ class DraftWatch:
         hit = judge(self._previous, sentence, scored, self.options.rule, self.tagger)
         self._previous.append(sentence)
         self._start = end
-        before, self._before = self._before, self._before + scored
+        before, self.scored = self.scored, self.scored + scored
         return replace(hit, before=before) if hit else None
 
     def _fold(self, last: int) -> None:

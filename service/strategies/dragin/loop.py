@@ -9,6 +9,7 @@ follows "the answer is", in the last step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -27,7 +28,7 @@ from service.strategies.drafting.steps import conclude, search_and_rewrite
 from service.strategies.dragin.draft import Draft, DraginRun, open_draft, read_draft
 from service.strategies.dragin.options import resolve
 from service.strategies.dragin.query import make_query
-from service.strategies.dragin.rind import Hit
+from service.strategies.dragin.rind import Hit, ScoredWord
 from service.text.tagging import missing, open_tagger
 
 log = structlog.get_logger(__name__)
@@ -75,7 +76,8 @@ async def _round(run: DraginRun) -> None:
     elif draft.hit is None or not run.may_retrieve:
         run.write(draft.watch.text)
         if text := draft.watch.text.strip():
-            await run.step.emit(ThoughtWritten(text=text))
+            words, threshold = _words(draft.watch.scored), run.options.rule.threshold
+            await run.step.emit(ThoughtWritten(text=text, words=words, threshold=threshold))
         if draft.hit is not None:
             run.stopped_by, run.ended = "max_steps", True
     else:
@@ -104,13 +106,17 @@ def _trigger(run: DraginRun, hit: Hit, query: str) -> Trigger:
         score=word.score,
         threshold=run.options.rule.threshold,
         query=query,
-        words=[
-            DraftWord(
-                text=each.word.text,
-                entropy=each.weight,
-                attention=each.attention,
-                score=each.score,
-            )
-            for each in (*hit.before, *hit.words)
-        ],
+        words=_words((*hit.before, *hit.words)),
     )
+
+
+def _words(scored: Sequence[ScoredWord]) -> list[DraftWord]:
+    return [
+        DraftWord(
+            text=each.word.text,
+            entropy=each.weight,
+            attention=each.attention,
+            score=each.score,
+        )
+        for each in scored
+    ]

@@ -183,19 +183,21 @@ def has_content(word: str, content: frozenset[str]) -> bool:
 
 
 def find_hit(
-    sentences: Sequence[str],
-    words: Sequence[Word],
-    signals: Sequence[Signal],
-    rule: Rule,
-    tag: Tagger,
+    sentences: Sequence[str], scored: Sequence[tuple[ScoredWord, ...]], rule: Rule, tag: Tagger
 ) -> Hit | None:
-    """Return the first hit of a whole draft."""
+    """Return the first hit of a whole draft, whose sentences' words are `scored`."""
     before: tuple[ScoredWord, ...] = ()
-    for number, indexes in enumerate(assign(sentences, words)):
-        own = [words[index] for index in indexes]
-        scored = score_words(own, signals, rule)
-        hit = judge(sentences[:number], sentences[number], scored, rule, tag)
+    for number, own in enumerate(scored):
+        hit = judge(sentences[:number], sentences[number], own, rule, tag)
         if hit is not None:
             return replace(hit, before=before)
-        before += scored
+        before += own
     return None
+
+
+def score_sentences(
+    sentences: Sequence[str], words: Sequence[Word], signals: Sequence[Signal], rule: Rule
+) -> list[tuple[ScoredWord, ...]]:
+    """Score the words of each sentence of a whole draft."""
+    assigned = assign(sentences, words)
+    return [score_words([words[index] for index in own], signals, rule) for own in assigned]

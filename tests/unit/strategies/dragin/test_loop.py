@@ -118,9 +118,13 @@ async def test_the_worked_example() -> None:
         ("p2", True),
         ("p3", True),
     ]
-    assert [e.text for e in of(events, ThoughtWritten)] == [
-        "Norma was composed by Vincenzo Bellini.", "So the answer is Catania.",
-    ]  # fmt: skip
+    kept, standing = of(events, ThoughtWritten)
+    assert (kept.text, kept.words) == ("Norma was composed by Vincenzo Bellini.", None)
+    assert "words" not in kept.model_dump()
+    assert standing.text == "So the answer is Catania."
+    assert " ".join(word.text for word in standing.words) == standing.text
+    assert standing.threshold == trigger.threshold
+    assert not any(word.score > standing.threshold for word in standing.words)
     assert text_of(events, "draft", "2") == "Bellini was born in Catania."
     assert text_of(events, "answer", "3") == "Catania"
     assert [e.answer for e in of(events, StepEnd)] == [
@@ -251,6 +255,9 @@ async def test_a_draft_that_may_not_retrieve_is_read_to_its_end(
     assert len(of(events, Trigger)) == 1
     assert events[-1] == Stop(stopped_by="max_steps", answered=True)
     assert text_of(events, "draft", "3") == again.text.strip()
+    standing = of(events, ThoughtWritten)[-1]
+    assert again.text.strip().startswith(" ".join(word.text for word in standing.words))
+    assert max(word.score for word in standing.words) > standing.threshold
     assert engine.requests[-1].prompt.endswith("He was rich and old. So the answer is")
 
     whole = DraftScript(" He died in Paris. So the answer is Paris.", loud={"Paris.": 9.0})

@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 
 from service.engines.signals import Span
 from service.strategies.dragin.rind import (
+    Hit,
     Rule,
     Signal,
+    Word,
     assign,
     find_hit,
     group_words,
     has_content,
+    score_sentences,
     score_words,
 )
 from tests.unit.strategies.dragin.drafts import (
@@ -30,6 +33,12 @@ from tests.unit.strategies.dragin.drafts import (
 SIGNALS = signals_of(WORKED_ATTENTION, WORKED_ENTROPY)
 
 
+def hit_of(
+    sentences: list[str], words: list[Word], signals: list[Signal], rule: Rule
+) -> Hit | None:
+    return find_hit(sentences, score_sentences(sentences, words, signals, rule), rule, TAGGER)
+
+
 def test_the_worked_example_s_numbers() -> None:
     words, sentences = words_of(WORKED), SPLITTER.sentences(WORKED)
     assert [len(indexes) for indexes in assign(sentences, words)] == [6, 5, 5]
@@ -39,7 +48,7 @@ def test_the_worked_example_s_numbers() -> None:
     second = score_words(words[6:11], SIGNALS)
     assert second[4].score == pytest.approx(1.60, abs=5e-3)
 
-    hit = find_hit(sentences, words, SIGNALS, Rule(1.0), TAGGER)
+    hit = hit_of(sentences, words, SIGNALS, Rule(1.0))
     assert hit is not None
     assert hit.previous == "Norma was composed by Vincenzo Bellini."
     assert hit.sentence == "He was born in Palermo."
@@ -50,8 +59,8 @@ def test_the_worked_example_s_numbers() -> None:
 def test_the_threshold_is_strict() -> None:
     words, sentences = words_of("Bellini. Yes."), ["Bellini.", "Yes."]
     signals = [Signal(1.0, 1.0), Signal(1.0, 1.0)]
-    assert find_hit(sentences, words, signals, Rule(1.0), TAGGER) is None
-    hit = find_hit(sentences, words, signals, Rule(0.99), TAGGER)
+    assert hit_of(sentences, words, signals, Rule(1.0)) is None
+    hit = hit_of(sentences, words, signals, Rule(0.99))
     assert hit is not None
     assert hit.sentence == "Bellini."
 
@@ -71,14 +80,14 @@ def test_the_last_word_is_attended_to_as_much_as_the_average_word() -> None:
     signals = signals_of((0.22, 0.18, 0.30, 0.15, 0.05), (0.40, 0.10, 0.30, 0.10, 1.10))
     plain = score_words(words, signals)[4]
     assert (plain.attention, plain.score) == (0.05, pytest.approx(5 * 0.05 / 0.90 * 1.10))
-    assert find_hit(["He was born in Palermo."], words, signals, Rule(1.0), TAGGER) is None
+    assert hit_of(["He was born in Palermo."], words, signals, Rule(1.0)) is None
 
     rule = Rule(1.0, weigh_last=True)
     weighed = score_words(words, signals, rule)
     assert weighed[4].attention == pytest.approx(0.85 / 4)
     assert weighed[4].score == pytest.approx(1.10)  # an average word's is its entropy
     assert weighed[0].score == pytest.approx(5 * 0.22 / (0.85 + 0.2125) * 0.40)
-    hit = find_hit(["He was born in Palermo."], words, signals, rule, TAGGER)
+    hit = hit_of(["He was born in Palermo."], words, signals, rule)
     assert hit is not None
     assert hit.strongest.word.text == "Palermo."
 
@@ -101,13 +110,13 @@ def test_a_sentence_without_attention_has_no_score() -> None:
 def test_the_filter_clears_words_but_not_the_trigger() -> None:
     words, sentences = words_of("He was there. Norma sang."), ["He was there.", "Norma sang."]
     signals = [Signal(1, 0.1), Signal(1, 9), Signal(1, 0.1), Signal(1, 9), Signal(1, 0)]
-    hit = find_hit(sentences, words, signals, Rule(1.0), TAGGER)
+    hit = hit_of(sentences, words, signals, Rule(1.0))
     assert hit is not None
     assert hit.sentence == "He was there."
     assert not any(hit.flags)
     assert hit.strongest.word.text == "was"
 
-    gated = find_hit(sentences, words, signals, Rule(1.0, gate_on_filter=True), TAGGER)
+    gated = hit_of(sentences, words, signals, Rule(1.0, gate_on_filter=True))
     assert gated is not None
     assert gated.sentence == "Norma sang."
     assert gated.flags == (True, False)
@@ -131,8 +140,8 @@ def test_the_last_word_is_never_looked_at_but_belongs_to_the_last_sentence() -> 
 
 
 def test_no_word_no_hit() -> None:
-    assert find_hit([], [], [], Rule(), TAGGER) is None
-    assert find_hit(["a"], [], [], Rule(), TAGGER) is None
+    assert hit_of([], [], [], Rule()) is None
+    assert hit_of(["a"], [], [], Rule()) is None
 
 
 def test_content_is_found_inside_a_word() -> None:
