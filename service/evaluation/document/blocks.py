@@ -5,7 +5,7 @@ Whatever comes from questions, answers or settings is escaped in both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -55,15 +55,19 @@ class Folded:
 
 Block = Heading | Text | Table | Plot | Folded
 
+_LONG: Final = 30  # characters of a cell, from which it may have several lines
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2em auto;
   max-width: 75em; padding: 0 1em; }
 h1, h2, h3 { line-height: 1.2; margin: 1.6em 0 .5em; }
 .wide { overflow-x: auto; }
+.wide + .wide { margin-top: 1em; }
+.wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: #fff; }
 table { border-collapse: collapse; font-size: .9em; }
 th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; vertical-align: top;
-  text-align: left; }
-.numbers td + td, .numbers th + th { text-align: right; white-space: nowrap; }
+  text-align: left; white-space: nowrap; }
+td.long { white-space: normal; min-width: 14em; }
+.numbers td + td, .numbers th + th { text-align: right; }
 figure { margin: 1em 0; max-width: 50em; }
 figure svg { width: 100%; height: auto; }
 figcaption { font-size: .9em; color: #555; }
@@ -92,8 +96,8 @@ def _html(block: Block) -> str:
         case Text():
             return f"<p>{escape(block.text)}</p>"
         case Table():
-            head = _row(block.head, "th", escape)
-            rows = "\n".join(_row(cells, "td", escape) for cells in block.rows)
+            head = _row(block.head, "th")
+            rows = "\n".join(_row(cells, "td") for cells in block.rows)
             kind = ' class="numbers"' if block.numbers else ""
             return (
                 f'<div class="wide"><table{kind}>\n<thead>{head}</thead>\n'
@@ -107,8 +111,13 @@ def _html(block: Block) -> str:
             return f"<details><summary>{escape(block.title)}</summary><pre>{lines}</pre></details>"
 
 
-def _row(cells: Cells, tag: str, quoted: Callable[[str], str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{quoted(cell)}</{tag}>" for cell in cells) + "</tr>"
+def _row(cells: Cells, tag: str) -> str:
+    return "<tr>" + "".join(_cell(cell, tag) for cell in cells) + "</tr>"
+
+
+def _cell(cell: str, tag: str) -> str:
+    kind = ' class="long"' if tag == "td" and len(cell) > _LONG else ""
+    return f"<{tag}{kind}>{escape(cell)}</{tag}>"
 
 
 def as_markdown(title: str, blocks: Sequence[Block]) -> str:

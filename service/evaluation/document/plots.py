@@ -14,7 +14,10 @@ _SVG: Final = "http://www.w3.org/2000/svg"
 _COLOURS: Final = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f3c8d", "#666666",
     "#000000", "#a5aa99", "#3969ac", "#b8860b", "#e73f74", "#4b4b8f", "#80ba5a", "#994e00",
+    "#11a579", "#cf1c90", "#f97b72", "#008695", "#9b7fd4", "#5f4690", "#c2a300", "#1d6996",
 )  # fmt: skip
+_LABELS: Final = 100  # that are dark on any colour
+_NEAR: Final = (0.025, 0.04)  # of width and height; nearer points have one label
 Point = tuple[float, float]
 
 
@@ -37,17 +40,42 @@ def pareto_front(points: Mapping[str, Point]) -> list[str]:
 
 
 def cost_plot(points: Mapping[str, Point], cost: str, score: str) -> str:
-    """Plot each method's score over its cost, and the Pareto front as a line."""
+    """Plot each method's score over its cost, and the Pareto front as a line. Points have the
+    numbers of the legend."""
     pygal = _opened()
     front = pareto_front(points)
-    chart = pygal.XY(**_options(), stroke=False, x_title=cost, y_title=score, show_dots=True)
-    chart.range = (0, max(0.1, *(value for _, value in points.values())))
-    chart.xrange = (0, 1.05 * max(value for value, _ in points.values()) or 1)
-    for name, point in points.items():
-        chart.add(name + (" *" if name in front else ""), [point])
+    top = 1.05 * max(0.1, *(value for _, value in points.values()))
+    right = 1.05 * max(value for value, _ in points.values()) or 1
+    chart = pygal.XY(
+        **_options(), stroke=False, x_title=cost, y_title=score, range=(0, top), xrange=(0, right),
+        print_labels=True,
+    )  # fmt: skip
+    labels = point_labels(list(points.values()), (_NEAR[0] * right, _NEAR[1] * top))
+    for number, (name, point) in enumerate(points.items(), 1):
+        value = {"value": point, "label": labels[number - 1]}
+        chart.add(f"{number} {name}{' *' if name in front else ''}", [value])
     line = [points[name] for name in front]
     chart.add("Pareto front", line, stroke=True, show_dots=False)
     return _svg(chart)
+
+
+def point_labels(points: Sequence[Point], near: Point) -> list[str]:
+    """Return the label of each point: its number, from 1, and those of later points that are
+    nearer than `near` in both directions, which have none then."""
+    labels = [""] * len(points)
+    first: list[int] = []
+    for own, point in enumerate(points):
+        close = (
+            other for other in first
+            if all(abs(a - b) < most for a, b, most in zip(points[other], point, near, strict=True))
+        )  # fmt: skip
+        other = next(close, None)
+        if other is None:
+            first.append(own)
+            labels[own] = str(own + 1)
+        else:
+            labels[other] += f", {own + 1}"
+    return labels
 
 
 def calibration_plot(bins: Sequence[Point]) -> str:
@@ -83,7 +111,7 @@ def _options() -> dict[str, Any]:
         font_family="system-ui, sans-serif", label_font_size=12, major_label_font_size=12,
         title_font_size=13, legend_font_size=12, transition="0s", guide_stroke_color="#dddddd",
         major_guide_stroke_color="#cccccc", guide_stroke_dasharray="1",
-        major_guide_stroke_dasharray="1",
+        major_guide_stroke_dasharray="1", value_colors=("#222222",) * _LABELS, value_font_size=6,
     )  # fmt: skip
     return {
         "js": (), "style": style, "width": 800, "height": 460, "dots_size": 5,

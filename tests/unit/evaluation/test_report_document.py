@@ -144,6 +144,26 @@ def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
     assert pareto_front({}) == []
 
 
+def test_points_that_are_near_share_a_label() -> None:
+    points = [(1.0, 0.5), (3.0, 0.5), (1.05, 0.51), (1.0, 0.7), (3.2, 0.5)]
+    assert plots.point_labels(points, (0.1, 0.05)) == ["1, 3", "2", "", "4", "5"]
+    assert plots.point_labels([], (1, 1)) == []
+
+
+def test_every_point_of_a_plot_has_its_number() -> None:
+    methods = {f"method-{n}": (float(n), 0.5) for n in range(30)}
+    root = ElementTree.fromstring(cost_plot(methods, "LLM calls", "f1"))
+    texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"1 method-0 *", "30 method-29", "Pareto front"} <= texts
+    assert {str(n) for n in range(1, 31)} <= texts
+
+
+def test_only_long_cells_have_several_lines() -> None:
+    html = as_html("T", [Table(["a"], [["short"], ["long " * 10]])])
+    assert "<td>short</td>" in html
+    assert '<td class="long">long long' in html
+
+
 def test_plots_are_svg_without_scripts() -> None:
     for svg in (
         cost_plot({"a <b>": (1, 0.5), "c": (0, 0)}, "LLM calls", "f1"),
