@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset, load_file
-from service.evaluation.metrics import FoundPassage, QuestionResult, score
+from service.evaluation.metrics import FoundPassage, QuestionResult, ScoringOptions, score
 from service.retrieval.ingest.documents import content_id
+from tests.unit.evaluation.test_public_sets import ANSWER_SCORES, perfect
 
 SQUAD = {
     "version": "1.1",
@@ -298,6 +299,21 @@ def test_each_format_is_told_by_its_content(name: str, tmp_path: Path) -> None:
     assert loaded.format.name == name
     assert [told(question) for question in loaded.questions] == questions
     assert loaded.questions == load_file(path, name).questions
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gold_answers_of_each_format_score_full_marks_and_others_none(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(CASES[name][0], encoding="utf-8")
+    loaded = load_file(path)
+    for question in loaded.questions:
+        scoring = ScoringOptions(yes_no=loaded.format.yes_no)
+        right = score(perfect(question), question, scoring)
+        assert all(value in {1, None} for value in right.values()), right
+        wrong = score(QuestionResult("Lisbon harbour master", True), question, scoring)
+        assert {wrong[measure] for measure in ANSWER_SCORES} == {0}
 
 
 @pytest.mark.parametrize("name", ["hotpotqa", "2wiki", "iirc", "strategyqa", "webquestions"])
