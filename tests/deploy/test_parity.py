@@ -172,8 +172,14 @@ def test_a_profile_of_compose_starts_the_worker_that_the_gateway_calls(profile: 
     assert started == {f"worker-{profile}"}
     worker = found[f"worker-{profile}"]
     assert worker["networks"] == {"workers": {"aliases": ["worker"]}}
+    model, option, drain_s = worker["command"]
+    assert (model, option) == ("your/instruct-model", "--shutdown-timeout")
+    assert int(drain_s) >= Settings().limits.timeout_s  # as long as the longest question
+    assert int(worker["stop_grace_period"].removesuffix("s")) >= int(drain_s) + 30
+    waited = found["gateway"]["depends_on"][f"worker-{profile}"]  # so the gateway stops first
+    assert waited == {"condition": "service_started", "required": False}
+    assert "stop_signal" not in worker  # vLLM drains at SIGTERM, which is the default
     assert "workers" in found["gateway"]["networks"]
-    assert worker["command"] == ["your/instruct-model"]
     assert (ROOT / worker["build"]["dockerfile"]).is_file()
 
 

@@ -1,9 +1,11 @@
-"""Real vLLM servers that can give no signals: each says why, and serves text all the same."""
+"""Real vLLM servers that can give no signals: each says why, and serves text all the same. One is
+stopped at last, as `docker-compose.yml` stops its workers."""
 
 # ruff: noqa: E402 - the imports below need what the skips look for.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,11 +17,13 @@ from tests.conftest import need
 
 need("torch")
 
+from service.core.concurrency import closing
 from service.core.errors import EngineFailure
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, complete
 from service.engines.signals import ScoreRequest
 from service.engines.vllm import VllmGenerator
+from tests.deploy.compose import services
 from tests.stubs.tiny_model import TINY_SHAPE, save_tiny_model
 from tests.support.vllm import Vllm, vllm_server
 from tests.support.vllm_plugin import FLAGS, plugin_environment
@@ -65,9 +69,16 @@ def servers(sliding: Path, unknown: Path) -> Iterator[dict[Path, Vllm]]:
         started: dict[Path, Vllm] = {}
         for folder in (sliding, unknown):
             options = ["--model", str(folder / "model"), "--max-model-len", "256", *FLAGS]
+            options += [worker_option(), "60"]
             server = vllm_server(folder / "log", *options, environment=plugin_environment(folder))
             started[folder] = stack.enter_context(server)
         yield started
+
+
+def worker_option() -> str:
+    """What has running calls end before a worker of compose does."""
+    command = services(GATEWAY_KEY="k", MODEL="m")["worker-cpu"]["command"]
+    return str(command[1])
 
 
 async def refusal(server: Vllm, log: str) -> str:
@@ -101,3 +112,24 @@ async def test_a_version_in_which_a_point_moved_is_refused_and_the_point_named(
     assert "vLLM 0.99.0 is not supported" in said
     assert "GPUModelRunner.run_step is not in vllm/v1/worker/gpu_model_runner.py" in said
     assert "0.32.x" in said
+
+
+async def test_a_call_that_runs_at_sigterm_ends_by_itself(
+    servers: dict[Path, Vllm], sliding: Path
+) -> None:
+    """The last of this file: the server is gone after it."""
+    server, whole = servers[sliding], "so " * 60
+    server.wait()
+    worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[server.url]))
+    request = GenerationRequest(prompt="x", max_tokens=240, choices=(whole,))
+    try:
+        async with closing(worker.stream(request)) as deltas:
+            text = (await anext(deltas)).text
+            assert text != whole
+            server.process.terminate()
+            async for delta in deltas:
+                text += delta.text
+    finally:
+        await worker.aclose()
+    assert text == whole
+    assert await asyncio.to_thread(server.process.wait, 120) == 0

@@ -1,15 +1,17 @@
 """The service under load, as one table.
 
-    python -m tests.load [overload] [fairness] [streams] [gateways] [--short]
+    python -m tests.load [overload] [fairness] [streams] [drain] [gateways] [--short]
     python -m tests.load soak [--minutes 30]
 
 *overload*: five times what the engine can do is offered for 60 s. Targets: answered at least 0.9 of
 capacity; the 99th percentile of admitted questions at most twice their own time; the rest refused
 within 50 ms, with `Retry-After`. *fairness*: two keys at 9:1 offer the same; the small one gets at
 least 0.9 of what it asked for. *streams*: 1,000 streams at once; each ends with `answer`, and
-`/healthz` answers within 100 ms (99th percentile) meanwhile; memory per stream is told. *gateways*:
-two gateways on one Elasticsearch and one Qdrant, under questions: one is killed, both are restarted
-one after the other, Qdrant is killed and comes back. Every question is answered, by another try
+`/healthz` answers within 100 ms (99th percentile) meanwhile; memory per stream is told. *drain*: a
+process gets SIGTERM while twice its capacity is offered; what it has admitted is answered, the rest
+refused with `Retry-After`, and it exits with 0. *gateways*: two gateways on one Elasticsearch and
+one Qdrant, under questions: both are restarted one after the other, Qdrant is killed and comes
+back, both at the same time, and one gateway is killed. Every question is answered, by another try
 within 10 s where its gateway was lost. Both servers are started by the scripts in `servers/` of
 REVELATOR_SHARED.
 
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 import threading
@@ -40,7 +43,7 @@ from tests.benchmarks.http_support import quantile, server
 from tests.conftest import shared_root
 from tests.elasticsearch_node import running_elasticsearch
 from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, took
-from tests.load.gateways import FAULTS, Restarted, two_gateways
+from tests.load.gateways import FAULTS, Gateway, Restarted, two_gateways
 from tests.load.soak import resident, soak
 
 RUNNING, SECONDS = 16, 0.5
@@ -49,6 +52,7 @@ TIMES = 5
 FOR_S = 60.0
 STREAMS = 1_000
 STREAM_S = 5.0
+DRAINED_S = 2.0  # that a question takes while a process is drained
 EACH_S = 30.0  # for which gateways run after each fault
 LEAST_GROWTH = 0.02  # of the memory in a soak, that is no growth
 
@@ -146,6 +150,33 @@ async def streams(many: int) -> bool:
     )
 
 
+async def drained(for_s: float) -> tuple[list[Sent], int]:
+    """What became of questions at twice the capacity, of which the last arrive after SIGTERM, and
+    the exit code. A question takes long enough for these to come before the process has ended."""
+    gateway = Gateway("--running", str(RUNNING), "--seconds", str(DRAINED_S))
+    await gateway.start()
+    try:
+        async with session(gateway.url) as http:
+            rate = 2 * RUNNING / DRAINED_S
+            offering = asyncio.create_task(offer(http, {"": rate}, for_s))
+            await asyncio.sleep(for_s - DRAINED_S / 8)
+            code = await gateway.end(signal.SIGTERM)
+            return await offering, code
+    finally:
+        await gateway.end(signal.SIGKILL)
+
+
+async def drain(for_s: float) -> bool:
+    sent, code = await drained(for_s)
+    good = sum(each.status == 200 for each in sent)
+    refused = sum(each.status == 503 and each.retry_after for each in sent)
+    lost = len(sent) - good - refused
+    told("drain", "answered", good, "", True)
+    told("drain", "refused with Retry-After", refused, "", True)
+    met = told("drain", "neither answered nor refused", lost, "0", lost == 0)
+    return told("drain", "exit code", code, "0", code == 0) and met
+
+
 async def gateways(for_s: float) -> bool:
     """Every fault on the same two gateways."""
     servers = shared_root() / "servers"
@@ -161,7 +192,9 @@ async def gateways(for_s: float) -> bool:
                 told("gateways", f"{fault}: answered at another try", tally.retried, "", True)
                 name = f"{fault}: not answered"
                 met = told("gateways", name, tally.lost, "0", tally.lost == 0) and met
-    return met
+            failed = sum(code != 0 for code in pair.exits)
+            name = f"of {len(pair.exits)} restarts, not ended by themselves"
+            return told("gateways", name, failed, "0", failed == 0) and met
 
 
 async def ask_stream(http: aiohttp.ClientSession) -> bool:
@@ -218,7 +251,7 @@ async def soaking(minutes: float) -> bool:
 
 async def main() -> bool:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = "overload, fairness, streams, gateways (these by default), soak"
+    names = "overload, fairness, streams, drain, gateways (these by default), soak"
     parser.add_argument("parts", nargs="*", help=names)
     parser.add_argument("--minutes", type=float, default=30.0, help="of the soak")
     parser.add_argument("--short", action="store_true", help="a tenth of it")
@@ -229,6 +262,7 @@ async def main() -> bool:
         "overload": lambda: overload(FOR_S * scale),
         "fairness": lambda: fairness(FOR_S * scale),
         "streams": lambda: streams(round(STREAMS * scale)),
+        "drain": lambda: drain(FOR_S / 6 * max(scale, 0.3)),
         "gateways": lambda: gateways(EACH_S * scale),
     }.items():
         if not given.parts or name in given.parts:

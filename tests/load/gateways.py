@@ -43,7 +43,8 @@ BODY = {
     "loop": "one_retrieval",
     "collection": NAME,
 }
-FAULTS = ("rolling restart", "a store killed", "a gateway killed")
+BOTH = "rolling restart, a store killed"
+FAULTS = ("rolling restart", "a store killed", BOTH, "a gateway killed")
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ class Pair:
             "a gateway killed": self._kill,
             "rolling restart": self._roll,
             "a store killed": self._lose_a_store,
+            BOTH: self._roll_without_a_store,
         }
         tally, over = Tally(), asyncio.Event()
         load = asyncio.create_task(self._ask_until(over, tally))
@@ -163,6 +165,10 @@ class Pair:
         for gateway in self.gateways:
             self.exits.append(await gateway.end(signal.SIGTERM))
             await gateway.start()
+
+    async def _roll_without_a_store(self) -> None:
+        """A gateway is ready with one store alone, so that neither waits for the other."""
+        await asyncio.gather(self._roll(), self._lose_a_store())
 
     async def _lose_a_store(self) -> None:
         await self.qdrant.kill()

@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import unavailable
 from tests.support.tiny import TINY
 
-START_S = 300
+START_S = float(os.environ.get("VLLM_START_S") or 300)
 OF_A_POOL = ("--scheduling-policy", "priority", "--block-size", "32")
 
 
