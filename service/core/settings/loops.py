@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import NoDecode
@@ -43,27 +42,6 @@ class HanragSettings(Section):
     )
 
 
-AutoragPreset = Literal["nq", "2wiki", "triviaqa", "popqa", "hotpotqa", "webquestions"]
-
-
-class AutoragLimits(NamedTuple):
-    """The paper's limits T, T^PK and m (METHODS.md §2.2)."""
-
-    max_retrievals: int = 5
-    max_parametric: int = 5
-    passages: int = 2
-
-
-AUTORAG_PRESETS: Final[Mapping[AutoragPreset, AutoragLimits]] = {
-    "nq": AutoragLimits(5, 5, 3),
-    "2wiki": AutoragLimits(10, 5, 2),
-    "triviaqa": AutoragLimits(5, 5, 3),
-    "popqa": AutoragLimits(5, 5, 2),
-    "hotpotqa": AutoragLimits(5, 5, 3),
-    "webquestions": AutoragLimits(5, 5, 1),
-}
-
-
 class AutoragSettings(Section):
     """Auto-RAG (METHODS.md §2)."""
 
@@ -74,26 +52,13 @@ class AutoragSettings(Section):
         "the reader's model was trained, if its folder says so (as that of the shipped model "
         "does), else `few_shot`.",
     )
-    preset: AutoragPreset | None = Field(
-        None,
-        description="Use T, T^PK and m as published for this dataset (Table 10 of the paper). A "
-        "request's `max_steps` replaces T, its `top_k` m. Default: T 5, T^PK 5, m 2.",
-    )
-    max_parametric: int | None = Field(
-        None,
+    max_parametric: int = Field(
+        5,
         ge=0,
         le=20,
         description="T^PK, the maximum number of answers from the model's own knowledge when "
-        "searches fail, at most T. 0 disables them. Default: as in the preset, else 5.",
+        "searches fail, at most T (`max_steps` of a request, or 5). 0 disables them.",
     )
-
-    @property
-    def limits(self) -> AutoragLimits:
-        """Return the limits of the preset, with the configured T^PK."""
-        preset = AUTORAG_PRESETS[self.preset] if self.preset else AutoragLimits()
-        if self.max_parametric is None:
-            return preset
-        return preset._replace(max_parametric=self.max_parametric)
 
 
 class EfficientragSettings(Section):

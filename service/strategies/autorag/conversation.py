@@ -50,6 +50,8 @@ from service.strategies.base import Outcome
 from service.strategies.revelator.generation import write_answer
 from service.strategies.revelator.parsing import ends_with, read_answer
 
+MOST_RETRIEVALS: Final = 5  # T, unless the request has `max_steps`
+PASSAGES: Final = 2  # m, unless the request has `top_k`
 CONTEXT_TOKENS: Final = 8192  # of a dialogue; the oldest documents go first
 EVIDENCE: Final = 6  # passages, as three searches bring
 
@@ -69,8 +71,8 @@ class Autorag:
         """T is the request's `max_steps`, if given. T^PK is at most T."""
         inquiry = scope.inquiry
         settings = inquiry.settings.autorag
-        most = inquiry.request.max_steps or settings.limits.max_retrievals
-        parametric = min(settings.limits.max_parametric, most)
+        most = inquiry.request.max_steps or MOST_RETRIEVALS
+        parametric = min(settings.max_parametric, most)
         mode = autorag_mode(settings, inquiry.roles.reader)
         messages = opening(inquiry.roles.reader.templates, mode, question.strip())
         tuned = mode == "tuned"
@@ -263,7 +265,7 @@ class _Conversation:
             step.flag("shortened")
         if self.policy.echoed:
             step.flag("prompt_example")
-        top_k = self.inquiry.request.top_k or self.inquiry.settings.autorag.limits.passages
+        top_k = self.inquiry.request.top_k or PASSAGES
         result = await step.search(search.query, top_k, frozenset(self.seen))
         passages = [hit.passage for hit in result.passages]
         await step.show_passages(result, [True] * len(passages), [None] * len(passages))

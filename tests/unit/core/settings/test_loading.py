@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import ConfigurationError
-from service.core.settings import AutoragSettings, Settings, load_settings
+from service.core.settings import Settings, load_settings
 from service.core.settings.names import REMOVED
 
 CHANGELOG = Path(__file__).parents[4] / "CHANGELOG.md"
@@ -104,7 +104,7 @@ def test_keys_do_not_show_in_print() -> None:
 
 @pytest.mark.parametrize("name", REMOVED)
 def test_a_removed_setting_says_what_replaces_it(name: str) -> None:
-    settings = name.replace("*", "default")
+    settings = name.replace("*", "judge" if name.startswith("roles.") else "default")
     with pytest.raises(ConfigurationError) as caught:
         load_settings(flags={settings: 1})
     assert f"{settings}: this setting was removed. {REMOVED[name]}" in caught.value.detail
@@ -125,21 +125,6 @@ def test_a_setting_by_its_old_name_is_told_the_new_one(
         monkeypatch.setenv("REVELATOR_HANRAG__ON_NO_EVIDENCE", "closed_book")
     with pytest.raises(ConfigurationError, match=r"hanrag.on_no_evidence: .* answers.no_evidence"):
         load_settings(config)
-
-
-@pytest.mark.parametrize(
-    ("given", "limits"),
-    [
-        ({}, (5, 5, 2)),
-        ({"preset": "2wiki"}, (10, 5, 2)),
-        ({"preset": "webquestions"}, (5, 5, 1)),
-        ({"preset": "nq", "max_parametric": 0}, (5, 0, 3)),
-    ],
-)
-def test_auto_rags_limits_are_those_set_else_those_of_the_preset(
-    given: dict[str, object], limits: tuple[int, int, int]
-) -> None:
-    assert tuple(AutoragSettings.model_validate(given).limits) == limits
 
 
 def test_a_wrong_value_is_told_with_the_place_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,15 @@ async def test_the_request_bounds_both_phases() -> None:
 
 
 @pytest.mark.anyio
+async def test_five_retrievals_then_five_written_documents_unless_something_else_is_said() -> None:
+    written = [text for n in range(5) for text in (ASKS_ON, f"Written {n}.")]
+    events = await run([ASKS, *[ASKS_ON] * 4, *written, ASKS_ON, "Catania"])
+    assert len([e for e in events if isinstance(e, PassagesFound)]) == 5
+    assert [e.flags.count("closed_book") for e in ends(events)] == [0] * 5 + [1] * 5 + [0]
+    assert stop(events).stopped_by == "max_steps"
+
+
+@pytest.mark.anyio
 async def test_an_answer_voided_by_a_query_leaves_no_answer() -> None:
     both = (
         "Intermediate Answer_1: B.\n\nFinal Answer: Milan\n\nRefined Query: birthplace of Bellini"
@@ -440,10 +449,9 @@ async def test_a_direct_answer_that_declines_is_none() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_preset_says_how_much_a_search_brings_and_a_request_says_it_over_it() -> None:
+async def test_a_search_brings_two_passages_unless_the_request_says_how_many() -> None:
     many = {"": [passage(f"p{n}", f"Text {n}.") for n in range(9)]}
-    nq = Settings.model_validate({"autorag": {"preset": "nq"}})
-    for options, count in (({}, 3), ({"top_k": 4}, 4)):
-        events = await run([ASKS, ANSWERS], many, settings=nq, **options)  # type: ignore[arg-type]
+    for options, count in (({}, 2), ({"top_k": 4}, 4)):
+        events = await run([ASKS, ANSWERS], many, **options)  # type: ignore[arg-type]
         (found,) = [event for event in events if isinstance(event, PassagesFound)]
         assert len(found.passages) == count
