@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.errors import ConfigurationError
+from service.core.validation import first_problem
 from service.text.words import WORD_RULE
 
 FORMAT: Final = 1
@@ -90,10 +91,9 @@ def _problem(folder: Path, kind: Kind, card: CheckpointCard) -> str | None:
 
 def _unreadable(path: Path, error: ValidationError) -> str:
     first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
-    if place == "format":
+    if first["loc"] == ("format",):
         return (
             f"{path}: format {first['input']!r} is not supported, this version reads {FORMAT}; "
             "use a checkpoint of this version, or the version that created it"
         )
-    return f"{path}: {place or 'the file'}: {first['msg']}"
+    return f"{path}: {first_problem(error)}"

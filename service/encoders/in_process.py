@@ -103,22 +103,6 @@ def padded_rows(rows: Sequence[Sequence[int]]) -> Any:
     return array
 
 
-def open_onnx(model: Path | bytes, threads: int) -> Any:
-    """Open a session of ONNX Runtime on the CPU. Raises the library's errors."""
-    import onnxruntime  # noqa: PLC0415
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # By default idle threads spin for a while: cores burnt that others here need.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Sums of products overflow on x86 processors without VNNI unless this is on; others ignore it.
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    options.log_severity_level = 3
-    source = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-
-
 def minilm_tokenizer() -> Any:
     """Return BERT's uncased tokenizer with the shipped vocabulary, without padding and truncation.
     Special tokens in a text are ordinary text."""

@@ -16,6 +16,7 @@ from service.core.domain import RouteName
 from service.core.errors import ConfigurationError
 from service.core.files import write_whole
 from service.core.settings import RouterSettings
+from service.core.validation import first_problem
 from service.encoders.base import ROUTES, Classifier, Routed
 from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.in_process import InProcessEmbedder
@@ -81,11 +82,9 @@ def read_card(folder: Path) -> RouterCard:
     try:
         return RouterCard.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
         raise ConfigurationError(
-            f"{path}: {place}: {first['msg']}; this version reads format {FORMAT}: train the "
-            "router again with revelator train router"
+            f"{path}: {first_problem(error)}; this version reads format {FORMAT}: train the router "
+            "again with revelator train router"
         ) from None
 
 

@@ -13,12 +13,12 @@ from threading import Event
 from typing import Any, Final, NamedTuple
 
 from service.core.errors import ConfigurationError
+from service.core.onnx import open_onnx
 from service.encoders.checkpoint import MODEL_FILE, TOKENIZER_FILE, CheckpointCard, is_saved
 from service.encoders.in_process import (
     Gone,
     file_tokenizer,
     minilm_tokenizer,
-    open_onnx,
     packs,
     padded_rows,
 )

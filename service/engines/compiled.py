@@ -16,6 +16,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.core.errors import EngineFailure
+from service.core.validation import first_problem
 
 CARD_FILE: Final = "embedded.json"
 MODEL_FILE: Final = "model.onnx"
@@ -78,10 +79,8 @@ def read_card(name: str, folder: Path) -> EmbeddedCard:
     try:
         return EmbeddedCard.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
         raise EngineFailure(
-            f"engine {name!r}: {path} cannot be read: {where}: {first['msg']}; it was created by "
+            f"engine {name!r}: {path} cannot be read: {first_problem(error)}; it was created by "
             "another version, or was changed: run `revelator compile` again"
         ) from None
 

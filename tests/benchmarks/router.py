@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from service.encoders.in_process import minilm_tokenizer, open_onnx
+from service.core.onnx import open_onnx
+from service.encoders.in_process import minilm_tokenizer
 from service.encoders.router import ROUTES, SHIPPED, Head, load_head
 from service.retrieval.embedding.contract import MINILM
 from service.retrieval.embedding.minilm import (

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
+from service.core.onnx import open_onnx
 from service.engines.compiled import (
     ENDS,
     IDS,
@@ -82,9 +82,7 @@ class Network:
 
     def __init__(self, model: Path, shape: ModelShape, *, threads: int) -> None:
         self.shape = shape
-        self._session = onnxruntime.InferenceSession(
-            str(model), _options(threads), providers=["CPUExecutionProvider"]
-        )
+        self._session = open_onnx(model, threads, spinning=True)
         pairs = [(layer, kind) for layer in range(shape.layers) for kind in ("key", "value")]
         self._cache_names = [(past(*pair), present(*pair)) for pair in pairs]
 
@@ -115,16 +113,3 @@ class Network:
         logits, queries = (value.numpy() for value in binding.get_outputs()[:2])
         shaped = queries.reshape(rows, tokens, self.shape.heads, self.shape.head_size)
         return logits, shaped.transpose(0, 2, 1, 3)
-
-
-def _options(threads: int) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Threads wait for the next operator by spinning, which makes tokens faster, but only during a
-    # pass: between passes the cores are free.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Sums of products overflow on x86 processors without VNNI unless this is on; others ignore it.
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    options.log_severity_level = 3
-    return options

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.core.errors import InvalidRequest, StoreError
 from service.core.files import discard, sweep, write_whole
+from service.core.validation import first_problem
 from service.retrieval.embedding.contract import EmbeddingContract
 
 Analysis = Literal["english", "simple"]
@@ -148,11 +149,9 @@ def parse_manifest(content: bytes, place: str) -> Manifest:
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
         raise StoreError(
-            f"{place}: {where}: {problem['msg']}; it was created by another version or is "
-            "damaged: delete the collection and ingest it again"
+            f"{place}: {first_problem(error)}; it was created by another version or is damaged: "
+            "delete the collection and ingest it again"
         ) from None
 
 

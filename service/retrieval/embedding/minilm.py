@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from service.core.errors import ConfigurationError
 from service.core.extras import missing_packages
+from service.core.onnx import open_onnx
 from service.encoders.in_process import (
     minilm_tokenizer,
-    open_onnx,
     packs,
     padded_rows,
 )

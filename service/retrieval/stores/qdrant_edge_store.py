@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +39,7 @@ from service.retrieval.stores.qdrant_edge_graph import (
 from service.retrieval.stores.records import (
     HASH_FIELDS,
     PASSAGE_FIELDS,
+    PointPages,
     hashes_of,
     payload_of,
     point_id,
@@ -52,7 +53,7 @@ MOST_SEARCHES = 16  # searches per call; the event loop waits for it
 _log = structlog.get_logger(__name__)
 
 
-class QdrantEdgeStore:
+class QdrantEdgeStore(PointPages):
     """Call its blocking methods in a worker thread."""
 
     backend = "qdrant_edge"
@@ -138,27 +139,13 @@ class QdrantEdgeStore:
             # Its stub declares the last two as optional, but they are required.
             return hashes_of(self._shard.retrieve(ids, HASH_FIELDS, False))
 
-    def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Yield the content hash of every passage, by passage id."""
-        for points in self._pages(HASH_FIELDS):
-            yield hashes_of(points)
-
-    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield what is stored with every vector."""
-        for points in self._pages(True):
-            yield [point.payload for point in points]
-
-    def _pages(self, fields: list[str] | bool) -> Iterator[Sequence[Any]]:
-        offset: Any = None
-        while True:
-            request = edge.ScrollRequest(
-                limit=SCROLL, offset=offset, with_payload=fields, with_vector=False
-            )
-            with self._lock:
-                points, offset = self._shard.scroll(request)
-            yield points
-            if offset is None:
-                return
+    def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+        request = edge.ScrollRequest(
+            limit=SCROLL, offset=offset, with_payload=fields, with_vector=False
+        )
+        with self._lock:
+            points, following = self._shard.scroll(request)
+        return points, following
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points. They survive the death of the process once this returns."""

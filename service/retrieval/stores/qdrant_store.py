@@ -5,7 +5,7 @@ The vector is named `dense`. Point ids, payloads and filters are the same as in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from service.core.domain import ScoredPassage
@@ -21,6 +21,7 @@ from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.records import (
     HASH_FIELDS,
     PASSAGE_FIELDS,
+    PointPages,
     hashes_of,
     payload_of,
     point_id,
@@ -36,7 +37,7 @@ MOST_SEARCHES = 64  # searches in one batch
 UNLIMITED = 1_000_000_000  # points per response
 
 
-class QdrantStore:
+class QdrantStore(PointPages):
     """Call its blocking methods in a worker thread of the event loop that owns `server`."""
 
     backend = "qdrant"
@@ -80,23 +81,8 @@ class QdrantStore:
             found |= on_loop(self._retrieve, part)
         return found
 
-    def hash_pages(self) -> Iterator[dict[str, str]]:
-        """Yield the content hash of every passage, by passage id."""
-        for points in self._pages(HASH_FIELDS):
-            yield hashes_of(points)
-
-    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield what is stored with every vector."""
-        for points in self._pages(True):
-            yield [point.payload for point in points]
-
-    def _pages(self, fields: list[str] | bool) -> Iterator[Sequence[Any]]:
-        offset: Any = None
-        while True:
-            points, offset = on_loop(self._scroll, offset, fields)
-            yield points
-            if offset is None:
-                return
+    def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+        return on_loop(self._scroll, offset, fields)
 
     def upsert(self, records: Sequence[PassageRecord], vectors: Sequence[Sequence[float]]) -> None:
         """Add or overwrite points. They are in Qdrant's write-ahead log once this returns."""

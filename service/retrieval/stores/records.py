@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from service.core.domain import Passage, ScoredPassage
@@ -83,6 +83,30 @@ def ranked(hits: Iterable[tuple[float, Passage]]) -> list[ScoredPassage]:
 def ranked_points(points: Sequence[Any]) -> list[ScoredPassage]:
     """Rank Qdrant points, which have `score` and `payload`."""
     return ranked((float(point.score), passage_of(point.payload)) for point in points)
+
+
+class PointPages:
+    """The listings of a store of Qdrant points."""
+
+    def hash_pages(self) -> Iterator[dict[str, str]]:
+        """Yield the content hash of every passage, by passage id."""
+        yield from map(hashes_of, self._pages(HASH_FIELDS))
+
+    def payload_pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield what is stored with every vector."""
+        for points in self._pages(True):
+            yield [point.payload for point in points]
+
+    def _page(self, offset: Any, fields: list[str] | bool) -> tuple[Sequence[Any], Any]:
+        """Return the points from `offset` on, and where the next page begins, if there is one."""
+        raise NotImplementedError
+
+    def _pages(self, fields: list[str] | bool) -> Iterator[Sequence[Any]]:
+        points, offset = self._page(None, fields)
+        yield points
+        while offset is not None:
+            points, offset = self._page(offset, fields)
+            yield points
 
 
 def hashes_of(points: Sequence[Any]) -> dict[str, str]:

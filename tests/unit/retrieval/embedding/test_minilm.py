@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import ConfigurationError
+from service.core.onnx import open_onnx
 from service.core.settings import RetrievalSettings
-from service.encoders.in_process import minilm_tokenizer, open_onnx
+from service.encoders.in_process import minilm_tokenizer
 from service.retrieval.embedding import MINILM, open_embedder
 from service.retrieval.embedding import minilm as module
 from service.retrieval.embedding.minilm import (

@@ -13,8 +13,9 @@ from tests.conftest import need
 torch = need("torch", "transformers", "onnx")
 from transformers import BertConfig
 
+from service.core.onnx import open_onnx
 from service.encoders.base import Tag
-from service.encoders.in_process import minilm_tokenizer, open_onnx
+from service.encoders.in_process import minilm_tokenizer
 from service.encoders.session import INPUTS, TAGS, TOKENS
 from service.workshop.encoders.export import build_onnx
 from service.workshop.encoders.network import (
