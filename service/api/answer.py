@@ -14,14 +14,14 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import ConfigDict, Field
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from service.answer.events import BaseEvent, Judgement
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
 from service.api.bodies import JSON, body_schema, read_json
+from service.api.event_stream import EventStream
 from service.api.problems import (
     MalformedRequest,
     ReconnectRefused,
@@ -230,26 +230,25 @@ def server_timing(timing: Timing) -> str:
 
 @router.post(
     "/answer/stream",
-    response_class=EventSourceResponse,
+    response_class=StreamingResponse,
     responses=documented(*REFUSALS),
     openapi_extra=BODY | {"parameters": [KEY_HEADER, LAST_EVENT_HEADER]},
     summary="Answer a question and stream its events",
 )
 async def answer_stream(
     task: Annotated[Events, Depends(answering_of_body)],
-) -> AsyncIterator[ServerSentEvent]:
+) -> EventStream:
     """Stream every event as it happens, as Server-Sent Events: `start` first, then the steps,
     `answer` or `error` exactly once, and `done` last.
 
     With an `Idempotency-Key`, the events are kept: a repeated request gets all of them, and one
     with `Last-Event-ID` those after that event. See `GET /answer/stream`."""
-    async for event in task.events():
-        yield encode(task.id, event)
+    return EventStream(encoded(task))
 
 
 @router.get(
     "/answer/stream",
-    response_class=EventSourceResponse,
+    response_class=StreamingResponse,
     responses=documented(*QUERY_REFUSALS)
     | {204: {"description": "The event in `Last-Event-ID` was the last one of its stream."}},
     dependencies=[Depends(utf8_query)],
@@ -258,16 +257,21 @@ async def answer_stream(
 )
 async def answer_stream_query(
     task: Annotated[Events, Depends(answering_of_query)],
-) -> AsyncIterator[ServerSentEvent]:
+) -> EventStream:
     """Stream every event as it happens, as Server-Sent Events. EventSource reconnects with the
     header `Last-Event-ID` and gets the events after that one, for 10 seconds while the question
     runs and for a minute after its end. It gets 204 if that was the last event, 410 if the events
     are no longer kept, and 409 if another gateway has them."""
+    return EventStream(encoded(task))
+
+
+async def encoded(task: Events) -> AsyncIterator[bytes]:
+    """The events of a question as they are sent."""
     async for event in task.events():
         yield encode(task.id, event)
 
 
-def encode(answer_id: str, event: BaseEvent) -> ServerSentEvent:
+def encode(answer_id: str, event: BaseEvent) -> bytes:
     """Encode an event: its tag becomes `event`, its other fields `data`.
 
     `step` is omitted if it is null, and so are absent fields of a judgement.
@@ -280,4 +284,4 @@ def encode(answer_id: str, event: BaseEvent) -> ServerSentEvent:
     name: str = getattr(event, "event")  # noqa: B009 (every event has its tag; the base has not)
     if not data.isascii():
         data = data.translate(LINE_BREAKS)
-    return ServerSentEvent(event=name, id=f"{answer_id}-{event.seq}", raw_data=data)
+    return f"event: {name}\ndata: {data}\nid: {answer_id}-{event.seq}\n\n".encode()

@@ -23,6 +23,7 @@ from service.api.recordings import Recordings
 from service.api.request_ids import RequestIds
 from service.api.security import TenantAccess, check_exposure
 from service.api.shutdown import Drain
+from service.api.turns import Turns
 from service.api.web import page_router
 from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
@@ -64,6 +65,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.settings = settings
+    app.state.turns = Turns()
     app.state.access = TenantAccess(settings.server)
     app.state.given = {"engines": engines, "retriever": retriever, "runtime": runtime}
     app.add_middleware(RequestIds)

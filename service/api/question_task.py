@@ -25,6 +25,7 @@ from service.api.problems import ClientGone, request_id
 from service.api.recordings import Origin, Recording, Recordings
 from service.api.security import access_of, tenant_of
 from service.api.shutdown import DETAIL, Drain
+from service.api.turns import EVENT, Turns
 from service.core.channel import Channel
 from service.core.concurrency import first_of
 from service.core.errors import Draining, RevelatorError
@@ -55,6 +56,7 @@ class QuestionTask:
         self, runtime: Runtime, question: PreparedRequest, request: Request, only_end: bool = False
     ) -> None:
         self._runtime = runtime
+        self._turns: Turns = request.app.state.turns
         self._question = question
         self._only_end = only_end
         self._request_id = request_id(request)
@@ -103,6 +105,7 @@ class QuestionTask:
 
         async def emit(event: BaseEvent) -> None:
             log.see(event)
+            await self._turns.take(EVENT)
             if not self._only_end or isinstance(event, ENDS):
                 await self._put(event)
 

@@ -6,15 +6,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import anyio
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.problems import REQUEST_ID
+from service.api.turns import REQUEST
 from service.runtime import new_id
 
 HEADER: Final = REQUEST_ID.lower().encode()
+PROBES: Final = frozenset({"/healthz", "/readyz", "/startupz", "/metrics"})
 ACCEPTED: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -44,10 +45,9 @@ class RequestIds:
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=made):
-            try:
-                await self.app(scope, receive, send_with_id)
-            except* anyio.BrokenResourceError:
-                pass  # the client left a stream into which FastAPI was to write
+            if scope["path"] not in PROBES:
+                await scope["app"].state.turns.take(REQUEST)
+            await self.app(scope, receive, send_with_id)
 
 
 def _given(scope: Scope) -> str | None:

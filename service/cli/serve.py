@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import socket
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -39,6 +40,7 @@ log = structlog.get_logger(__name__)
 KEEP_ALIVE_S: Final = 5
 FLUSH_S: Final = 5  # for last bytes to clients, once every question has ended
 BACKLOG: Final = 2048
+COLLECTED: Final = (10_000, 10, 20)  # new objects, and rounds, between collections
 
 OnStarted = Callable[[str], None]
 
@@ -198,7 +200,16 @@ async def _warm(runtime: Runtime) -> None:
     for check in await runtime.warm():
         if not check.ok:
             log.warning("not ready", what=check.name, reason=check.detail)
+    _exempt_from_collection()
     _give_memory_back()
+
+
+def _exempt_from_collection() -> None:
+    """What stays as long as the process is looked at no more by the garbage collector, and a
+    thousand open streams make it look less often: it stops the event loop."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTED)
 
 
 def _give_memory_back() -> None:

@@ -16,11 +16,15 @@ class ServerProcess:
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.url, self.pid = url, process.pid
         self.port = int(url.split(":")[2].split("/", 1)[0])
-        self._tasks = Path(f"/proc/{process.pid}/task")
 
     def cpu_s(self) -> float:
-        tasks = self._tasks.iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        return cpu_s(self.pid)
+
+
+def cpu_s(pid: int) -> float:
+    """What all threads of a process have used."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 @contextlib.contextmanager

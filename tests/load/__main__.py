@@ -27,19 +27,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import signal
+import subprocess
 import sys
 import tempfile
-import threading
-import time
-import urllib.request
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
 from service.api.tenants import digest
-from tests.benchmarks.http_support import quantile, server
+from tests.benchmarks.http_support import ServerProcess, quantile, server
 from tests.conftest import shared_root
 from tests.elasticsearch_node import running_elasticsearch
 from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, took
@@ -51,7 +52,7 @@ CAPACITY = RUNNING / SECONDS
 TIMES = 5
 FOR_S = 60.0
 STREAMS = 1_000
-STREAM_S = 5.0
+STREAM_S, TOKENS = 5.0, 50
 DRAINED_S = 2.0  # that a question takes while a process is drained
 EACH_S = 30.0  # for which gateways run after each fault
 LEAST_GROWTH = 0.02  # of the memory in a soak, that is no growth
@@ -118,33 +119,66 @@ async def fairness(for_s: float) -> bool:
     return told("fairness", name, small, ">= 0.9", small >= 0.9)
 
 
-async def crowd(many: int) -> tuple[int, list[float], float]:
-    """So many streams at once: how many were answered, the waits for `/healthz` meanwhile, and the
-    memory of each in bytes."""
-    options = ("--running", str(many), "--seconds", str(STREAM_S), "--tokens", "50")
+@dataclass(frozen=True)
+class Crowd:
+    """So many streams at once: how many were answered; of each request for `/healthz` meanwhile,
+    its seconds and the CPU seconds of the server; of a stream, the bytes of memory; of a token, the
+    CPU seconds."""
+
+    answered: int
+    waits: Sequence[tuple[float, float]]
+    memory: float
+    token_cpu_s: float
+
+    def late(self, column: int) -> float:
+        """The 99th percentile of the waits, in seconds (0) or CPU seconds of the server (1)."""
+        return quantile([wait[column] for wait in self.waits], 0.99)
+
+
+async def crowd(many: int) -> Crowd:
+    options = (
+        "--running", str(many), "--seconds", str(STREAM_S), "--tokens", str(TOKENS),
+        "--limits", "60",  # the client needs more than a head's 10 s where it gets no CPU
+    )  # fmt: skip
     with server("tests.load.server", *options) as target:
         async with session(target.url) as http:
             await ask_stream(http)
-            before = resident(target)
-            over = threading.Event()
-            probing = asyncio.create_task(asyncio.to_thread(probe, target.url, over))
-            asked = [asyncio.create_task(ask_stream(http)) for _ in range(many)]
-            most = before
-            while not all(task.done() for task in asked):
-                most = max(most, resident(target))
-                await asyncio.sleep(0.05)
-            over.set()
+            before, used = resident(target), target.cpu_s()
+            async with probed(target) as waits:
+                asked = [asyncio.create_task(ask_stream(http)) for _ in range(many)]
+                most = before
+                while not all(task.done() for task in asked):
+                    most = max(most, resident(target))
+                    await asyncio.sleep(0.05)
             answered = sum(task.result() for task in asked)
-    return answered, await probing, (most - before) / many
+            each = (target.cpu_s() - used) / (many * TOKENS)
+    return Crowd(answered, waits, (most - before) / many, each)
+
+
+@asynccontextmanager
+async def probed(target: ServerProcess) -> AsyncIterator[list[tuple[float, float]]]:
+    """A list that has what `tests.load.probe` prints, once the context has ended."""
+    waits: list[tuple[float, float]] = []
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.load.probe", target.url, str(target.pid),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield waits
+    finally:
+        printed, _ = await process.communicate(b"")  # ends its input
+    waits += json.loads(printed)
 
 
 async def streams(many: int) -> bool:
-    answered, waits, each = await crowd(many)
-    late = quantile(waits, 0.99)
-    told("streams", "memory of a stream, kB", each / 1000, "", True)
+    held = await crowd(many)
+    told("streams", "memory of a stream, kB", held.memory / 1000, "", True)
+    told("streams", "CPU of a token, us", held.token_cpu_s * 1e6, "", True)
+    told("streams", "/healthz p99, CPU s of the service", held.late(1), "", True)
+    everyone, late = held.answered == many, held.late(0)
     return all(
         [
-            told("streams", f"ended with `answer`, of {many}", answered, "all", answered == many),
+            told("streams", f"ended with `answer`, of {many}", held.answered, "all", everyone),
             told("streams", "/healthz p99, s", late, "<= 0.1", late <= 0.1),
         ]
     )
@@ -204,18 +238,6 @@ async def ask_stream(http: aiohttp.ClientSession) -> bool:
     except (aiohttp.ClientError, TimeoutError):
         return False
     return response.status == 200 and "event: answer\n" in text and "event: done\n" in text
-
-
-def probe(url: str, over: threading.Event) -> list[float]:
-    """The waits for `/healthz`, by a client that reads no stream: one in the event loop would wait
-    for its own turn among them."""
-    waits: list[float] = []
-    while not over.wait(0.05) or not waits:
-        since = time.perf_counter()
-        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as response:
-            response.read()
-        waits.append(time.perf_counter() - since)
-    return waits
 
 
 async def soaking(minutes: float) -> bool:

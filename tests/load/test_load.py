@@ -23,9 +23,9 @@ async def test_what_is_too_much_is_refused_with_a_time_to_come_back() -> None:
 
 
 async def test_a_crowd_of_streams_is_answered_and_health_answers_meanwhile() -> None:
-    answered, waits, _ = await crowd(100)
-    assert answered == 100
-    assert waits
+    held = await crowd(100)
+    assert held.answered == 100
+    assert held.waits
 
 
 async def test_a_process_under_load_ends_what_it_has_admitted_and_refuses_the_rest() -> None:

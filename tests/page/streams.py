@@ -50,7 +50,7 @@ def sse(*events: BaseEvent) -> str:
     lines = []
     for seq, event in enumerate(events):
         sent = encode("a", event.model_copy(update={"seq": seq, "ms": seq * 10.0}))
-        lines.append(f"event: {sent.event}\nid: {sent.id}\ndata: {sent.raw_data}\n\n")
+        lines.append(sent.decode())
     return "".join(lines)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
+import orjson
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from service.answer.events import AnswerReady, BaseEvent, Failed
 from service.answer.fold import collect
 from service.api.answer import KEY_HEADER, Events, open_events
 from service.api.bodies import EVENT_STREAM, JSON, body_schema, read_json
+from service.api.event_stream import EventStream
 from service.api.narration import Narrator
 from service.api.openai.completions import (
     ChatCompletion,
@@ -30,7 +32,6 @@ from service.api.openai.requests import (
     parse_chat,
 )
 from service.api.openai.responses import OpenAIResponse, Responding, parse_responses
-from service.api.openai.sse import PAUSE, data, with_pauses
 from service.api.security import require
 from service.core.domain import Problem, RequestLoop
 from service.core.errors import LoopUnavailable
@@ -40,6 +41,7 @@ from service.strategies.registry import check_loop
 
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500)
+PAUSE: Final = "the question is being answered"
 STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "content": {
@@ -126,7 +128,7 @@ async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Resp
 
 async def _respond(chat: Chat, wire: Completing | Responding) -> Response:
     if chat.asked.stream:
-        return StreamingResponse(_streamed(chat, wire), media_type=EVENT_STREAM)
+        return EventStream(_streamed(chat, wire), PAUSE)
     narrator, lines = Narrator(), list[str]()
 
     def tell(event: BaseEvent) -> None:
@@ -144,10 +146,8 @@ async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[
     narrator = Narrator()
     for begun in wire.begin():
         yield data(begun)
-    async for event in with_pauses(chat.events.events()):
-        if event is None:
-            yield PAUSE
-        elif isinstance(event, AnswerReady):
+    async for event in chat.events.events():
+        if isinstance(event, AnswerReady):
             for said in wire.end(event.body, in_text=chat.in_text):
                 yield data(said)
         elif isinstance(event, Failed):
@@ -155,6 +155,11 @@ async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[
         elif line := narrator.line(event):
             yield data(wire.line(line))
     yield wire.last
+
+
+def data(value: Mapping[str, Any]) -> bytes:
+    """One event, as OpenAI's API sends them: data alone."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 @router.get("/models", responses=documented_errors(401, 403, 429, 500), summary="List the models")

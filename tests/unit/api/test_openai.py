@@ -32,7 +32,6 @@ from service.api.openai.requests import (
     parse_chat,
 )
 from service.api.openai.responses import parse_responses
-from service.api.openai.sse import with_pauses
 from service.core.domain import Answer, Citation, Problem, Timing, Usage
 from service.core.errors import InvalidRequest
 from service.strategies.registry import LOOPS
@@ -295,22 +294,3 @@ def test_errors_have_their_form(slug: str, ours: int, status: int, type: str, co
     error = error_body(problem).error
     assert (status_of(problem), error.type, error.code) == (status, type, code)
     assert (error.message, error.param) == ("n: no", "n" if status == 400 else None)
-
-
-@pytest.mark.anyio
-async def test_a_stream_in_which_nothing_happens_says_so() -> None:
-    import asyncio
-
-    gate = asyncio.Event()
-
-    async def items() -> Any:
-        yield 1
-        await gate.wait()
-        yield 2
-
-    got = []
-    async for item in with_pauses(items(), seconds=0.01):
-        got.append(item)
-        if item is None:
-            gate.set()
-    assert (got[0], got[1], got[-1]) == (1, None, 2)

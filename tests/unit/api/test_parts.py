@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from fastapi import Request
+from starlette.types import Message
 
-from service.answer.events import Done, Judgement, StepEnd, Token
-from service.api import limits
+from service.answer.events import BaseEvent, Done, Judgement, StepEnd, Token
+from service.api import event_stream, limits
 from service.api.answer import encode
 from service.api.bodies import read_lines
+from service.api.event_stream import EventStream
 from service.api.limits import Admission, Place
 from service.api.shutdown import Drain
 from service.core.errors import Draining, Overloaded
@@ -146,15 +149,40 @@ async def test_lines_are_bounded_however_they_are_cut(
     assert await lines(chunks) == expected
 
 
+def data_of(event: BaseEvent) -> Any:
+    """What the event's field `data` holds."""
+    return json.loads(encode("a", event).split(b"\n")[1].removeprefix(b"data: "))
+
+
 def test_the_wire_form_leaves_out_the_tag_and_an_absent_step() -> None:
     event = encode("a", Done(seq=7, ms=1.5))
-    assert (event.event, event.id, event.raw_data) == ("done", "a-7", '{"seq":7,"ms":1.5}')
-    token = json.loads(encode("a", Token(seq=1, step="2", role="draft", text="é")).raw_data or "")
+    assert event == b'event: done\ndata: {"seq":7,"ms":1.5}\nid: a-7\n\n'
+    token = data_of(Token(seq=1, step="2", role="draft", text="é"))
     assert token == {"seq": 1, "ms": 0.0, "step": "2", "role": "draft", "text": "é"}
 
 
 def test_a_judgement_has_one_of_two_shapes_and_a_step_s_absent_answer_is_null() -> None:
-    ending = json.loads(encode("a", Judgement(step="1", ending=True)).raw_data or "")
+    ending = data_of(Judgement(step="1", ending=True))
     assert ending == {"seq": 0, "ms": 0.0, "step": "1", "ending": True}
-    closed = json.loads(encode("a", StepEnd(step="1")).raw_data or "")
+    closed = data_of(StepEnd(step="1"))
     assert closed["answer"] is None
+
+
+async def test_a_stream_in_which_nothing_happens_is_kept_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_stream, "PAUSE_S", 0.01)
+    gate, bodies = asyncio.Event(), list[bytes]()
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"one"
+        await gate.wait()
+        yield b"two"
+
+    async def send(message: Message) -> None:
+        bodies.append(message.get("body", b"head"))
+        if len(bodies) == 4:
+            gate.set()
+
+    await EventStream(events(), "wait").stream_response(send)
+    assert bodies == [b"head", b"one", b": wait\n\n", b": wait\n\n", b"two", b""]
