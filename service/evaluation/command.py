@@ -17,6 +17,7 @@ from service.client import Client
 from service.core.concurrency import closing
 from service.core.errors import ConfigurationError, InvalidRequest, LoopUnavailable
 from service.core.extras import lacking
+from service.core.progress import shown_progress
 from service.core.settings import Settings
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset
 from service.evaluation.document.writing import write_report
@@ -26,7 +27,6 @@ from service.evaluation.llm_judge import Judge, open_judge
 from service.evaluation.methods import ALL, Method, methods_of
 from service.evaluation.metrics import VERSIONS, ScoringOptions
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
-from service.evaluation.progress import shown_progress
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row
 from service.evaluation.run_folder import EvaluationRun, RunFolder, open_run
@@ -259,14 +259,15 @@ async def ask_all(
         if rows:
             screen.print(f"{len(rows):,} of {len(tasks):,} questions have a row", highlight=False)
         todo = [task for task in tasks if task.key not in rows]
-        ended = stack.enter_context(shown_progress(len(todo), screen))
-        out = 0
+        tell = stack.enter_context(shown_progress("asking", "questions", len(todo), screen))
+        done = failed = out = 0
         async with closing(work_off(todo, ask, options.concurrency, finish)) as results:
             async for row in results:
                 rows[row.key] = row
                 if folder:
                     folder.append(row)
-                ended(row)
+                done, failed = done + 1, failed + bool(row.error)
+                tell(done, f"{failed:,} failed" if failed else "")
                 out = out + 1 if row.interrupted else 0
                 if out == MOST_OUT:
                     screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)

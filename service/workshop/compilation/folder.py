@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from service.core.errors import ConfigurationError, InvalidRequest
 from service.core.files import write_whole
+from service.core.progress import shown_progress
 from service.engines.compiled import (
     CARD_FILE,
     CONFIG_FILE,
@@ -56,7 +58,8 @@ def compile_folder(
     )  # fmt: skip
     tokenizer = _tokenizer(source)
     target.mkdir(parents=True, exist_ok=True)
-    files = graph.write(target)
+    with shown_progress("quantising", "layers", shape.layers, Console()) as tell:
+        files = graph.write(target, tell)
     shutil.copyfile(source / CONFIG_FILE, target / CONFIG_FILE)
     tokenizer.backend_tokenizer.save(str(target / TOKENIZER_FILE))
     files += [TOKENIZER_FILE, CONFIG_FILE]
@@ -187,8 +190,13 @@ def read_moments(source: Path, rows: Path) -> dict[str, Moments]:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and ".layers." in name:
             module.register_forward_pre_hook(watch(name))
-    with torch.inference_mode():
-        for row in evenly(every, ROWS):
+    used = evenly(every, ROWS)
+    with (
+        torch.inference_mode(),
+        shown_progress("calibrating", "rows", len(used), Console()) as tell,
+    ):
+        for done, row in enumerate(used):
+            tell(done)
             for encoded in encode_chat(encoder, row):
                 model.model(torch.tensor([encoded.input_ids[:LONGEST]]))
     return {name: moment.numpy() for name, moment in found.items()}

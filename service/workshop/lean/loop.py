@@ -29,7 +29,7 @@ from service.workshop.recipes.chats import TokenRow
 from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, TrainingRun
 from service.workshop.recipes.settings import TrainerSettings
-from service.workshop.recipes.trainer import WHOLE, last_point
+from service.workshop.recipes.trainer import WHOLE, last_point, updates
 
 STATE: Final = "state.pt"
 KEPT: Final = 2  # points
@@ -92,12 +92,14 @@ class TrainingLoop:
         saved = began = time.monotonic()
         seen = self.tokens
         self._serve()
-        with self._stopping_gently():
+        with self._stopping_gently(), updates(self.step, self.plan.steps) as progress:
             for batch in self._batches():
                 self._update(batch)
+                progress.tell(self.step)
                 now = time.monotonic()
                 if self.step % self.plan.log_every == 0 or self.step == self.plan.steps:
-                    self._log((self.tokens - seen) / max(1e-9, now - began))
+                    rate = (self.tokens - seen) / max(1e-9, now - began)
+                    self._log(f"{rate:.0f}/s{progress.left(self.step)}")
                 minutes = self.plan.save_minutes
                 due = self.step % self.plan.save_every == 0
                 if self.stopping or due or (minutes and now - saved > 60 * minutes):
@@ -148,13 +150,13 @@ class TrainingLoop:
         factor = self.plan.clip / max(float(torch.stack(norms).norm()), self.plan.clip)
         return [grad.float().mul_(factor) for grad in grads]
 
-    def _log(self, rate: float) -> None:
+    def _log(self, rate: str) -> None:
         loss = sum(self.recent) / len(self.recent)
         self.losses.append(LossPoint(self.step, loss, self.plan.rate(self.step - 1)))
         self.recent = []
         self.run.say(
-            f"step {self.step} of {self.plan.steps}  loss {loss:.4f}  {self.tokens:,} tokens, "
-            f"{rate:.0f}/s"
+            f"step {self.step} of {self.plan.steps}  loss {loss:.4f}  "
+            f"{self.tokens:,} tokens, {rate}"
         )
 
     def _save(self) -> None:

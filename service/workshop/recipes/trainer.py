@@ -8,10 +8,14 @@ launch` or `torchrun` around `revelator train` (`python -m service train`).
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from transformers import (
     PrinterCallback,
     Trainer,
@@ -22,6 +26,7 @@ from transformers import (
 )
 
 from service.core.errors import ConfigurationError
+from service.core.progress import Tell, rate_and_left, shown_progress
 from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, TrainingRun
 from service.workshop.recipes.settings import TrainerSettings
@@ -88,12 +93,34 @@ def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
     """Train to the end, from the last complete saved point if `run.resume`. Returns all losses of
     the run. The caller writes the weights."""
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(_Progress(run))
+    progress = _Progress(run)
+    trainer.add_callback(progress)
     point = last_point(run.folder / POINTS) if run.resume else None
     if run.resume and run.main:
         run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
-    trainer.train(resume_from_checkpoint=str(point) if point else None)
+    with progress.bar:
+        trainer.train(resume_from_checkpoint=str(point) if point else None)
     return losses_of(trainer.state)
+
+
+class Updates:
+    """How far a training is: `tell` moves the bar, `left` is the end of a line."""
+
+    def __init__(self, begun: int, total: int, tell: Tell) -> None:
+        self.began, self.begun, self.total, self.tell = time.monotonic(), begun, total, tell
+
+    def left(self, done: int) -> str:
+        """Return the rate and the time left, where they are known."""
+        told = rate_and_left(done, self.total, time.monotonic() - self.began, self.begun)
+        return f"  {told}" if told else ""
+
+
+@contextmanager
+def updates(begun: int, total: int) -> Iterator[Updates]:
+    """Show the updates of a training, of which an earlier run did `begun`."""
+    screen = Console()
+    with shown_progress("training", "updates", total, screen, begun=begun, lines=False) as tell:
+        yield Updates(begun, total, tell)
 
 
 def last_point(folder: Path) -> Path | None:
@@ -112,18 +139,33 @@ def losses_of(state: TrainerState) -> list[LossPoint]:
 
 
 class _Progress(TrainerCallback):
-    """Prints each row of the loss table, marks saved points as complete, and updates table and
-    plot."""
+    """Shows how far the run is, prints each row of the loss table, marks saved points as complete,
+    and updates table and plot. `bar` is open while the run trains."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
+        self.bar = ExitStack()
+        self.updates: Updates | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.run.main:
+            self.updates = self.bar.enter_context(updates(state.global_step, state.max_steps))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.updates:
+            self.updates.tell(state.global_step)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self.run.main and state.log_history and "loss" in state.log_history[-1]:
             loss = state.log_history[-1]["loss"]
-            self.run.say(f"step {state.global_step} of {state.max_steps}  loss {loss:.4f}")
+            left = self.updates.left(state.global_step) if self.updates else ""
+            self.run.say(f"step {state.global_step} of {state.max_steps}  loss {loss:.4f}{left}")
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -13,19 +13,10 @@ from typing import Any
 
 import anyio.to_thread
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from service.core.concurrency import closing
 from service.core.errors import ConfigurationError, StoreError
+from service.core.progress import shown_progress
 from service.core.settings import Settings
 from service.runtime import Runtime, open_runtime
 from service.workshop.facts.splits import Split
@@ -222,13 +213,6 @@ def header_of(run: SynthesisRun, options: SynthesisOptions) -> dict[str, Any]:
     }
 
 
-class _Rate(ProgressColumn):
-    """Items a minute."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{60 * task.speed:.1f}/min" if task.speed else "")
-
-
 async def _work_off(
     items: list[Item[Any]],
     run: SynthesisRun,
@@ -236,17 +220,12 @@ async def _work_off(
     options: SynthesisOptions,
     screen: Console,
 ) -> None:
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        _Rate(), TimeRemainingColumn(), TextColumn("{task.fields[spent]}"),
-    )  # fmt: skip
-    progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
     done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)
-    with progress:
-        bar = progress.add_task(run.pipeline.name, total=len(items), completed=done, spent="")
+    with shown_progress(run.pipeline.name, "items", len(items), screen, begun=done) as tell:
         async with closing(work_off(items, run, journal)) as finished:
             async for _ in finished:
-                progress.update(bar, advance=1, spent=_shown(journal.spent, options.prices))
+                done += 1
+                tell(done, _shown(journal.spent, options.prices))
 
 
 def _shown(spent: Spent, prices: Prices) -> str:

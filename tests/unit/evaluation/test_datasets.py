@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from service.evaluation.datasets import DatasetError, load_dataset, read_question
+from service.evaluation.sources import named_file
 
 
 @pytest.mark.parametrize(
@@ -134,3 +135,17 @@ def test_compressed_files_and_what_is_wrong_with_them(tmp_path: Path) -> None:
     packed.write_bytes(plain.read_bytes())
     with pytest.raises(DatasetError, match=r"d\.jsonl\.gz: its name says compressed"):
         load_dataset(packed)
+
+
+def test_names_of_datasets(tmp_path: Path) -> None:
+    plain = tmp_path / "squad" / "questions.jsonl"
+    plain.parent.mkdir()
+    plain.touch()
+    odd = tmp_path / "a=b.jsonl"
+    odd.touch()
+    assert named_file(str(plain)) == ("squad", plain)
+    assert named_file(str(odd)) == ("a=b", odd)
+    assert named_file(f"mine={plain}") == ("mine", plain)
+    assert named_file("hotpot_dev_distractor_v1.json")[0] == "hotpot_dev_distractor_v1"
+    assert named_file("hotpot_dev_v1.json.gz")[0] == "hotpot_dev_v1"
+    assert named_file("nq/dev.jsonl.zst")[0] == "nq"

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from service.core.errors import ConfigurationError, InvalidRequest, StoreError
 from service.core.files import whole_file, write_whole
+from service.core.progress import shown_progress
 from service.workshop.facts.names import Names
 from service.workshop.facts.questions import Maker
 from service.workshop.facts.rows import TrainingRow
@@ -145,8 +146,13 @@ def write_mixture(
     characters: Counter[str] = Counter()
     excluded = 0
     try:
-        with screen.status("drawing rows"), whole_file(output) as file:
-            for row in islice(mixture.rows(), rows or ROWS):
+        wanted = rows or ROWS
+        with (
+            shown_progress("drawing", "rows", wanted, screen) as tell,
+            whole_file(output) as file,
+        ):
+            for done, row in enumerate(islice(mixture.rows(), wanted), 1):
+                tell(done)
                 if is_excluded(row.question, unwanted):
                     excluded += 1
                     continue

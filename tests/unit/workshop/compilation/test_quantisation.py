@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from service.core import progress
 from service.core.errors import InvalidRequest
 from service.workshop.compilation.folder import evenly, read_moments
 from service.workshop.compilation.quantisation import BLOCK, dequantise, quantise
 from tests.conftest import need, unavailable
+from tests.stubs.tiny_compiled import save_tiny_compiled
 
 ROWS, COLUMNS, INPUTS = 48, 4 * BLOCK, 600
 
@@ -95,3 +98,13 @@ def test_a_file_without_rows_is_told(tmp_path: Path) -> None:
 def test_rows_are_taken_evenly() -> None:
     assert evenly(list(range(10)), 4) == [0, 2, 5, 7]
     assert evenly([1, 2], 4) == [1, 2]
+
+
+def test_a_compilation_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LOGGED_S", 0.0)
+    save_tiny_compiled(tmp_path)
+    first, last = capsys.readouterr().out.splitlines()[-2:]
+    assert re.fullmatch(r"1 of 2 layers, [\d.]+/(s|min), \d:\d\d:\d\d left", first)
+    assert last.startswith("2 of 2 layers, ")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,13 @@ def settings(tmp_path: Path) -> RouterTraining:
 
 
 def test_the_smoke_run_learns_and_its_head_serves(settings: Any, tmp_path: Path) -> None:
-    record = run_recipe(RECIPE, settings, TrainingRun(tmp_path / "run", say=quiet))
+    said: list[str] = []
+    record = run_recipe(RECIPE, settings, TrainingRun(tmp_path / "run", say=said.append))
     assert judge(record) == []
+    losses = [line for line in said if line.startswith("step ")]
+    told = re.compile(r"step \d+ of \d+  loss [\d.]+  [\d.]+/(s|min), \d:\d\d:\d\d left")
+    assert all(map(told.fullmatch, losses[1:-1]))
+    assert len(losses) > 2
     head = load_head(tmp_path / "run")
     assert head.card.layers == settings.layers
     assert 0.05 < head.card.temperature < 20
