@@ -57,14 +57,14 @@ def is_loopback(host: str) -> bool:
 class TenantAccess:
     """The tenants of this server and their rates. `watch` follows changes of the tenants file."""
 
-    def __init__(self, settings: ServerSettings, rates: Rates | None = None) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         """Read the tenants file. Raises ConfigurationError, also where tokens are set up and the
         extra `oidc` is not installed."""
         self._keys = [key.get_secret_value() for key in settings.keys]
         self._path = settings.tenants_file
         self._open = not settings.has_keys
         self._tokens = Tokens(settings.oidc) if settings.oidc.enabled else None
-        self._rates = rates or Rates()
+        self._rates = Rates()
         self._version = _version(self._path)
         self._ring = KeyRing(self._keys, read_tenants(self._path) if self._path else ())
 

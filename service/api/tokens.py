@@ -163,7 +163,7 @@ def _read_keys(status: int, content: bytes) -> dict[str, PublicKey]:
 class Tokens:
     """Finds out who sends a token."""
 
-    def __init__(self, settings: OidcSettings, keys: IssuerKeys | None = None) -> None:
+    def __init__(self, settings: OidcSettings) -> None:
         """Raises ConfigurationError where the extra `oidc` is not installed."""
         try:
             import jwt  # noqa: PLC0415
@@ -175,7 +175,7 @@ class Tokens:
         self._header = jwt.get_unverified_header
         self._error = jwt.InvalidTokenError
         self._settings = settings
-        self._keys = keys or IssuerKeys(settings)
+        self._keys = IssuerKeys(settings)
 
     async def tenant(self, token: bytes) -> Tenant:
         """Return the tenant that a token names. Raises TokenRefused and IssuerUnavailable."""

@@ -51,9 +51,7 @@ class ScoreDifference:
         return self.low > 0 and self.p < 1 - LEVEL
 
 
-def interval(
-    values: Sequence[float], resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
-) -> Interval:
+def interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
     """Return the mean of `values` and its percentile bootstrap interval (Efron, 1979).
 
     All values equal, as all right or all wrong, resample to themselves. The interval then is that
@@ -64,16 +62,16 @@ def interval(
         raise ValueError("an interval needs values")
     mean = math.fsum(values) / len(values)
     if min(values) == max(values):
-        return _of_a_share(mean, len(values), level) if mean in (0.0, 1.0) else _point(mean)
-    return Interval(mean, *_bounds(_resampled(values, resamples, seed), level))
+        return _of_a_share(mean, len(values)) if mean in (0.0, 1.0) else _point(mean)
+    return Interval(mean, *_bounds(_resampled(values, resamples, seed)))
 
 
 def _point(mean: float) -> Interval:
     return Interval(mean, mean, mean)
 
 
-def _of_a_share(share: float, count: int, level: float) -> Interval:
-    z2 = _quantile_of_the_normal((1 + level) / 2) ** 2
+def _of_a_share(share: float, count: int) -> Interval:
+    z2 = _quantile_of_the_normal((1 + LEVEL) / 2) ** 2
     far = z2 / (count + z2)
     return Interval(share, share - far * share, share + far * (1 - share))
 
@@ -107,9 +105,9 @@ def _kept_draws(count: int, resamples: int, seed: int) -> list[Draw]:
     return list(_draws(count, resamples, seed))
 
 
-def _bounds(ordered: Sequence[float], level: float) -> tuple[float, float]:
-    """The quantiles between which `level` of the values lie, interpolated linearly."""
-    tail = (1 - level) / 2
+def _bounds(ordered: Sequence[float]) -> tuple[float, float]:
+    """The quantiles between which LEVEL of the values lie, interpolated linearly."""
+    tail = (1 - LEVEL) / 2
     return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
 
 
@@ -120,14 +118,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def difference(
-    ours: Sequence[float],
-    theirs: Sequence[float],
-    *,
-    resamples: int = RESAMPLES,
-    flips: int = FLIPS,
-    seed: int = SEED,
-) -> ScoreDifference:
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> ScoreDifference:
     """Compare two methods on the same questions, in the same order: the paired bootstrap gives the
     interval, `randomisation` the probability. Raises ValueError unless both have as many values,
     and some."""
@@ -138,27 +129,27 @@ def difference(
     if min(deltas) == max(deltas):
         low = high = mean
     else:
-        low, high = _bounds(_resampled(deltas, resamples, seed), LEVEL)
-    return ScoreDifference(mean, low, high, randomisation(deltas, flips, seed))
+        low, high = _bounds(_resampled(deltas, RESAMPLES, SEED))
+    return ScoreDifference(mean, low, high, randomisation(deltas))
 
 
-def randomisation(deltas: Sequence[float], flips: int = FLIPS, seed: int = SEED) -> float:
+def randomisation(deltas: Sequence[float]) -> float:
     """Return the two-sided probability that the mean of `deltas` is at least as far from 0, if the
     sign of each were chance: exact if all that are not 0 have one size (this is McNemar's exact
-    test), else by `flips` random draws of signs (approximate randomisation; Noreen, 1989)."""
+    test), else by FLIPS random draws of signs (approximate randomisation; Noreen, 1989)."""
     sizes = [abs(delta) for delta in deltas if abs(delta) > _ALIKE]
     if not sizes:
         return 1.0
     seen = abs(math.fsum(deltas))
     if max(sizes) - min(sizes) < _ALIKE:
         return _sign_test(len(sizes), seen / sizes[0])
-    random, total = Random(seed), math.fsum(sizes)
+    random, total = Random(SEED), math.fsum(sizes)
     width = len(sizes)
     reached = 0
-    for _ in range(flips):
+    for _ in range(FLIPS):
         flags = f"{random.getrandbits(width):0{width}b}".encode().translate(_TO_FLAGS)
         reached += abs(total - 2 * sum(compress(sizes, flags))) >= seen - _ALIKE
-    return (reached + 1) / (flips + 1)
+    return (reached + 1) / (FLIPS + 1)
 
 
 def _sign_test(count: int, surplus: float) -> float:

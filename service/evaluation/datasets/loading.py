@@ -35,9 +35,9 @@ class LoadedFile:
     format: Format
 
 
-def load_dataset(path: Path, format: str | None = None) -> list[GoldQuestion]:
+def load_dataset(path: Path) -> list[GoldQuestion]:
     """Read all questions. Raises as `load_file`."""
-    return load_file(path, format).questions
+    return load_file(path).questions
 
 
 def load_file(path: Path, format: str | None = None) -> LoadedFile:

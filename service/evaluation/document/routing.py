@@ -37,12 +37,12 @@ def routed(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def bins_of(rows: Sequence[Row], bins: int = BINS) -> list[ConfidenceBin]:
+def bins_of(rows: Sequence[Row]) -> list[ConfidenceBin]:
     """Return the bins of equal width that have choices; 1.0 is in the last one."""
     groups: dict[int, list[tuple[float, bool]]] = {}
     for row in rows:
         if row.confidence is not None:
-            place = min(int(row.confidence * bins), bins - 1)
+            place = min(int(row.confidence * BINS), BINS - 1)
             right = row.chosen_route == row.gold_route
             groups.setdefault(place, []).append((row.confidence, right))
     return [

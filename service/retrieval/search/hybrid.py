@@ -77,9 +77,9 @@ class HybridRetriever:
                 return await self._both(request, stores, until)
             return await self._one(request, stores, until)
 
-    async def warm(self, collection: str | None = None) -> None:
-        """Open the collection and load the models, so that no question waits for them."""
-        name = await self._catalog.resolve(collection)
+    async def warm(self) -> None:
+        """Open the default collection and load the models, so that no question waits for them."""
+        name = await self._catalog.resolve(None)
         async with self._catalog.lend(name):
             if self._embedder.problem() is None:
                 await self._embedder.embed_queries(["warm"])

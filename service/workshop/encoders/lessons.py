@@ -166,10 +166,10 @@ def info_of(part: HopLesson) -> str:
     return " ".join(word for word, mark in marked if mark)
 
 
-def provenance_of(item: Lesson, teacher: str) -> RowProvenance:
+def provenance_of(item: Lesson) -> RowProvenance:
     return RowProvenance(
         pipeline="efficientrag",
-        teacher=teacher,
+        teacher="rules",
         item=item.id,
         titles=list(dict.fromkeys(item.titles)),
         answer_title=item.answer_title,
@@ -177,9 +177,7 @@ def provenance_of(item: Lesson, teacher: str) -> RowProvenance:
     )
 
 
-def labeler_rows(
-    item: Lesson, negatives: Sequence[Negative], teacher: str = "rules"
-) -> Iterator[LabelerRow]:
+def labeler_rows(item: Lesson, negatives: Sequence[Negative]) -> Iterator[LabelerRow]:
     """Return one row per part, then one per negative, in which no word is marked."""
     made = 0
     own = {part.passage.id for part in item.parts}  # its name may have been exchanged
@@ -187,7 +185,7 @@ def labeler_rows(
     def row(query: str, passage: Paragraph, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
         nonlocal made
         made += 1
-        source = provenance_of(item, teacher)
+        source = provenance_of(item)
         beside = [] if passage.id in own else [passage.title]
         titles = list(dict.fromkeys([*source.titles, *beside]))
         return LabelerRow(
@@ -209,7 +207,7 @@ def labeler_rows(
         yield row(negative.query, negative.passage, "terminate", blank)
 
 
-def filter_rows(item: Lesson, teacher: str = "rules") -> Iterator[FilterRow]:
+def filter_rows(item: Lesson) -> Iterator[FilterRow]:
     """Return one row per rewrite."""
     for number, rewrite in enumerate(item.rewrites, 1):
         yield FilterRow(
@@ -219,5 +217,5 @@ def filter_rows(item: Lesson, teacher: str = "rules") -> Iterator[FilterRow]:
             infos=list(rewrite.infos),
             words=sentence_words(rewrite.query, rewrite.infos),
             labels=list(rewrite.marks),
-            provenance=provenance_of(item, teacher),
+            provenance=provenance_of(item),
         )

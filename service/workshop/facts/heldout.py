@@ -25,6 +25,7 @@ from service.workshop.facts.wordings import PHRASES
 KINDS: Final = ("single", "compound", "bridge", "comparison")
 CORPUS: Final = "2wikimultihopqa"
 TRIES: Final = 50  # attempts per question
+SEED: Final = 7
 
 
 def heldout_questions(
@@ -33,7 +34,6 @@ def heldout_questions(
     *,
     kinds: Sequence[str] = KINDS,
     corpus: str = CORPUS,
-    seed: int = 7,
     tune: bool = False,
 ) -> list[dict[str, Any]]:
     """Return at most `size` rows of each kind: id, kind, question, route, answer or parts,
@@ -49,7 +49,7 @@ def heldout_questions(
     ]
     rows: dict[str, dict[str, Any]] = {}
     for kind in kinds:
-        rng = random.Random(f"{seed} {kind}")
+        rng = random.Random(f"{SEED} {kind}")
         draw = _drawer(kind, facts, rng, held_out=not tune)
         wanted = len(rows) + size
         for _ in range(TRIES * size):

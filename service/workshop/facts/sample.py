@@ -21,7 +21,7 @@ SIZE = 450
 NEIGHBOURS = 8
 
 
-def sample_passages(data: Path, questions: Path, size: int = SIZE) -> list[Paragraph]:
+def sample_passages(data: Path, questions: Path) -> list[Paragraph]:
     """Return held-out passages, ordered by id, that contain all the answers of `questions`."""
     passages = load_passages(data, held_out=True)
     known = {passage.id: passage for passage in passages}
@@ -35,7 +35,7 @@ def sample_passages(data: Path, questions: Path, size: int = SIZE) -> list[Parag
         chosen |= {passage.id: passage for passage in [*needed, *close]}
     rest = [passage for passage in passages if passage.id not in chosen]
     random.Random(0).shuffle(rest)
-    chosen |= {passage.id: passage for passage in rest[: max(0, size - len(chosen))]}
+    chosen |= {passage.id: passage for passage in rest[: max(0, SIZE - len(chosen))]}
     return [chosen[passage_id] for passage_id in sorted(chosen)]
 
 

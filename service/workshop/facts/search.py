@@ -69,21 +69,19 @@ class PassageSearch:
         self.places = {passage.id: place for place, passage in enumerate(self.passages)}
         self.vectors = _embed([p.title for p in passages], [p.text for p in passages])
 
-    def top(self, queries: Sequence[str], size: int = TOP) -> list[list[Paragraph]]:
-        """Return the best `size` passages of each query."""
+    def top(self, queries: Sequence[str]) -> list[list[Paragraph]]:
+        """Return the best TOP passages of each query."""
         vectors = _embed_queries(queries)
-        return [
-            self._one(query, vector, size) for query, vector in zip(queries, vectors, strict=True)
-        ]
+        return [self._one(query, vector) for query, vector in zip(queries, vectors, strict=True)]
 
-    def _one(self, query: str, vector: NDArray[np.float32], size: int) -> list[Paragraph]:
+    def _one(self, query: str, vector: NDArray[np.float32]) -> list[Paragraph]:
         near = np.argsort(-(self.vectors @ vector), kind="stable")[:TOP].tolist()
         said = [self.places[passage.id] for passage in self.words.search(query, TOP)]
         scores: dict[int, float] = {}
         for ranked in (said, near):
             for rank, place in enumerate(ranked, 1):
                 scores[place] = scores.get(place, 0.0) + 1 / (RANK_CONSTANT + rank)
-        best = sorted(scores, key=lambda place: -scores[place])[:size]
+        best = sorted(scores, key=lambda place: -scores[place])[:TOP]
         return [self.passages[place] for place in best]
 
 

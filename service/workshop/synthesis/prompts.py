@@ -31,10 +31,8 @@ class Prompts:
     `shared`: files from elsewhere, of prompts that also serve.
     """
 
-    def __init__(
-        self, pipeline: str, folder: Path | None = None, shared: tuple[Path, ...] = ()
-    ) -> None:
-        self.folder = folder or SHIPPED / pipeline
+    def __init__(self, pipeline: str, shared: tuple[Path, ...] = ()) -> None:
+        self.folder = SHIPPED / pipeline
         self.shared = shared
 
     @cached_property

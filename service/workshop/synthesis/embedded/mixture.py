@@ -42,13 +42,10 @@ TRIES: Final = 100  # for a row that was not drawn before
 class Mixture:
     """An endless, repeatable stream of rows; no prompt comes twice.
 
-    `folder` holds the sets, `shares` the part of each task in characters.
+    `folder` holds the sets. SHARES are the parts of the tasks in characters.
     """
 
-    def __init__(
-        self, folder: Path, seed: int = 0, templates: str = TEMPLATES,
-        shares: Mapping[str, float] = SHARES,
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, seed: int = 0, templates: str = TEMPLATES) -> None:
         rng, sets = random.Random(seed), Sets(folder)
         maker = Maker(sets.facts, Names(sets.facts), rng)
         prompts = RowMaker(templates, seed, sets.passages)
@@ -58,9 +55,9 @@ class Mixture:
         dialogues = Dialogues(maker, reading, prompts, rng)
         drafts = Drafts(maker, reading, prompts, rng)
         makers = (reading, routing, steps, dialogues, drafts)
-        self.shares, self.prompts = shares, prompts
+        self.prompts = prompts
         self.draws: dict[str, Callable[[], TrainingRow | list[TrainingRow]]] = {
-            task: next(getattr(m, task) for m in makers if hasattr(m, task)) for task in shares
+            task: next(getattr(m, task) for m in makers if hasattr(m, task)) for task in SHARES
         }
         self.written: Counter[str] = Counter()
         self.seen: set[str] = set()
@@ -73,7 +70,7 @@ class Mixture:
         before = ""
         while True:
             total = sum(self.written.values())
-            task = max(self.shares, key=lambda name: self.shares[name] * total - self.written[name])
+            task = max(SHARES, key=lambda name: SHARES[name] * total - self.written[name])
             for row in self._new(task):
                 prompt = row.messages[0].content
                 size = sum(len(message.content) for message in row.messages)
@@ -129,14 +126,13 @@ def write_mixture(
     seed: int = 0,
     templates: str | None = None,
     exclude: tuple[Path, ...] = (),
-    console: Console | None = None,
 ) -> MixtureCounts:
     """Draw `rows` rows from the sets in `folder` and write them with a report beside them.
 
     The same seed gives the same file. Raises InvalidRequest where a set is missing,
     ConfigurationError for templates that cannot be used, StoreError.
     """
-    screen = console or Console()
+    screen = Console()
     try:
         mixture = Mixture(folder, seed, templates or TEMPLATES)
     except (FileNotFoundError, ValueError) as error:

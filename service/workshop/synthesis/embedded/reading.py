@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from service.prompts.templates import PassageText
 from service.workshop.facts.corpora import Paragraph
@@ -22,6 +22,7 @@ from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.sets import HOPS, READING, Asked, Sets, Sheets, Shown
 
+SHOWN: Final = {1: 50, 2: 20, 3: 16, 4: 14}  # passages of a prompt, with their weights
 CLOSE: Final = 12  # passages found, of which the distractors are drawn
 UNANSWERABLE: Final = 0.2
 UNTITLED: Final = 0.15  # of the passages with a title that are shown without it
@@ -32,21 +33,11 @@ MOST: Final = 9  # questions of a sheet that can be answered
 JUDGED: Final = 3  # questions that one passage answers, and as many that it does not
 
 
-class Shape(NamedTuple):
-    """How many passages a prompt shows, and how often."""
-
-    counts: tuple[int, ...] = (1, 2, 3, 4)
-    weights: tuple[float, ...] = (50, 20, 16, 14)
-
-
 class ComprehensionRows:
     """Draws rows from people's questions, and from facts under other names."""
 
-    def __init__(
-        self, sets: Sets, maker: Maker, prompts: RowMaker, rng: random.Random,
-        shape: Shape | None = None,
-    ) -> None:  # fmt: skip
-        self.maker, self.prompts, self.rng, self.shape = maker, prompts, rng, shape or Shape()
+    def __init__(self, sets: Sets, maker: Maker, prompts: RowMaker, rng: random.Random) -> None:
+        self.maker, self.prompts, self.rng = maker, prompts, rng
         self.names: Names = maker.names
         self.nearest = Nearest(list(sets.passages.values()))
         every = {name: sets.asked(name) for name in (*READING, HOPS)}
@@ -71,7 +62,7 @@ class ComprehensionRows:
         return turn.pop()
 
     def _size(self) -> int:
-        return self.rng.choices(self.shape.counts, self.shape.weights)[0]
+        return self.rng.choices(list(SHOWN), list(SHOWN.values()))[0]
 
     def _sheet(self, asked: Asked) -> list[TrainingRow]:
         """The question's passage, whole or cut around its answer, with others that are near."""
