@@ -27,7 +27,7 @@ StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]
 Flag = Literal[
     "route_parse_failed", "refine_loop", "no_evidence", "closed_book", "no_new_evidence",
     "no_progress", "repaired", "fallback_direct", "shortened", "escalated", "unsupported",
-    "unread_judgement", "declined", "prompt_example", "outvoted",
+    "unread_judgement", "declined", "prompt_example", "outvoted", "computed",
 ]  # fmt: skip
 RoleName = Literal["revelator", "reader", "judge"]
 AutoragMode = Literal["tuned", "few_shot"]

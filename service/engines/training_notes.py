@@ -19,15 +19,16 @@ KEY: Final = "revelator"
 
 
 class TrainingNotes(BaseModel):
-    """The template set and the mode of Auto-RAG that a model was trained on, and how many passages
-    it reads well at once. None: nothing is known. `templates` is the name of a shipped set, or of a
-    folder inside the model's folder."""
+    """The template set and the mode of Auto-RAG that a model was trained on, how many passages it
+    reads well for one answer, and whether it reads them better one at a time. None: nothing is
+    known. `templates` is the name of a shipped set, or of a folder inside the model's folder."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     templates: str | None = None
     autorag: AutoragMode | None = None
     passages: int | None = Field(None, ge=1)
+    reads_separately: bool = False
 
 
 UNKNOWN: Final = TrainingNotes()

@@ -14,6 +14,7 @@ from service.retrieval.base import SearchResult
 from service.strategies.base import Outcome
 from service.strategies.revelator.generation import write_answer
 from service.strategies.revelator.relevance import Verdict, judge_relevance
+from service.strategies.revelator.separate import answer_separately
 
 TOP_K: Final = 3
 UNREAD: Final = "judgement could not be parsed"
@@ -110,8 +111,11 @@ async def _answer(
                 )
                 await step.emit(judgement)
     texts = [PassageText(passage.title, passage.text) for passage in kept]
-    prompt = step.inquiry.roles.reader.templates.answer(question, texts)
-    await write_answer(step, prompt, as_role)
+    reader = step.inquiry.roles.reader
+    if len(texts) > 1 and reader.generator.capabilities.reads_separately:
+        await answer_separately(step, question, texts, as_role)
+    else:
+        await write_answer(step, reader.templates.answer(question, texts), as_role)
     step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from service.answer.events import Judgement
+from service.answer.events import Judgement, Token
 from service.answer.evidence import same_question
 from service.answer.inquiry import OpenStep, Scope
 from service.core.domain import Flag, StoppedBy
@@ -13,6 +13,7 @@ from service.core.errors import LimitReached
 from service.prompts.templates import Pair
 from service.strategies.anrag import retrieve_and_answer
 from service.strategies.base import Outcome
+from service.strategies.revelator.comparison import compared
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import RETRY_TEMPERATURE, judge_ending, refine
 
@@ -150,9 +151,19 @@ async def _finish(scope: Scope, question: str, progress: _Progress) -> Outcome:
     await step.start()
     if not asked:
         step.flag("closed_book")
-    templates, answers = scope.inquiry.roles.reader.templates, scope.inquiry.settings.answers
-    prompt = templates.final(question, progress.pairs, memory=answers.invites_memory)
-    await write_answer(step, prompt, "answer", PROSE_TOKENS)
+    await _conclude(step, question, progress.pairs)
     await step.end()
     stopped_by = progress.stopped_by if step.stopped_by == "answer" else step.stopped_by
     return Outcome(step.answer, stopped_by)
+
+
+async def _conclude(step: OpenStep, question: str, pairs: Sequence[Pair]) -> None:
+    """GEN_FINAL. What a small reader would guess is computed where it can be."""
+    reader, answers = step.inquiry.roles.reader, step.inquiry.settings.answers
+    if reader.generator.capabilities.small and (known := compared(question, pairs)):
+        step.answer = known
+        step.flag("computed")
+        await step.emit(Token(role="answer", text=known))
+        return
+    prompt = reader.templates.final(question, pairs, memory=answers.invites_memory)
+    await write_answer(step, prompt, "answer", PROSE_TOKENS)

@@ -107,11 +107,11 @@ def word_spans(text: str) -> list[WordSpan]:
 
 # ---- words in a normal form
 
-_MONTHS: Final = (
+MONTHS: Final = (
     "january", "february", "march", "april", "may", "june",
     "july", "august", "september", "october", "november", "december",
 )  # fmt: skip
-_MONTH: Final = {name: name for name in _MONTHS} | {name[:3]: name for name in _MONTHS}
+_MONTH: Final = {name: name for name in MONTHS} | {name[:3]: name for name in MONTHS}
 _MONTH["sept"] = "september"
 _UNITS: Final = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
@@ -121,7 +121,7 @@ _TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eight
 _NUMBER: Final = {word: value for value, word in enumerate(_UNITS)} | {
     word: value for value, word in zip(range(20, 100, 10), _TENS, strict=True)
 }
-OTHER_FORMS: Final = frozenset(["percent", *_NUMBER, *_MONTH, *_MONTHS])
+OTHER_FORMS: Final = frozenset(["percent", *_NUMBER, *_MONTH, *MONTHS])
 _ARTICLES: Final = frozenset(["a", "an", "the"])
 _DIGIT = re.compile(r"\d")
 _ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
@@ -158,7 +158,7 @@ def normal_words(text: str) -> tuple[str, ...]:
 
 def _spelled(date: re.Match[str]) -> str:
     month = int(date[2])
-    return f"{date[3]} {_MONTHS[month - 1]} {date[1]}" if 1 <= month <= 12 else date[0]
+    return f"{date[3]} {MONTHS[month - 1]} {date[1]}" if 1 <= month <= 12 else date[0]
 
 
 def _normal_form(word: str) -> str:

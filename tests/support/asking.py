@@ -14,7 +14,7 @@ from service.core.channel import emitted
 from service.core.domain import Answer, Passage, ScoredPassage
 from service.core.settings import Settings
 from service.encoders.base import Classifier, Labelling
-from service.engines.base import Generator
+from service.engines.base import Capabilities, Generator
 from service.prompts.templates import TemplateSet
 from service.retrieval.base import Filter, SearchRequest, SearchResult
 from service.strategies.base import Loop
@@ -104,10 +104,11 @@ async def events_of(
     script: Sequence[ScriptStep],
     hits: Mapping[str, Sequence[Passage] | Exception],
     question: str,
+    capabilities: Capabilities | None = None,
     **options: Any,
 ) -> list[BaseEvent]:
     """All events; the script must be used up."""
-    engine = ScriptedGenerator(script)
+    engine = ScriptedGenerator(script, capabilities=capabilities)
     asked = inquiry(engine, ScriptedRetriever(hits), question, **options)
     events = [event async for event in answer_stream(asked)]
     engine.assert_finished()

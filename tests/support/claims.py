@@ -126,6 +126,7 @@ def _untrue(told: Told, step: Step) -> list[str]:
         "unsupported": any(holds(text_of(passage), step.answer or "") for passage in own),
         "declined": bool(step.answer),
         "outvoted": not withdrawn,
+        "computed": step.kind != "answer",
         "prompt_example": bool(step.answer) and told.body.route != "direct" and not step.trigger,
         "refine_loop": step.question is not None,
         "escalated": step.kind != "route",

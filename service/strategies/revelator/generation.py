@@ -34,9 +34,7 @@ async def write_answer(
     answer is put to the vote where the request asks for `samples`; one that is `weighed` is not,
     since its probability decides on it."""
     await _write(step, prompt, as_role, max_tokens, closed=closed)
-    samples = step.inquiry.request.samples or 1
-    if samples > 1 and as_role == "answer" and step.answer and not step.weighed:
-        await _vote(step, step.answer, prompt, max_tokens, samples - 1)
+    await vote(step, prompt, as_role, max_tokens)
 
 
 async def _write(
@@ -99,10 +97,15 @@ def settle(
     return echoed
 
 
-async def _vote(step: OpenStep, first: str, prompt: Prompt, max_tokens: int, samples: int) -> None:
-    """Self-consistency (METHODS.md §7.7): leave the answer that most of `first` and further samples
-    agree on, flagged `outvoted` where it is not `first`. At a limit of the question those vote that
-    there are."""
+async def vote(
+    step: OpenStep, prompt: Prompt, as_role: TokenRole, max_tokens: int = ANSWER_TOKENS
+) -> None:
+    """Self-consistency (METHODS.md §7.7), where the request asks for it: leave the answer that most
+    of `step.answer` and further samples agree on, flagged `outvoted` where it is another one. At a
+    limit of the question those vote that there are."""
+    samples, first = (step.inquiry.request.samples or 1) - 1, step.answer
+    if samples < 1 or as_role != "answer" or not first or step.weighed:
+        return
     requests = [
         GenerationRequest(
             messages=(Message("user", prompt),), max_tokens=max_tokens,

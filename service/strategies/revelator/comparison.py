@@ -1,0 +1,224 @@
+"""GEN_FINAL of a comparison by arithmetic (METHODS.md §1.3): which of two things is first, last,
+more or less, and whether they are the same, where the sub-answers are dates, numbers or names.
+
+A language model of some hundred million parameters that is given both dates names one of the two
+things by chance. What the rules here do not settle beyond doubt is left to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import product, takewhile
+from typing import Final, NamedTuple
+
+from service.prompts.templates import Pair
+from service.text.words import MONTHS, normal_words
+
+_WORD = re.compile(r"[^\W_]+(?:(?!['’](?i:s)\b)[-'’.][^\W_]+)*")
+_EARLY: Final = frozenset([
+    "first", "earlier", "earliest", "older", "oldest", "elder", "eldest", "before", "sooner",
+])  # fmt: skip
+_LATE: Final = frozenset([
+    "last", "later", "latest", "younger", "youngest", "recent", "recently", "newer", "after",
+])  # fmt: skip
+_MORE: Final = frozenset([
+    "more", "most", "larger", "largest", "bigger", "biggest", "greater", "higher", "highest",
+    "taller", "tallest", "longer", "longest", "heavier", "older",
+])  # fmt: skip
+_LESS: Final = frozenset([
+    "fewer", "fewest", "less", "least", "smaller", "smallest", "lower", "lowest", "shorter",
+    "shortest", "lighter", "younger",
+])  # fmt: skip
+_THAN: Final = frozenset(["than", "before", "after"])
+_NEGATIVE: Final = frozenset(["not", "never", "neither", "nor", "no", "t"])
+_AUXILIARY: Final = frozenset([
+    "is", "are", "was", "were", "do", "does", "did", "has", "have", "had",
+])  # fmt: skip
+_SMALL: Final = frozenset(["a", "an", "and", "in", "of", "the"])
+_OPENING: Final = _AUXILIARY | frozenset([
+    "who", "whom", "whose", "which", "what", "of", "between", "in", "out",
+])  # fmt: skip
+# What asks for something else than one of the two, as "In which year was the older of … born?".
+_OTHER: Final = frozenset([
+    "when", "where", "why", "how", "year", "date", "month", "day", "much", "long",
+])  # fmt: skip
+# Countries that answers name in many ways; of the others the first letters are the same.
+_COUNTRIES: Final = {
+    "us": "us", "usa": "us", "united states": "us", "united states america": "us",
+    "united states of america": "us", "america": "us", "american": "us",
+    "uk": "uk", "united kingdom": "uk", "britain": "uk", "great britain": "uk", "british": "uk",
+}  # fmt: skip
+_STEM: Final = 4  # letters that "Iran" and "Iranian" share
+_SCALE: Final = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9}
+_YEARS: Final = range(1000, 2100)
+
+
+class _Thing(NamedTuple):
+    """One of the two that are compared, at [start:end] of the question, and what is known of it."""
+
+    start: int
+    end: int
+    answer: str
+
+
+def compared(question: str, pairs: Sequence[Pair]) -> str | None:
+    """Return the answer that the pairs give to a comparison of two things that the question names:
+    a name as it stands there, or `yes` or `no`.
+
+    None where there is doubt: where the question does not compare, a value is lacking, both are
+    equal as far as they are known, or their units differ."""
+    things = _things(question, pairs)
+    if len(things) != 2:
+        return None
+    first, second = things
+    rest = question[: first.start], question[first.end : second.start], question[second.end :]
+    words = {word.lower() for text in rest for word in _WORD.findall(text)}
+    whether = _WORD.findall(question)[0].lower() in _AUXILIARY
+    if words & (_NEGATIVE | _OTHER):
+        return None
+    if whether and "same" in words:
+        return _whether(_same(first.answer, second.answer))
+    order = _order(words, first.answer, second.answer)
+    if order is None:
+        return None
+    if not whether or "or" in _WORD.findall(rest[1].lower()):
+        chosen = first if order else second
+        return question[chosen.start : chosen.end]
+    return _whether(order) if words & _THAN else None
+
+
+def _whether(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
+
+
+# ---- what is compared
+
+
+def _things(question: str, pairs: Sequence[Pair]) -> list[_Thing]:
+    """The things that the question names, in its order, each with the newest answer about it.
+
+    A sub-question is about the name that it shares with the question, or else about what the
+    earlier sub-question was about whose answer it names: about a film, by its director."""
+    things: list[_Thing] = []
+    for pair in pairs:
+        if not pair.answer:
+            continue
+        span = _shared_name(question, pair.question) or _answered(pair.question, things)
+        if span is None:
+            return []
+        start, end = span
+        things = [each for each in things if each.end <= start or end <= each.start]
+        things.append(_Thing(start, end, pair.answer))
+    return sorted(things)
+
+
+def _answered(sub_question: str, things: Sequence[_Thing]) -> tuple[int, int] | None:
+    named = f" {' '.join(normal_words(sub_question))} "
+    for thing in things:
+        answer = " ".join(normal_words(thing.answer))
+        if answer and f" {answer} " in named:
+            return thing.start, thing.end
+    return None
+
+
+def _shared_name(question: str, sub_question: str) -> tuple[int, int] | None:
+    """Where the longest name stands that both questions have."""
+    words, own = [*_WORD.finditer(question)], _WORD.findall(sub_question.lower())
+    name: list[re.Match[str]] = []
+    for start, at in product(range(len(words)), range(len(own))):
+        alike = takewhile(
+            lambda pair: pair[0][0].lower() == pair[1],
+            zip(words[start:], own[at:], strict=False),
+        )
+        name = max(name, _name([word for word, _ in alike]), key=len)
+    if not name:
+        return None
+    start, end = name[0].start(), name[-1].end()
+    if question.count("(", start, end) > question.count(")", start, end):
+        end = question.find(")", end) + 1 or end
+    return start, end
+
+
+def _name(words: list[re.Match[str]]) -> list[re.Match[str]]:
+    """The run without the small words around a name, and without the word that begins the
+    question, whose capital letter makes no name."""
+    if words and not words[0].start() and words[0][0].lower() in _OPENING:
+        words = words[1:]
+    capital = [at for at, word in enumerate(words) if not word[0].islower()]
+    named = any(words[at][0].lower() not in _SMALL for at in capital)
+    return words[capital[0] : capital[-1] + 1] if named else []
+
+
+# ---- how they compare
+
+
+def _order(words: set[str], one: str, other: str) -> bool | None:
+    """Whether the first is what the words ask for, None if that is unknown."""
+    dates = _date(one), _date(other)
+    if dates[0] and dates[1]:
+        known = min(len(dates[0]), len(dates[1]))
+        return _chosen(words, _EARLY, _LATE, dates[0][:known], dates[1][:known])
+    numbers = _number(one), _number(other)
+    if any(dates) or not (numbers[0] and numbers[1]):
+        return None
+    (value, unit), (other_value, other_unit) = numbers
+    if unit and other_unit and unit != other_unit:
+        return None
+    return _chosen(words, _LESS, _MORE, (value,), (other_value,))
+
+
+def _chosen(
+    words: set[str],
+    small: frozenset[str],
+    large: frozenset[str],
+    one: tuple[float, ...],
+    other: tuple[float, ...],
+) -> bool | None:
+    wants_small, wants_large = bool(words & small), bool(words & large)
+    if one == other or wants_small is wants_large:
+        return None
+    return (one < other) is wants_small
+
+
+def _date(answer: str) -> tuple[float, ...] | None:
+    """Year, month and day, as much as there is of them; years BC are negative."""
+    words = normal_words(answer)
+    for at, word in enumerate(words):
+        after = words[at + 1 : at + 3]
+        if word.isdigit() and after[:1] in (("bc",), ("bce",)):
+            return (-float(word),)
+        if not word.isdigit() or int(word) not in _YEARS:
+            continue
+        month = MONTHS.index(after[0]) + 1 if after and after[0] in MONTHS else None
+        if month is None:
+            # "1,500 people" is no date.
+            return (float(word),) if len(words) == at + 1 or words[at + 1].isdigit() else None
+        day = after[1:] if after[1:] and after[1].isdigit() else ()
+        return (float(word), month, *map(float, day))
+    return None
+
+
+def _number(answer: str) -> tuple[float, str] | None:
+    """The first number, and the word after it, which may be its unit."""
+    words = normal_words(answer)
+    for at, word in enumerate(words):
+        try:
+            value = float(word)
+        except ValueError:
+            continue
+        rest = words[at + 1 :]
+        while rest and rest[0] in _SCALE:
+            value, rest = value * _SCALE[rest[0]], rest[1:]
+        return value, rest[0] if rest else ""
+    return None
+
+
+def _same(one: str, other: str) -> bool | None:
+    """Whether both answers are the same, or one is a part of the other ("Tehran, Iran", "Iran")."""
+    forms = normal_words(one), normal_words(other)
+    if not all(forms):
+        return None
+    names = [_COUNTRIES.get(" ".join(form), " ".join(form)) for form in forms]
+    stems = [{word[:_STEM] for word in name.split()} for name in names]
+    return stems[0] <= stems[1] or stems[1] <= stems[0]

@@ -1,0 +1,153 @@
+"""GEN_FINAL of a comparison by arithmetic (METHODS.md §1.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from service.core.settings import Settings
+from service.prompts.templates import Pair
+from service.strategies.revelator.comparison import compared
+from tests.support.asking import body_of, passage
+from tests.support.scripted import SHORT_FORMS, ScriptStep
+
+ADA, ALAN = "When was Ada Lovelace born?", "When was Alan Turing born?"
+BORN = [Pair(ADA, "10 December 1815"), Pair(ALAN, "June 23, 1912")]
+FILMS = "Which film has the director who was born {}, Red Dawn or The Long Walk (1980 film)?"
+DIRECTED = [
+    Pair("Who directed Red Dawn?", "John Milius"),
+    Pair("Who directed The Long Walk (1980 film)?", "Ida Moe"),
+    Pair("When was Ida Moe born?", "1951"),
+    Pair("When was John Milius born?", "April 11, 1944"),
+]
+
+
+@pytest.mark.parametrize(
+    ("question", "pairs", "answer"),
+    [
+        ("Who was born first, Ada Lovelace or Alan Turing?", BORN, "Ada Lovelace"),
+        ("Who was born first, Alan Turing or Ada Lovelace?", BORN, "Ada Lovelace"),
+        ("Who was born first, Ada Lovelace or Alan Turing?", BORN[::-1], "Ada Lovelace"),
+        ("Was Ada Lovelace or Alan Turing born later?", BORN, "Alan Turing"),
+        ("Who is the younger one of Ada Lovelace and Alan Turing?", BORN, "Alan Turing"),
+        ("Is Ada Lovelace older than Alan Turing?", BORN, "yes"),
+        ("Was Ada Lovelace born after Alan Turing?", BORN, "no"),
+        (FILMS.format("earlier"), DIRECTED, "Red Dawn"),
+        (FILMS.format("later"), DIRECTED, "The Long Walk (1980 film)"),
+        (
+            "Which came out most recently, Vol. 4 or Sehnsucht?",
+            [Pair("When did Sehnsucht come out?", "22 August 1997"),
+             Pair("When did Vol. 4 come out?", "September 1972")],
+            "Sehnsucht",
+        ),
+        (
+            "Which battle was fought earlier, Cannae or Mount Gaurus?",
+            [Pair("When was Cannae fought?", "216 BC"),
+             Pair("When was Mount Gaurus fought?", "342 BC")],
+            "Mount Gaurus",
+        ),
+        (
+            "Which town has more inhabitants, Vik or Odda?",
+            [Pair("How many inhabitants has Vik?", "2,700"),
+             Pair("How many inhabitants has Odda?", "0.6 million")],
+            "Odda",
+        ),
+        (
+            "Which mountain is lower, Kebnekaise or Galdhøpiggen?",
+            [Pair("How high is Kebnekaise?", "2,097 metres"),
+             Pair("How high is Galdhøpiggen?", "2,469 metres")],
+            "Kebnekaise",
+        ),
+        (
+            "Who is older, Bo or Liv?",
+            [Pair("How old is Bo?", "61 years"), Pair("How old is Liv?", "16 years")],
+            "Bo",
+        ),
+        (
+            "Are Vik and Paris in the same country?",
+            [Pair("In which country is Vik?", "Norway"),
+             Pair("In which country is Paris?", "France")],
+            "no",
+        ),
+        (
+            "Do Lee Cole and Sam Dunn have the same nationality?",
+            [Pair("What is the nationality of Lee Cole?", "American"),
+             Pair("What is the nationality of Sam Dunn?", "the United States")],
+            "yes",
+        ),
+        (
+            "Are Vik and Odda both in the same country?",
+            [Pair("Where is Vik?", "Vestland, Norway"), Pair("Where is Odda?", "Norway")],
+            "yes",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_sub_answers_settle(question: str, pairs: list[Pair], answer: str) -> None:
+    assert compared(question, pairs) == answer
+
+
+@pytest.mark.parametrize(
+    ("question", "pairs"),
+    [
+        # A value is lacking, or is none.
+        ("Who was born first, Ada Lovelace or Alan Turing?", BORN[:1]),
+        ("Who was born first, Ada Lovelace or Alan Turing?", []),
+        ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, None)]),
+        ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "London")]),
+        # Both are equal, as far as they are known.
+        ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "1815")]),
+        # No comparison, or another thing is asked for.
+        ("Where were Ada Lovelace and Alan Turing born?", BORN),
+        ("In which year was the older of Ada Lovelace and Alan Turing born?", BORN),
+        ("How much older was Ada Lovelace than Alan Turing?", BORN),
+        ("Who was not born first, Ada Lovelace or Alan Turing?", BORN),
+        ("Who was born first and died last, Ada Lovelace or Alan Turing?", BORN),
+        ("Who lived longer, Ada Lovelace or Alan Turing?", BORN),
+        ("When was the inventor of the Turing machine born?", [Pair(ALAN, "23 June 1912")]),
+        # The units differ.
+        (
+            "Which is longer, Ulrikstunnelen or Holmatunnelen?",
+            [Pair("How long is Ulrikstunnelen?", "7.8 kilometres"),
+             Pair("How long is Holmatunnelen?", "9 miles")],
+        ),
+        # A word of a name is no word of the question.
+        (
+            "Who directed First Blood and Last Night?",
+            [Pair("When did First Blood come out?", "1982"),
+             Pair("When did Last Night come out?", "1998")],
+        ),
+    ],
+)  # fmt: skip
+def test_what_leaves_doubt_is_left_to_the_model(question: str, pairs: list[Pair]) -> None:
+    assert compared(question, pairs) is None
+
+
+QUESTION = "Who was born first, Ada Lovelace or Alan Turing?"
+HITS = {
+    "Ada": [passage("ada", "Ada Lovelace was born on 10 December 1815.", "Ada Lovelace")],
+    "Alan": [passage("alan", "Alan Turing was born on 23 June 1912.", "Alan Turing")],
+}
+SKIPPED = Settings.model_validate({"hanrag": {"skip": ["relevance"]}})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("passages", [3, None])
+async def test_only_a_small_reader_is_not_asked_to_compare(passages: int | None) -> None:
+    script = [
+        ScriptStep("no", ["Task: ending", '""nothing""']),
+        ScriptStep(ADA, ["Task: refine", '""nothing""']),
+        ScriptStep("10 December 1815", ["Task: answer", "Ada"]),
+        ScriptStep("yes", ["Task: ending", "answer-2"]),
+        ScriptStep("no", ["Task: ending", "answer-1"]),
+        ScriptStep(ALAN, ["Task: refine", "answer-1"]),
+        ScriptStep("23 June 1912", ["Task: answer", "Alan"]),
+    ]
+    if passages is None:
+        script.append(ScriptStep("Alan Turing", "Task: final"))
+    able = replace(SHORT_FORMS, passages=passages)
+    asked = {"route": "complex", "settings": SKIPPED, "capabilities": able}
+    body = await body_of(script, HITS, QUESTION, **asked)
+    assert body.answer == ("Ada Lovelace" if passages else "Alan Turing")
+    assert body.steps[-1].flags == (["computed"] if passages else [])
+    assert "ada" in {citation.passage_id for citation in body.citations}
