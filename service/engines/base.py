@@ -81,7 +81,7 @@ class Capabilities:
 
     The other values are known for models trained by this project and None for others: `passages` is
     the number of passages that the model reads well for one answer, if small, and
-    `reads_separately` says that it reads each of them better alone; `templates` and `autorag` are
+    `one_at_a_time` says that it reads each of them better alone; `templates` and `autorag` are
     the template set and the mode of Auto-RAG that it was trained with.
     """
 
@@ -93,7 +93,7 @@ class Capabilities:
     passages: int | None = None
     templates: str | None = None
     autorag: AutoragMode | None = None
-    reads_separately: bool = False
+    one_at_a_time: bool = False
 
     @property
     def small(self) -> bool:

@@ -28,7 +28,7 @@ class TrainingNotes(BaseModel):
     templates: str | None = None
     autorag: AutoragMode | None = None
     passages: int | None = Field(None, ge=1)
-    reads_separately: bool = False
+    one_at_a_time: bool = False
 
 
 UNKNOWN: Final = TrainingNotes()

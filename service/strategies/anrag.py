@@ -13,8 +13,8 @@ from service.prompts.templates import PassageText
 from service.retrieval.base import SearchResult
 from service.strategies.base import Outcome
 from service.strategies.revelator.generation import write_answer
+from service.strategies.revelator.in_turn import answer_in_turn
 from service.strategies.revelator.relevance import Verdict, judge_relevance
-from service.strategies.revelator.separate import answer_separately
 
 TOP_K: Final = 3
 UNREAD: Final = "judgement could not be parsed"
@@ -26,6 +26,9 @@ class RelevanceChoice(NamedTuple):
 
     kept: bool
     reason: str
+
+
+UNSUITABLE: Final = RelevanceChoice(False, "not relevant")
 
 
 class Anrag:
@@ -57,8 +60,12 @@ async def retrieve_and_answer(
     except LimitReached as limit:
         step.stopped_by = limit.stopped_by
         return
+    judged = judged and "relevance" not in settings.skip
     count = len(result.passages)
-    if not judged or "relevance" in settings.skip:
+    if reader.one_at_a_time and settings.relevance_by is None:
+        await _answer_in_turn(step, question, result, top_k, as_role, judged=judged)
+        return
+    if not judged:
         choices = keep_first(count, top_k, NOT_JUDGED)
         await step.show_passages(result, *zip(*choices, strict=True) if choices else ((), ()))
     else:
@@ -67,6 +74,27 @@ async def retrieve_and_answer(
         for judgement in _judgements(result, choices):
             await step.emit(judgement)
     await _answer(step, question, result, choices, as_role)
+
+
+async def _answer_in_turn(
+    step: OpenStep,
+    question: str,
+    result: SearchResult,
+    top_k: int,
+    as_role: TokenRole,
+    *,
+    judged: bool,
+) -> None:
+    """GEN over one passage at a time, which judges them. Where none is relevant and passages were
+    to be `judged`, `answers.no_evidence` decides."""
+    passages = [hit.passage for hit in result.passages]
+    await step.show_passages(result, [None] * len(passages), [None] * len(passages))
+    if await answer_in_turn(step, question, passages, top_k, as_role):
+        step.left_unread = step.answer is None and step.stopped_by != "answer"
+    elif judged:
+        await _answer(step, question, result, [UNSUITABLE] * len(passages), as_role)
+    else:
+        step.flag("declined")
 
 
 async def _judge(
@@ -111,11 +139,8 @@ async def _answer(
                 )
                 await step.emit(judgement)
     texts = [PassageText(passage.title, passage.text) for passage in kept]
-    reader = step.inquiry.roles.reader
-    if len(texts) > 1 and reader.generator.capabilities.reads_separately:
-        await answer_separately(step, question, texts, as_role)
-    else:
-        await write_answer(step, reader.templates.answer(question, texts), as_role)
+    prompt = step.inquiry.roles.reader.templates.answer(question, texts)
+    await write_answer(step, prompt, as_role)
     step.left_unread = bool(kept) and step.answer is None and step.stopped_by != "answer"
 
 
@@ -133,7 +158,7 @@ def keep_relevant(verdicts: Sequence[Verdict], top_k: int) -> list[RelevanceChoi
         if verdict is None or isinstance(verdict, LimitReached):
             choices.append(RelevanceChoice(room and not found, NOT_JUDGED if verdict else UNREAD))
         elif not verdict:
-            choices.append(RelevanceChoice(False, "not relevant"))
+            choices.append(UNSUITABLE)
         elif room:
             choices.append(RelevanceChoice(True, "relevant"))
         else:

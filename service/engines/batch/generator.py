@@ -73,7 +73,7 @@ class BatchedGenerator(ABC):
             passages=self._notes.passages,
             templates=self._notes.templates,
             autorag=self._notes.autorag,
-            reads_separately=self._notes.reads_separately,
+            one_at_a_time=self._notes.one_at_a_time,
         )
 
     @property

@@ -93,7 +93,5 @@ async def _pass_over(step: OpenStep, passages: Sequence[Passage], reason: str) -
 async def _emit(
     step: OpenStep, passage: Passage, *, relevant: bool | None, kept: bool, reason: str
 ) -> None:
-    event = Judgement(
-        passage_id=passage.passage_id, relevant=relevant, kept=kept, reason=reason
-    )
+    event = Judgement(passage_id=passage.passage_id, relevant=relevant, kept=kept, reason=reason)
     await step.emit(event)

@@ -1,4 +1,4 @@
-"""GEN over each passage alone, for a reader that other passages distract (METHODS.md §1.3)."""
+"""GEN over one passage at a time, for a reader that other passages distract (METHODS.md §1.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.answer.budget import Limits
-from service.answer.events import Token
+from service.answer.events import Judgement, Token
 from service.core.domain import Answer
 from service.core.settings import Settings
 from tests.support.asking import body_of, events_of, passage
@@ -23,10 +23,14 @@ HITS = {
         passage("tosca", "Tosca is an opera by Giacomo Puccini.", "Tosca"),
     ]
 }
-SEPARATE = replace(SHORT_FORMS, passages=3, reads_separately=True)
+IN_TURN = replace(SHORT_FORMS, passages=3, one_at_a_time=True)
 ASKED: dict[str, Any] = {
-    "route": "single", "loop": "one_retrieval", "capabilities": SEPARATE,
+    "route": "single", "loop": "one_retrieval", "capabilities": IN_TURN,
 }  # fmt: skip
+
+
+TITLES = ("Aida", "Norma", "Tosca")
+NONE = "no answer found"
 
 
 def over(title: str, reply: str, logprob: float = -1.0, **more: Any) -> ScriptStep:
@@ -43,81 +47,89 @@ async def ask(*script: ScriptStep, **more: Any) -> Answer:
     return await body_of(script, HITS, QUESTION, **(ASKED | more))
 
 
-async def test_the_surest_answer_stands_and_is_shown_once() -> None:
-    script = [over("Aida", "Verdi", -2.0), over("Norma", "Bellini", -0.1), over("Tosca", "Puccini")]
+async def test_the_first_passage_that_answers_ends_the_reading() -> None:
+    script = [over("Aida", NONE), over("Norma", "Vincenzo Bellini")]
     events = await events_of(script, HITS, QUESTION, **ASKED)
-    assert [event.text for event in events if isinstance(event, Token)] == ["Bellini"]
+    assert [event.text for event in events if isinstance(event, Token)] == ["Vincenzo Bellini"]
+    judged = [event for event in events if isinstance(event, Judgement)]
+    assert [(each.passage_id, each.relevant, each.kept) for each in judged] == [
+        ("aida", False, False), ("norma", True, True), ("tosca", None, False),
+    ]  # fmt: skip
     body = next(event.body for event in events if event.event == "answer")  # type: ignore[attr-defined]
-    assert (body.answer, body.steps[-1].flags) == ("Bellini", [])
-    assert (body.usage.llm_calls, body.usage.retrievals) == (3, 1)
+    assert (body.answer, body.steps[-1].flags) == ("Vincenzo Bellini", [])
+    assert (body.usage.llm_calls, body.usage.retrievals) == (2, 1)
     assert [citation.passage_id for citation in body.citations] == ["norma"]
 
 
-async def test_where_it_declines_it_is_passed_over_however_sure() -> None:
-    said = "no answer found"
-    body = await ask(over("Aida", said, -0.01), over("Norma", "Bellini", -3.0), over("Tosca", said))
-    assert body.answer == "Bellini"
+@pytest.mark.parametrize(
+    ("loop", "flag"), [("one_retrieval", "declined"), ("anrag", "no_evidence")]
+)
+async def test_declined_over_every_passage(loop: str, flag: str) -> None:
+    script = [over(title, NONE) for title in TITLES]
+    body = await ask(*script, loop=loop, max_steps=1)
+    assert (body.answered, body.steps[-1].flags) == (False, [flag])
+    assert all(not each.kept for each in body.steps[-1].passages)
 
 
-async def test_of_equally_sure_answers_the_best_ranked_stands() -> None:
-    body = await ask(over("Aida", "Verdi"), over("Norma", "Bellini"), over("Tosca", "Puccini"))
-    assert body.answer == "Verdi"
+async def test_without_evidence_the_settings_decide() -> None:
+    """Where its reading says that no passage is relevant, as where a judge says so."""
+    settings = Settings.model_validate({"answers": {"no_evidence": "closed_book"}})
+    memory = ScriptStep("Bellini", lambda request: "Doc1" not in request.messages[0].content)
+    script = [*(over(title, NONE) for title in TITLES), memory]
+    body = await ask(*script, loop="anrag", max_steps=1, settings=settings)
+    assert (body.answer, set(body.steps[-1].flags) >= {"closed_book"}) == ("Bellini", True)
 
 
-async def test_declined_over_every_passage() -> None:
-    body = await ask(*(over(title, "no answer found") for title in ("Aida", "Norma", "Tosca")))
-    assert (body.answered, body.steps[-1].flags) == (False, ["declined"])
+async def test_it_reads_no_more_than_top_k() -> None:
+    body = await ask(over("Aida", NONE), over("Norma", NONE), top_k=2)
+    assert (body.answered, body.usage.llm_calls) == (False, 2)
 
 
 async def test_what_cannot_be_read_is_asked_again_over_its_passage() -> None:
-    empty = [over("Aida", "no answer found"), over("Norma", ""), over("Tosca", "no answer found")]
-    body = await ask(*empty, over("Norma", "Bellini"))
+    first = [over("Aida", NONE), over("Norma", ""), over("Tosca", NONE)]
+    body = await ask(*first, over("Norma", "Bellini"))
     assert (body.answer, body.usage.llm_calls) == ("Bellini", 4)
+    assert [each.passage_id for each in body.steps[-1].passages if each.kept] == ["norma"]
 
 
 async def test_an_answer_that_was_cut_is_flagged() -> None:
-    body = await ask(
-        over("Aida", "no answer found"), over("Tosca", "no answer found"),
-        over("Norma", "Vincenzo Bellini of", finish="length"),
-    )  # fmt: skip
-    assert (body.answer, body.steps[-1].flags) == ("Vincenzo Bellini of", ["shortened"])
+    body = await ask(over("Aida", "Giuseppe Verdi of", finish="length"))
+    assert (body.answer, body.steps[-1].flags) == ("Giuseppe Verdi of", ["shortened"])
 
 
-async def test_at_a_limit_the_answers_that_are_there_count() -> None:
-    body = await ask(
-        over("Aida", "Verdi"), over("Norma", "Bellini", -0.1), limits=Limits(max_llm_calls=2)
-    )
-    assert (body.answer, body.stopped_by) == ("Bellini", "budget")
+async def test_at_a_limit_what_was_not_read_is_said() -> None:
+    body = await ask(over("Aida", NONE), limits=Limits(max_llm_calls=1))
+    assert (body.answered, body.stopped_by) == (False, "budget")
+    assert [each.reason for each in body.steps[-1].passages][1:] == ["not read", "not read"]
 
 
-async def test_one_passage_streams() -> None:
-    script = [over("Aida", "Giuseppe Verdi")]
-    events = await events_of(script, HITS, QUESTION, top_k=1, **ASKED)
-    assert len([event for event in events if isinstance(event, Token)]) == 2
+@pytest.mark.parametrize("by", [None, "model"])
+async def test_a_judge_that_the_settings_name_judges(by: str | None) -> None:
+    settings = Settings.model_validate({"hanrag": {"relevance_by": by}})
+    verdicts = [
+        ScriptStep("true", ["Task: relevance", "Norma:"]),
+        ScriptStep("false", "Task: relevance", times=2),
+    ]
+    script = [over("Aida", NONE), over("Norma", "Bellini")]
+    named = [*verdicts, over("Norma", "Bellini")]
+    body = await ask(*(named if by else script), loop="anrag", settings=settings)
+    assert body.answer == "Bellini"
 
 
 async def test_a_reader_that_is_not_distracted_reads_all_at_once() -> None:
     together = ScriptStep("Bellini", ["Task: answer", "Aida:", "Norma:", "Tosca:"])
-    body = await ask(together, capabilities=replace(SEPARATE, reads_separately=False))
+    body = await ask(together, capabilities=replace(IN_TURN, one_at_a_time=False))
     assert (body.answer, body.usage.llm_calls) == ("Bellini", 1)
 
 
-async def test_the_samples_vote_over_the_passage_of_the_surest_answer() -> None:
-    drawn = [over("Norma", "Verdi", -9.0), over("Norma", "Verdi", -9.0)]
-    first = [
-        over("Aida", "no answer found"),
-        over("Norma", "Bellini"),
-        over("Tosca", "Puccini", -4.0),
-    ]
-    body = await ask(*first, *drawn, samples=3)
-    assert (body.answer, body.steps[-1].flags) == ("Verdi", ["outvoted"])
+async def test_the_samples_vote_over_the_passage_that_answered() -> None:
+    drawn = [over("Norma", "Vincenzo Bellini"), over("Norma", "Vincenzo Bellini")]
+    body = await ask(over("Aida", NONE), over("Norma", "an opera"), *drawn, samples=3)
+    assert (body.answer, body.steps[-1].flags) == ("Vincenzo Bellini", ["outvoted"])
 
 
-async def test_its_probability_decides_on_another_route() -> None:
-    """Of the surest answer, not of the latest call."""
-    sure = [over("Aida", "Verdi", -0.01), over("Norma", "x y", -5.0), over("Tosca", "z", -5.0)]
-    settings = Settings.model_validate({
-        "escalation": {"when": "always", "below": 0.5}, "hanrag": {"skip": ["relevance"]},
-    })  # fmt: skip
-    body = await ask(*sure, loop="anrag", settings=settings)
-    assert (body.answer, body.route) == ("Verdi", "single")
+async def test_the_probability_of_its_answer_decides_on_another_route() -> None:
+    script = [over("Aida", NONE, -9.0), over("Norma", "Bellini", -0.01)]
+    settings = Settings.model_validate({"escalation": {"when": "always", "below": 0.5}})
+    body = await ask(*script, loop="anrag", settings=settings)
+    assert (body.answer, body.route) == ("Bellini", "single")
