@@ -155,17 +155,16 @@ def _name(words: list[re.Match[str]]) -> list[re.Match[str]]:
 
 def _order(words: set[str], one: str, other: str) -> bool | None:
     """Whether the first is what the words ask for, None if that is unknown."""
-    dates = _date(one), _date(other)
-    if dates[0] and dates[1]:
-        known = min(len(dates[0]), len(dates[1]))
-        return _chosen(words, _EARLY, _LATE, dates[0][:known], dates[1][:known])
-    numbers = _number(one), _number(other)
-    if any(dates) or not (numbers[0] and numbers[1]):
+    date, other_date = _date(one), _date(other)
+    if date and other_date:
+        known = min(len(date), len(other_date))
+        return _chosen(words, _EARLY, _LATE, date[:known], other_date[:known])
+    number, other_number = _number(one), _number(other)
+    if date or other_date or not (number and other_number):
         return None
-    (value, unit), (other_value, other_unit) = numbers
-    if unit and other_unit and unit != other_unit:
+    if number[1] and other_number[1] and number[1] != other_number[1]:
         return None
-    return _chosen(words, _LESS, _MORE, (value,), (other_value,))
+    return _chosen(words, _LESS, _MORE, number[:1], other_number[:1])
 
 
 def _chosen(
