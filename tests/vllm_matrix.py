@@ -56,6 +56,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "test_vllm_refusals::test_a_sliding_window_is_refused",
         "test_vllm_refusals::test_a_version_in_which_a_point_moved_is_refused_and_the_point_named",
     ),
+    "drain": ("test_vllm_refusals::test_a_call_that_runs_at_sigterm_ends_by_itself",),
     "pool": (
         "test_pool::test_a_question_meets_its_prefix_cache_again",
         "test_pool::test_a_worker_killed_in_mid_question_fails_none",

@@ -72,6 +72,8 @@ def servers(sliding: Path, unknown: Path) -> Iterator[dict[Path, Vllm]]:
             options += [worker_option(), "60"]
             server = vllm_server(folder / "log", *options, environment=plugin_environment(folder))
             started[folder] = stack.enter_context(server)
+        for each in started.values():
+            each.wait()
         yield started
 
 
@@ -83,7 +85,6 @@ def worker_option() -> str:
 
 async def refusal(server: Vllm, log: str) -> str:
     """What a draft's caller is told by a server that writes text; its `log` names the reason."""
-    server.wait()
     worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[server.url]))
     try:
         await worker.check()
@@ -119,7 +120,6 @@ async def test_a_call_that_runs_at_sigterm_ends_by_itself(
 ) -> None:
     """The last of this file: the server is gone after it."""
     server, whole = servers[sliding], "so " * 60
-    server.wait()
     worker = VllmGenerator("vllm", EngineSettings(kind="vllm", urls=[server.url]))
     request = GenerationRequest(prompt="x", max_tokens=240, choices=(whole,))
     try:
