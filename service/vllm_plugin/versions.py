@@ -20,7 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-READ = ("0.29", "0.30", "0.31", "0.32", "0.33")  # whose source has every point; 0.32 was run
+READ = (
+    "0.29",
+    "0.30",
+    "0.31",
+    "0.32",
+    "0.33",
+)  # whose source has every point; 0.30 to 0.32 were run
 Read = Callable[
     [str], str
 ]  # the text of a file below `vllm/`; raises FileNotFoundError or KeyError

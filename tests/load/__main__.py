@@ -64,7 +64,7 @@ def session(url: str) -> aiohttp.ClientSession:
 
 
 def told(part: str, figure: str, value: float, target: str, met: bool) -> bool:
-    print(f"{part:10}{figure:46}{value:10.3f}  {target:12}{'' if met else 'MISSED'}", flush=True)
+    print(f"{part:10}{figure:58}{value:10.3f}  {target:12}{'' if met else 'MISSED'}", flush=True)
     return met
 
 

@@ -55,4 +55,4 @@ def test_the_columns_name_tests_that_are_there() -> None:
         module, test = name.split("::")
         text = (ROOT / "tests" / "integration" / f"{module}.py").read_text(encoding="utf-8")
         assert re.search(rf"^(async )?def {test}\(", text, re.MULTILINE), name
-    assert VERSIONS == tuple(sorted(VERSIONS))
+    assert list(VERSIONS) == sorted(VERSIONS)
