@@ -39,6 +39,13 @@ _SMALL: Final = frozenset(["a", "an", "and", "in", "of", "the"])
 _OPENING: Final = _AUXILIARY | frozenset([
     "who", "whom", "whose", "which", "what", "of", "between", "in", "out",
 ])  # fmt: skip
+# What stands behind a name in a question and in its sub-question alike.
+_BESIDE: Final = frozenset([
+    "born", "die", "died", "come", "came", "out", "released", "made", "directed", "published",
+    "founded", "established", "opened", "open", "built", "located", "live", "lived", "have", "has",
+    "is", "was", "are", "were", "and", "or", "from", "in", "of", "film", "first", "last",
+])  # fmt: skip
+_ALIKE = re.compile(r"\b(?:same|share|common|(?:from|in) one)\b")
 # What asks for something else than one of the two, as "In which year was the older of … born?".
 _OTHER: Final = frozenset([
     "when", "where", "why", "how", "year", "date", "month", "day", "much", "long",
@@ -77,7 +84,7 @@ def compared(question: str, pairs: Sequence[Pair]) -> str | None:
     whether = _WORD.findall(question)[0].lower() in _AUXILIARY
     if words & (_NEGATIVE | _OTHER):
         return None
-    if whether and "same" in words:
+    if whether and any(map(_ALIKE.search, rest)):
         return _whether(_same(first.answer, second.answer))
     order = _order(words, first.answer, second.answer)
     if order is None:
@@ -145,9 +152,11 @@ def _name(words: list[re.Match[str]]) -> list[re.Match[str]]:
     question, whose capital letter makes no name."""
     if words and not words[0].start() and words[0][0].lower() in _OPENING:
         words = words[1:]
+    while words and words[-1][0] in _BESIDE:
+        words = words[:-1]
     capital = [at for at, word in enumerate(words) if not word[0].islower()]
     named = any(words[at][0].lower() not in _SMALL for at in capital)
-    return words[capital[0] : capital[-1] + 1] if named else []
+    return words[capital[0] :] if named else []
 
 
 # ---- how they compare

@@ -65,6 +65,24 @@ DIRECTED = [
             "Bo",
         ),
         (
+            "Which film came out earlier, Así en el cielo como en la tierra or Aardvark?",
+            [Pair("When did Así en el cielo como en la tierra come out?", "1995"),
+             Pair("When did Aardvark come out?", "2017")],
+            "Así en el cielo como en la tierra",
+        ),
+        (
+            "Do Vik and Paris come from one country?",
+            [Pair("In which country is Vik?", "Norway"),
+             Pair("In which country is Paris?", "France")],
+            "no",
+        ),
+        (
+            "Do Vik and Odda share a county?",
+            [Pair("In which county is Vik?", "Vestland"),
+             Pair("In which county is Odda?", "Vestland")],
+            "yes",
+        ),
+        (
             "Are Vik and Paris in the same country?",
             [Pair("In which country is Vik?", "Norway"),
              Pair("In which country is Paris?", "France")],
