@@ -7,6 +7,8 @@ there: its declining is the judgement of relevance, and most questions need one 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from typing import Final
 
 from service.answer.events import Judgement, Token, TokenRole
 from service.answer.inquiry import OpenStep
@@ -17,42 +19,56 @@ from service.prompts.templates import PassageText, Prompt
 from service.strategies.revelator.generation import ANSWER_TOKENS, vote, write_answer
 from service.strategies.revelator.parsing import DECLINED, NOTHING, AnswerReading, read_answer
 
+DECLINING: Final = "the reader found no answer"
+
 
 async def answer_in_turn(
     step: OpenStep, question: str, passages: Sequence[Passage], top_k: int, as_role: TokenRole
 ) -> bool:
-    """Read at most the first `top_k` passages until one answers the question, judge each passage,
-    and leave the answer in `step.answer`, as `write_answer` does.
+    """Read at most the first `top_k` passages, those of a document together, until one document
+    answers the question, judge each passage, and leave the answer in `step.answer`, as
+    `write_answer` does.
 
     Returns whether a passage was relevant, or a limit of the question, told in `step.stopped_by`,
-    ended the reading before that was known. If the reader's replies over some passages cannot be
-    read and no passage answers, it is asked again over the first of them.
+    ended the reading before that was known. If the reader's replies over some documents cannot be
+    read and none answers, it is asked again over the first of them.
     """
-    prompts = [_prompt(step, question, passage) for passage in passages[:top_k]]
-    unread: list[int] = []
-    for index, (passage, prompt) in enumerate(zip(passages, prompts, strict=False)):
+    readings = by_document(passages[:top_k])
+    unread: list[Prompt] = []
+    for index, document in enumerate(readings):
+        prompt = _prompt(step, question, document)
         try:
             reading = await _read(step, prompt, as_role)
         except LimitReached as limit:
             step.stopped_by = limit.stopped_by
-            await _pass_over(step, passages[index:], "not read")
+            await _pass_over(step, [*chain(*readings[index:]), *passages[top_k:]])
             return True
+        await _judge(step, document, reading)
         if reading.answer:
-            await _settle(step, passage, prompt, reading.answer, as_role)
-            await _pass_over(step, passages[index + 1 :], "not read")
+            await _pass_over(step, [*chain(*readings[index + 1 :]), *passages[top_k:]])
+            await _settle(step, prompt, reading.answer, as_role)
             return True
         if reading is NOTHING:
-            unread.append(index)
-        await _judge(step, passage, reading)
-    await _pass_over(step, passages[top_k:], f"beyond the first {top_k}")
+            unread.append(prompt)
+    await _pass_over(step, passages[top_k:])
     if unread:
-        await write_answer(step, prompts[unread[0]], as_role)
+        await write_answer(step, unread[0], as_role)
     return bool(unread)
 
 
-def _prompt(step: OpenStep, question: str, passage: Passage) -> Prompt:
-    text = PassageText(passage.title, passage.text)
-    return step.inquiry.roles.reader.templates.answer(question, [text])
+def by_document(passages: Sequence[Passage]) -> list[list[Passage]]:
+    """Group the pieces of one document ("handbook#1", "handbook#2"), in the order of the first of
+    each: what one piece says often needs the other one."""
+    documents: dict[str, list[Passage]] = {}
+    for passage in passages:
+        whole = passage.passage_id.rpartition("#")[0] or passage.passage_id
+        documents.setdefault(whole, []).append(passage)
+    return list(documents.values())
+
+
+def _prompt(step: OpenStep, question: str, document: Sequence[Passage]) -> Prompt:
+    texts = [PassageText(passage.title, passage.text) for passage in document]
+    return step.inquiry.roles.reader.templates.answer(question, texts)
 
 
 async def _read(step: OpenStep, prompt: Prompt, as_role: TokenRole) -> AnswerReading:
@@ -66,10 +82,7 @@ async def _read(step: OpenStep, prompt: Prompt, as_role: TokenRole) -> AnswerRea
     return DECLINED if reading.declined else reading
 
 
-async def _settle(
-    step: OpenStep, passage: Passage, prompt: Prompt, answer: str, as_role: TokenRole
-) -> None:
-    await _emit(step, passage, relevant=True, kept=True, reason="relevant")
+async def _settle(step: OpenStep, prompt: Prompt, answer: str, as_role: TokenRole) -> None:
     step.answer = answer
     if step.cut:
         step.flag("shortened")
@@ -77,17 +90,20 @@ async def _settle(
     await vote(step, prompt, as_role)
 
 
-async def _judge(step: OpenStep, passage: Passage, reading: AnswerReading) -> None:
-    """Tell of a passage without an answer; one whose reply could not be read is kept."""
-    if reading.declined:
-        await _emit(step, passage, relevant=False, kept=False, reason="the reader found no answer")
-    else:
-        await _emit(step, passage, relevant=None, kept=True, reason="reply could not be read")
+async def _judge(step: OpenStep, document: Sequence[Passage], reading: AnswerReading) -> None:
+    """What was read is kept, unless the reader found no answer in it."""
+    for passage in document:
+        if reading.declined:
+            await _emit(step, passage, relevant=False, kept=False, reason=DECLINING)
+        elif reading.answer:
+            await _emit(step, passage, relevant=True, kept=True, reason="relevant")
+        else:
+            await _emit(step, passage, relevant=None, kept=True, reason="reply could not be read")
 
 
-async def _pass_over(step: OpenStep, passages: Sequence[Passage], reason: str) -> None:
+async def _pass_over(step: OpenStep, passages: Sequence[Passage]) -> None:
     for passage in passages:
-        await _emit(step, passage, relevant=None, kept=False, reason=reason)
+        await _emit(step, passage, relevant=None, kept=False, reason="not read")
 
 
 async def _emit(

@@ -80,6 +80,19 @@ async def test_without_evidence_the_settings_decide() -> None:
     assert (body.answer, set(body.steps[-1].flags) >= {"closed_book"}) == ("Bellini", True)
 
 
+async def test_the_pieces_of_a_document_are_read_together() -> None:
+    hits = {"": [
+        passage("elliot#1", "Burgess wrote the novel in 2001.", "Billy Elliot"),
+        passage("aida", "Aida is an opera by Giuseppe Verdi.", "Aida"),
+        passage("elliot#2", "Lee Hall wrote the film.", "Billy Elliot"),
+    ]}  # fmt: skip
+    whole = ScriptStep("Lee Hall", ['Doc1: "Billy Elliot: Burgess', 'Doc2: "Billy Elliot: Lee'])
+    body = await body_of([whole], hits, "Who wrote the film Billy Elliot?", **ASKED)
+    assert (body.answer, body.usage.llm_calls) == ("Lee Hall", 1)
+    kept = [each.passage_id for each in body.steps[-1].passages if each.kept]
+    assert kept == ["elliot#1", "elliot#2"]
+
+
 async def test_it_reads_no_more_than_top_k() -> None:
     body = await ask(over("Aida", NONE), over("Norma", NONE), top_k=2)
     assert (body.answered, body.usage.llm_calls) == (False, 2)
