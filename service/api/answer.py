@@ -28,7 +28,13 @@ from service.api.problems import (
     documented,
     problem_response,
 )
-from service.api.question_task import QuestionTask, disconnected, open_question, record
+from service.api.question_task import (
+    BUFFERED_EVENTS,
+    QuestionTask,
+    disconnected,
+    open_question,
+    record,
+)
 from service.api.recordings import Origin, RecordingReader, Recordings, idempotency_key
 from service.api.security import check_collection, require, tenant_of
 from service.core.domain import Answer, Problem, Timing
@@ -266,9 +272,14 @@ async def answer_stream_query(
 
 
 async def encoded(task: Events) -> AsyncIterator[bytes]:
-    """The events of a question as they are sent."""
+    """The events of a question as they are sent: those that are there in one piece, since a write
+    costs as much as several events."""
+    ready: list[bytes] = []
     async for event in task.events():
-        yield encode(task.id, event)
+        ready.append(encode(task.id, event))
+        if not task.more or len(ready) == BUFFERED_EVENTS:
+            yield b"".join(ready)
+            ready.clear()
 
 
 def encode(answer_id: str, event: BaseEvent) -> bytes:

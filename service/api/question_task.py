@@ -84,6 +84,11 @@ class QuestionTask:
         yield Failed(seq=seq + 1, ms=ms, step=last and last.step, problem=problem)
         yield Done(seq=seq + 2, ms=ms, step=last and last.step)
 
+    @property
+    def more(self) -> bool:
+        """Whether the next event is there."""
+        return self._channel.more
+
     def close(self) -> None:
         """Discard the events that were not read."""
         self._channel.close()

@@ -150,6 +150,11 @@ class RecordingReader:
                 await self._recording.changed()
         raise ClientGone("The client disconnected before the answer was ready.")
 
+    @property
+    def more(self) -> bool:
+        """Whether the next event is there."""
+        return not self._gone and self._recording.at(self._position) is not None
+
     def leave(self) -> None:
         """End the events, because the client has left."""
         self._gone = True

@@ -34,6 +34,11 @@ class Channel(Generic[T]):
         """Whether more than `size` items are unread."""
         return len(self._items) > self._size and not self._closed
 
+    @property
+    def more(self) -> bool:
+        """Whether an item waits."""
+        return bool(self._items)
+
     def put_nowait(self, item: T) -> None:
         """Put an item regardless of the size. A closed channel discards the item."""
         if not self._closed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from service.answer.events import BaseEvent, Done, Judgement, StepEnd, Token
 from service.api import event_stream, limits
-from service.api.answer import encode
+from service.api.answer import encode, encoded
 from service.api.bodies import read_lines
 from service.api.event_stream import EventStream
 from service.api.limits import Admission, Place
@@ -186,3 +186,18 @@ async def test_a_stream_in_which_nothing_happens_is_kept_open(
 
     await EventStream(events(), "wait").stream_response(send)
     assert bodies == [b"head", b"one", b": wait\n\n", b": wait\n\n", b"two", b""]
+
+
+async def test_events_that_are_there_are_sent_in_one_piece() -> None:
+    class Asked:
+        """Three events, of which the second comes late."""
+
+        id, more = "a", False
+
+        async def events(self) -> AsyncIterator[BaseEvent]:
+            for seq, self.more in enumerate((False, True, False)):
+                yield Done(seq=seq)
+
+    parts = [part async for part in encoded(cast("Any", Asked()))]
+    assert [part.count(b"event: done") for part in parts] == [1, 2]
+    assert b"".join(parts) == b"".join(encode("a", Done(seq=seq)) for seq in range(3))
