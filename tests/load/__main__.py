@@ -248,27 +248,13 @@ async def soaking(minutes: float) -> bool:
         told("soak", f"not as it should be: {kind}", count, "0", False)
     told("soak", "memory at the end, MB", held.memory[-1] / 1e6, "", True)
     most = max(LEAST_GROWTH, held.noise)
-    return not held.odd and all(
-        [
-            told(
-                "soak", "growth of the memory", held.growth, f"<= {most:.3f}", held.growth <= most
-            ),
-            told(
-                "soak",
-                "tasks left over",
-                held.after.tasks - held.before.tasks,
-                "<= 0",
-                not held.leaked,
-            ),
-            told(
-                "soak",
-                "files left over",
-                held.after.files - held.before.files,
-                "<= 0",
-                not held.leaked,
-            ),
-        ]
-    )
+    tasks, files = held.after.tasks - held.before.tasks, held.after.files - held.before.files
+    met = [
+        told("soak", "growth of the memory", held.growth, f"<= {most:.3f}", held.growth <= most),
+        told("soak", "tasks left over", tasks, "<= 0", tasks <= 0),
+        told("soak", "files left over", files, "<= 0", files <= 0),
+    ]
+    return all(met) and not held.odd
 
 
 async def main() -> bool:
