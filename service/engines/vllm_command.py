@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 from service.core.errors import ConfigurationError
@@ -20,6 +22,7 @@ FLAGS = (
     *("--scheduling-policy", "priority"),
     *("--compilation-config.cudagraph_mode", "PIECEWISE"),
 )
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM knows no other --max-lora-rank
 ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _AWAITED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
@@ -63,12 +66,45 @@ class Launch:
 
 
 def lora_options(adapters: Sequence[str]) -> list[str]:
-    """Return vLLM's options for adapters given as NAME=PATH. Raises ConfigurationError."""
+    """Return vLLM's options for adapters given as NAME=PATH. Raises ConfigurationError.
+
+    Of folders that are here: the largest rank, for which vLLM refuses any above 16 unless it is
+    told, and the chat template that they were trained with, if it is the same for all; vLLM takes
+    the base model's otherwise.
+    """
+    if not adapters:
+        return []
+    folders: list[Path] = []
     for adapter in adapters:
         name, _, path = adapter.partition("=")
         if not name or not path:
             raise ConfigurationError(f"--lora {adapter!r} is not valid; use NAME=PATH")
-    return ["--enable-lora", "--lora-modules", *adapters] if adapters else []
+        folders.append(Path(path))
+    options = ["--enable-lora", "--lora-modules", *adapters]
+    if rank := max(map(_rank, folders)):
+        options += ["--max-lora-rank", str(next((size for size in RANKS if size >= rank), rank))]
+    templates = {_read(folder / "chat_template.jinja") for folder in folders}
+    if len(templates) == 1 and templates != {None}:
+        options += ["--chat-template", str(folders[0] / "chat_template.jinja")]
+    return options
+
+
+def _rank(adapter: Path) -> int:
+    """The rank of an adapter of peft, 0 where there is no folder of that name."""
+    config = _read(adapter / "adapter_config.json")
+    if config is None:
+        return 0
+    try:
+        return int(json.loads(config)["r"])
+    except (KeyError, TypeError, ValueError):
+        raise ConfigurationError(f"--lora: {adapter}/adapter_config.json has no rank `r`") from None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def one_per_gpu(worker: Launch, gpus: Sequence[str], port: int) -> list[Launch]:

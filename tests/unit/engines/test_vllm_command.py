@@ -43,6 +43,45 @@ def test_adapters() -> None:
         lora_options(["/x"])
 
 
+def adapter(folder: Path, config: str, template: str | None = None) -> str:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(config)
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    return f"{folder.name}={folder}"
+
+
+@pytest.mark.parametrize(("rank", "most"), [(8, "8"), (17, "32"), (300, "320"), (600, "600")])
+def test_vllm_is_told_the_largest_rank_of_the_adapters(
+    tmp_path: Path, rank: int, most: str
+) -> None:
+    small = adapter(tmp_path / "small", '{"r": 4}')
+    large = adapter(tmp_path / "large", f'{{"r": {rank}}}')
+
+    options = lora_options([small, large, "of-a-hub=somebody/adapter"])
+
+    assert options[options.index("--max-lora-rank") + 1] == most
+
+
+def test_the_chat_template_that_all_adapters_were_trained_with_is_used(tmp_path: Path) -> None:
+    one = adapter(tmp_path / "one", '{"r": 4}', "turns")
+    same = adapter(tmp_path / "same", '{"r": 4}', "turns")
+    other = adapter(tmp_path / "other", '{"r": 4}', "others")
+    bare = adapter(tmp_path / "bare", '{"r": 4}')
+
+    assert lora_options([one, same])[-2:] == [
+        "--chat-template", str(tmp_path / "one" / "chat_template.jinja")
+    ]  # fmt: skip
+    for adapters in ([one, other], [one, bare], [bare]):
+        assert "--chat-template" not in lora_options(adapters)
+
+
+@pytest.mark.parametrize("config", ["{", "[]", '{"r": null}', "{}"])
+def test_an_adapter_without_a_rank_is_refused(tmp_path: Path, config: str) -> None:
+    with pytest.raises(ConfigurationError, match="has no rank"):
+        lora_options([adapter(tmp_path / "a", config)])
+
+
 @pytest.fixture
 def fake_vllm(tmp_path: Path) -> dict[str, str]:
     package = tmp_path / "vllm" / "entrypoints" / "openai"
