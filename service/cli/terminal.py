@@ -129,11 +129,16 @@ class EventPrinter:
             )
         usage = body.usage
         self._console.print(
-            f"[dim]{usage.retrievals} retrievals, {usage.llm_calls} engine calls, "
+            f"[dim]{_counted(usage.retrievals, 'retrieval')}, "
+            f"{_counted(usage.llm_calls, 'engine call')}, "
             f"{body.timing_ms.total / 1000:.1f} s, stopped by {body.stopped_by}"
             f"{', degraded: ' + ', '.join(body.degraded) if body.degraded else ''}[/]",
             highlight=False,
         )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _place(citation: Citation) -> str:

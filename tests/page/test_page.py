@@ -296,6 +296,8 @@ async def test_loops_and_collections_are_those_of_the_api(tab: Any) -> None:
         await tab.wait_for_selector("#loop option[value=self_ask]", state="attached")
         assert await tab.locator("#compare option[value=default]").count() == 1
         assert await tab.locator("#route option[value=compound]").count() == 1
+        await tab.click(".example >> nth=0")
+        assert await tab.input_value("#collection") == "sample"
 
 
 HREFS = "all => all.map(link => link.href)"

@@ -11,6 +11,7 @@ const EXAMPLES = [
   "When was the writer of Billy Elliot born?",
   "Which film came out first, La Boum 2 or La Carapate?",
 ];
+const SAMPLE = "sample"; // the collection that the examples are about
 const CHOICES = ["route", "loop", "retriever", "collection"];
 const NUMBERS = ["top_k", "max_steps", "timeout_s"];
 const KEY = "revelator-key";
@@ -237,6 +238,7 @@ function addExamples() {
     button.type = "button";
     button.addEventListener("click", () => {
       fields.question.value = text;
+      if (hasOption(fields.collection, SAMPLE)) fields.collection.value = SAMPLE;
       fields.question.focus();
     });
     return button;
