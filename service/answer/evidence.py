@@ -20,11 +20,13 @@ from service.core.domain import (
     StepPassage,
     TriggerDetail,
 )
-from service.prompts.templates import NO_ANSWER
+from service.prompts.templates import NO_ANSWER, UNANSWERED
 from service.text.grounding import is_yes_no, support
 
 # A merged answer may say of a part that nothing was found; that needs no support.
-_DECLINED_PART: Final = re.compile(rf"(,| and|;)?\s*\b{NO_ANSWER}\b", re.IGNORECASE)
+_DECLINED_PART: Final = re.compile(
+    rf"(,| and|;)?\s*\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
+)
 # Loops whose retrievals answer a question; the others leave the model's reasoning there.
 ANSWERING: Final[frozenset[LoopName | None]] = frozenset(
     [None, "anrag", "one_retrieval", "entropy_gate", "self_ask"]

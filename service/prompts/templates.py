@@ -18,6 +18,7 @@ from service.prompts.quoting import is_marker, quote
 
 SHIPPED = Path(__file__).parent / "templates"
 NO_ANSWER = "no answer found"
+UNANSWERED = "No answer was found to:"  # in a merged answer, before the parts without one
 DRAGIN_DECLINING = "dragin_declining"  # of DRAGIN's demonstrations, the one that declines
 ANSWERING = (
     "answer", "final", "merge", "autorag_few_shot", "efficientrag_read", "dragin_demonstrations",

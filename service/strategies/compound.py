@@ -10,7 +10,7 @@ from service.answer.events import Decomposition, ThoughtWritten, Token, Withdraw
 from service.answer.inquiry import OpenStep, Scope
 from service.core.concurrency import gather
 from service.core.errors import LimitReached
-from service.prompts.templates import NO_ANSWER, Pair
+from service.prompts.templates import NO_ANSWER, UNANSWERED, Pair
 from service.strategies.base import Loop, Outcome
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 from service.strategies.revelator.roles import QuestionParts, decompose
@@ -83,11 +83,14 @@ async def _write_merge(
 ) -> None:
     """GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score them
     (METHODS.md §6 #7). A merge that loses the answer of a
-    `sound` part is replaced by the answers themselves."""
-    templates = step.inquiry.roles.reader.templates
+    `sound` part is replaced by the answers themselves. A small reader is not asked where a part has
+    no answer, since it leaves open which one."""
+    reader = step.inquiry.roles.reader
+    templates, small = reader.templates, reader.generator.capabilities.small
     benchmark = step.inquiry.settings.answers.merge_style == "benchmark"
-    if benchmark and not templates.has("merge_benchmark"):
-        step.answer = join_parts(pairs, BENCHMARK_JOINT)
+    partly = not all(pair.answer for pair in pairs)
+    if (benchmark and not templates.has("merge_benchmark")) or (small and partly):
+        step.answer = join_parts(pairs, BENCHMARK_JOINT) if benchmark else tell_parts(pairs)
         await step.emit(Token(role="answer", text=step.answer))
         return
     ask = templates.merge_benchmark if benchmark else templates.merge
@@ -104,6 +107,13 @@ async def _write_merge(
 def join_parts(pairs: Sequence[Pair], joint: str) -> str:
     """Join the parts' answers in order. A part without an answer says so."""
     return joint.join(pair.answer or NO_ANSWER for pair in pairs)
+
+
+def tell_parts(pairs: Sequence[Pair]) -> str:
+    """Tell the answers there are, and to which parts there is none."""
+    answers = PROSE_JOINT.join(pair.answer for pair in pairs if pair.answer)
+    missing = " ".join(pair.question for pair in pairs if not pair.answer)
+    return f"{answers}. {UNANSWERED} {missing}"
 
 
 def loses_part(merged: str | None, pairs: Sequence[Pair]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +28,7 @@ from service.core.settings import Settings
 from service.prompts.templates import Pair
 from service.strategies.compound import has_all_parts, join_parts, loses_part
 from tests.support.asking import body_of, events_of, passage
-from tests.support.scripted import ScriptStep
+from tests.support.scripted import SHORT_FORMS, ScriptStep
 
 pytestmark = pytest.mark.anyio
 
@@ -192,6 +193,20 @@ async def test_compound_part_without_evidence_does_not_fail_the_others() -> None
     body = await body_of(script, hits, "both?", route="compound")
     assert (body.answer, body.answered) == ("Bellini", True)
     assert [step.answer for step in body.steps[1:3]] == ["Bellini", None]
+
+
+async def test_a_small_reader_is_not_asked_to_merge_where_a_part_has_no_answer() -> None:
+    script = [
+        decomposed("Who composed Norma?", "Where is Atlantis?"),
+        say(["Task: answer", "Who composed"], "Bellini"),
+        say(["Task: answer", "Where is"], "no answer found"),
+    ]
+    hits = {"Norma": [NORMA], "Atlantis": [NOISE]}
+    able = replace(SHORT_FORMS, passages=3, one_at_a_time=True)
+    body = await body_of(script, hits, "both?", route="compound", capabilities=able)
+    assert body.answer == "Bellini. No answer was found to: Where is Atlantis?"
+    assert "unsupported" not in flags(body)
+    assert [citation.passage_id for citation in body.citations] == ["norma"]
 
 
 async def test_compound_whose_parts_all_abstain_abstains() -> None:
