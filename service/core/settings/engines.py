@@ -110,11 +110,12 @@ class EngineSettings(SectionWithSecrets):
 
 
 class RoleSettings(Section):
-    """The engine, model and template set of a role."""
+    """The engine, model or adapter, and template set of a role."""
 
     engine: str = Field("default", description="Name of the engine in `engines`.")
-    model: str | None = Field(
-        None, description="Model, or LoRA adapter, at the engine. Default: the engine's model."
+    model: str | None = Field(None, description="Model at the engine. Default: the engine's.")
+    adapter: str | None = Field(
+        None, description="Name of a LoRA adapter at the server. Takes precedence over `model`."
     )
     templates: str | None = Field(
         None,

@@ -45,7 +45,6 @@ REMOVED: Final[dict[str, str]] = {
     "escalation.no_evidence": "Escalation without evidence is part of escalation.when.",
     "engines.*.session_header": "The header X-Session-Id carries the question's id.",
     "engines.*.chat_template_kwargs": "Write it inside engines.*.extra_body.",
-    "roles.*.adapter": "Use roles.*.model, which may name a LoRA adapter.",
     "engines.*.ca_file": "Use engines.*.ca_files, a list.",
     "retrieval.elasticsearch_ca_file": "Use retrieval.ca_files, a list.",
     "retrieval.qdrant_ca_file": "Use retrieval.ca_files, a list.",

@@ -94,7 +94,7 @@ def test_what_is_wrong_is_said(
 def test_a_role_whose_adapter_nobody_serves(
     workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("REVELATOR_ROLES__REVELATOR__MODEL", "hanrag")
+    monkeypatch.setenv("REVELATOR_ROLES__REVELATOR__ADAPTER", "hanrag")
 
     code, output = check(monkeypatch, [workers[0].url])
 
