@@ -21,6 +21,7 @@ from service.api.tokens import IssuerKeys, IssuerUnavailable, TokenRefused
 from service.core.settings.oidc import OidcSettings
 from tests.conftest import need
 from tests.support.live import Live, config, live
+from tests.support.stub_server import stub_server
 
 jwt = need("jwt")
 rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
@@ -69,15 +70,9 @@ class Issuer:
 async def running() -> AsyncIterator[Issuer]:
     issuer, app = Issuer(), web.Application()
     app.router.add_get("/keys", issuer.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    issuer.url = f"http://127.0.0.1:{runner.addresses[0][1]}/keys"
-    try:
+    async with stub_server(app) as address:
+        issuer.url = f"http://{address}/keys"
         yield issuer
-    finally:
-        await runner.cleanup()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.conftest import need
 from tests.stubs.openai_server import StubServer
 from tests.support.live import Live, answering, config, live
 from tests.support.scripted import ScriptStep
+from tests.support.stub_server import stub_server
 
 need("opentelemetry.sdk", "opentelemetry.exporter")
 
@@ -168,17 +169,10 @@ async def test_spans_arrive_at_a_collector() -> None:
 
     app = web.Application()
     app.router.add_post("/v1/traces", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        port = runner.addresses[0][1]
-        settings: Settings = config(tracing={"url": f"http://127.0.0.1:{port}"})
+    async with stub_server(app) as address:
+        settings: Settings = config(tracing={"url": f"http://{address}"})
         async with live(settings=settings) as service:
             assert (await service.ask(QUESTION))[0] == 200
-    finally:
-        await runner.cleanup()
     names = [
         span.name
         for request in received

@@ -19,6 +19,7 @@ from service.retrieval.ingest.documents import Document, PassageRecord
 from service.retrieval.stores import elastic_index, elastic_server
 from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
+from tests.support.stub_server import stub_server
 
 pytestmark = pytest.mark.anyio
 
@@ -82,12 +83,9 @@ class BusyProxy:
 @pytest.fixture
 async def proxy(elasticsearch_url: str) -> AsyncIterator[BusyProxy]:
     made = BusyProxy(elasticsearch_url)
-    runner = web.ServerRunner(web.Server(made.handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+    async with stub_server(made.handle) as address:
+        made.url = f"http://{address}"
+        yield made
 
 
 @pytest.fixture

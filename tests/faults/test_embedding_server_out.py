@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from service.retrieval.search import guard
 from service.retrieval.search.guard import GuardLimits
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.support.documents import ingest_documents
+from tests.support.stub_server import stub_server
 from tests.unit.retrieval.worlds import CORPUS, Observed, opened
 
 pytestmark = pytest.mark.anyio
@@ -39,24 +38,12 @@ async def embeddings(request: web.BaseRequest) -> web.Response:
     return web.json_response({"data": rows})
 
 
-@asynccontextmanager
-async def serving(port: int = 0) -> AsyncIterator[int]:
-    """A server with `/v1/embeddings`; its port."""
-    runner = web.ServerRunner(web.Server(embeddings), shutdown_timeout=0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
-
-
 @pytest.fixture
 async def port() -> int:
     """Of a server that has gone."""
-    async with serving() as chosen:
+    async with stub_server(embeddings) as address:
         pass
-    return chosen
+    return int(address.rpartition(":")[2])
 
 
 async def test_bm25_answers_meanwhile(tmp_path: Path, port: int) -> None:
@@ -70,7 +57,7 @@ async def test_bm25_answers_meanwhile(tmp_path: Path, port: int) -> None:
             result = await retriever.search(SearchRequest(query, 1, "c"))
             return result.passages[0].passage.passage_id, result.missing
 
-        async with serving(port):
+        async with stub_server(embeddings, port):
             await collections.create("c")
             await ingest_documents(CORPUS, "c", collections)
             assert await ask("Which volcano is near Catania?") == ("etna", ())
@@ -78,7 +65,7 @@ async def test_bm25_answers_meanwhile(tmp_path: Path, port: int) -> None:
             assert await ask(f"A volcano near Catania {number}") == ("etna", ("dense",))
         assert ("embedding", "open") in observed.states
         assert await ask("Which volcano is near Catania?") == ("etna", ())  # it is remembered
-        async with serving(port):
+        async with stub_server(embeddings, port):
             for number in range(500):
                 if await ask(f"The volcano near Catania {number}") == ("etna", ()):
                     break

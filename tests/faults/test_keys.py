@@ -34,6 +34,7 @@ from tests.conftest import unavailable
 from tests.qdrant_node import QdrantNode, running_qdrant
 from tests.support.documents import ingest_documents
 from tests.support.live import config, live
+from tests.support.stub_server import stub_server
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = pytest.mark.anyio
@@ -101,12 +102,9 @@ class Echo:
 @pytest.fixture
 async def echo() -> AsyncIterator[Echo]:
     made = Echo()
-    runner = web.ServerRunner(web.Server(made.handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+    async with stub_server(made.handle) as address:
+        made.url = f"http://{address}"
+        yield made
 
 
 def settings_of(folder: Path, url: str, place: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from service.core.settings import EmbeddingSettings
 from service.retrieval.embedding import PRESETS, EmbeddingContract, Vector, http
 from service.retrieval.embedding.http import HttpEmbedder, shortened
 from tests.stubs.closing_server import ClosingServer
+from tests.support.stub_server import stub_server
 
 pytestmark = pytest.mark.anyio
 
@@ -56,12 +57,9 @@ class Stub:
 @pytest.fixture
 async def stub() -> AsyncIterator[Stub]:
     made = Stub()
-    runner = web.ServerRunner(web.Server(made.handle), shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    yield made
-    await runner.cleanup()
+    async with stub_server(made.handle) as address:
+        made.url = f"http://{address}/v1"
+        yield made
 
 
 def embedder_of(

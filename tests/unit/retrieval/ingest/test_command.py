@@ -21,6 +21,7 @@ from service.retrieval.embedding import HashingEmbedder, Vector
 from service.retrieval.factory import EmbeddedStores, open_embedded
 from service.retrieval.ingest.command import run_ingest
 from tests.support.documents import ingest_documents
+from tests.support.stub_server import stub_server
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = pytest.mark.anyio
@@ -69,14 +70,8 @@ async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_put("/collections/{name}", put)
     app.router.add_post("/collections/{name}/documents", post)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with stub_server(app) as address:
+        yield f"http://{address}"
 
 
 async def test_in_this_process(

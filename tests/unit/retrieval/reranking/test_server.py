@@ -19,6 +19,7 @@ from service.core.errors import (
 from service.core.settings import RerankerSettings
 from service.retrieval.reranking import open_reranker
 from tests.stubs.closing_server import ClosingServer
+from tests.support.stub_server import stub_server
 
 pytestmark = pytest.mark.anyio
 
@@ -53,12 +54,9 @@ class Stub:
 @pytest.fixture
 async def stub() -> AsyncIterator[Stub]:
     made = Stub()
-    runner = web.ServerRunner(web.Server(made.handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+    async with stub_server(made.handle) as address:
+        made.url = f"http://{address}"
+        yield made
 
 
 async def scores(stub: Stub, kind: str, **settings: Any) -> list[float]:

@@ -20,6 +20,7 @@ from service.core.errors import (
 )
 from service.retrieval.stores import elastic_server
 from service.retrieval.stores.elastic_server import Action, ElasticServer
+from tests.support.stub_server import stub_server
 
 pytestmark = pytest.mark.anyio
 
@@ -64,15 +65,10 @@ class Wrong:
 @pytest.fixture
 async def wrong() -> AsyncIterator[Wrong]:
     made = Wrong()
-    runner = web.ServerRunner(web.Server(made.handle))
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    made.url = f"http://user:secret@127.0.0.1:{port}"
-    yield made
-    made.thawed.set()
-    await runner.cleanup()
+    async with stub_server(made.handle) as address:
+        made.url = f"http://user:secret@{address}"
+        yield made
+        made.thawed.set()
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from service.retrieval.base import StoreQuery
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.retrieval.stores.qdrant_server import QdrantServer, is_supported
 from service.retrieval.stores.qdrant_store import QdrantStore
+from tests.support.stub_server import stub_server
 
 pytestmark = [
     pytest.mark.anyio,
@@ -70,12 +71,9 @@ class Wrong:
 @pytest.fixture
 async def wrong() -> AsyncIterator[Wrong]:
     made = Wrong()
-    runner = web.ServerRunner(web.Server(made.handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://:secret@127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+    async with stub_server(made.handle) as address:
+        made.url = f"http://:secret@{address}"
+        yield made
 
 
 async def failing(server: QdrantServer, expected: type[RevelatorError], told: str) -> None:

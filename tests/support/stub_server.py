@@ -1,0 +1,26 @@
+"""Serves what stands for another server, for as long as a test needs it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def stub_server(served: web.Application | Handler, port: int = 0) -> AsyncIterator[str]:
+    """Serve an application, or one function for all requests. Yields the address, host and port."""
+    runner: web.BaseRunner
+    if isinstance(served, web.Application):
+        runner = web.AppRunner(served, shutdown_timeout=0.1)
+    else:
+        runner = web.ServerRunner(web.Server(served), shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
