@@ -6,7 +6,7 @@ uvicorn bounds neither: a head that never ends would hold a connection and memor
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 MAX_HEAD_BYTES: Final = 65_536  # of a request's first line and header fields together
+MOST_WAITING: Final = 8  # requests behind the one that is answered, before reading stops
 HEAD_S: Final = 10.0  # from a connection's beginning, or a head's first byte, to the head's end
 
 
@@ -29,6 +30,7 @@ class Connection(HttpToolsProtocol):
     _begun = False
     _oversized = False
     _timer: asyncio.TimerHandle | None = None
+    _answered: RequestResponseCycle | None = None  # the newest, `cycle`, may wait behind it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -37,6 +39,9 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        if self._answered is not None:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._heading:
@@ -61,6 +66,12 @@ class Connection(HttpToolsProtocol):
             self._oversized = True
             raise ValueError  # ends the parsing; `send_400_response` follows
         super().on_headers_complete()
+        if self._responding and len(self.pipeline) <= MOST_WAITING:
+            self.flow.resume_reading()  # else nobody would notice that the client leaves
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

@@ -16,7 +16,6 @@ from service.runtime import new_id
 
 HEADER: Final = REQUEST_ID.lower().encode()
 PROBES: Final = frozenset({"/healthz", "/readyz", "/startupz", "/metrics"})
-CLOSED: Final = "the handler is closed"  # uvloop, of a client that left in this turn
 ACCEPTED: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -43,11 +42,7 @@ class RequestIds:
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID] = made
                 headers.update(scope["state"].get("response_headers", {}))
-            try:
-                await send(message)
-            except RuntimeError as error:
-                if CLOSED not in str(error):
-                    raise
+            await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=made):
             if scope["path"] not in PROBES:

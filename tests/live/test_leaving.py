@@ -161,6 +161,18 @@ async def test_the_client_of_a_plain_answer_leaves(
         await check_stopped(running, client)
 
 
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "writing"])
+@pytest.mark.parametrize("path", ["/answer", "/answer/stream"])
+async def test_the_client_leaves_while_its_next_request_waits(path: str, silent: bool) -> None:
+    async with scripted(LONG, 60.0 if silent else 0.02) as running:
+        client = await Raw.ask(running.service.port, path, route="direct")
+        await eventually(lambda: running.running() == 1)
+        client.writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        connections = running.service.server.server_state.connections
+        await eventually(lambda: any(each.pipeline for each in connections))
+        await check_stopped(running, client)
+
+
 async def test_a_client_that_never_reads_loses_its_answer_not_the_server_s_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

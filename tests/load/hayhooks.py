@@ -56,6 +56,7 @@ SETTINGS = """
 data_dir = "{data}"
 [retrieval]
 embedding_model = "hashing"
+timeout_s = 30.0
 elasticsearch_url = "{elasticsearch}"
 [engines.default]
 kind = "openai"
