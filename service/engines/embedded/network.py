@@ -71,6 +71,15 @@ class Slots:
             for buffer in self._buffers:
                 buffer[target, :, :length] = buffer[source, :, :length]
 
+    def block(self, slot: int, start: int, end: int) -> Array:
+        """Copy the positions from `start` to `end`: (2 x layers, kv_heads, positions, size)."""
+        return np.stack([buffer[slot, :, start:end] for buffer in self._buffers])
+
+    def put(self, slot: int, start: int, block: Array) -> None:
+        """Write a copied block at the positions from `start` on."""
+        for buffer, states in zip(self._buffers, block, strict=True):
+            buffer[slot, :, start : start + states.shape[1]] = states
+
     def clear(self) -> None:
         """Free the memory."""
         self._slots = self._room = 0

@@ -9,34 +9,15 @@ from typing import Any
 import pytest
 
 from service.core.errors import EngineFailure
-from service.engines.base import Completion, GenerationRequest, Message, complete
+from service.engines.base import GenerationRequest, complete
 from service.engines.batch.prefixes import BLOCK
 from service.engines.transformers import LocalGenerator
+from tests.support.prefixes import judgement, requests, same
 from tests.support.tiny import TINY
 from tests.unit.engines.conftest import OpenLocal
 from tests.unit.engines.transformers.test_engine import network_of, settled
 
 pytestmark = pytest.mark.anyio
-RULES = "Judge whether the document answers the question. Reply true or false. " * 12
-CLOSE = 1e-3
-
-
-def judgement(number: int, question: str = "Who directed the film?") -> GenerationRequest:
-    text = f"{RULES}\nQuestion: {question}\nDoc: The film number {number} is of {1900 + number}."
-    return GenerationRequest(
-        messages=(Message("user", text),), choices=("true", "false"), logprobs=True
-    )
-
-
-def requests() -> list[GenerationRequest]:
-    """Of every kind, most of which begin alike."""
-    asked = [judgement(number) for number in range(6)]
-    asked += [judgement(1, "Where was Leone born?"), judgement(1, "Where was Leone born?")]
-    for number in range(4):
-        prompt = RULES[: 300 + 90 * number] + "The film"
-        asked.append(GenerationRequest(prompt=prompt, max_tokens=12, logprobs=True))
-        asked.append(GenerationRequest(prompt=prompt, max_tokens=9, temperature=0.7, seed=number))
-    return asked
 
 
 @pytest.fixture(params=["random", "trained"])
@@ -74,11 +55,6 @@ class Passes:
     @property
     def tokens(self) -> int:
         return sum(rows * tokens for rows, tokens in self.shapes)
-
-
-def same(one: Completion, other: Completion) -> None:
-    assert (one.text, one.finish, one.usage) == (other.text, other.finish, other.usage)
-    assert one.logprob == pytest.approx(other.logprob, abs=CLOSE)
 
 
 async def test_a_call_gives_the_same_whatever_was_read_before(
