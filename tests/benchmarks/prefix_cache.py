@@ -7,8 +7,9 @@ in this process.
 The sample questions over the sample corpus, four at once, first on one worker with the shipped
 model and our plugin, then on two behind a pool; rates are vLLM's own counters (hits / queries,
 tokens), of blocks of 32 tokens. Aims: two workers >= 0.9 x one (autorag); dragin >= 0.6. With
---model the folder's model runs here, with `full` prompts, first without a prefix cache, then with
-one: the same answers, in less CPU time.
+--model the folder's model runs here, a compiled one (service/models/reader) with its own prompts,
+any other with `full` ones, first without a prefix cache, then with one: the same answers, in less
+CPU time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from service.core.concurrency import gather
 from service.core.domain import Answer
 from service.core.settings import Settings
 from service.engines.batch.prefixes import BLOCK, PrefixCache
+from service.engines.compiled import CARD_FILE
 from service.runtime import Runtime, open_runtime
 from service.telemetry.logs import configure_logging
 from tests.support.tiny import as_trained
@@ -102,19 +104,19 @@ class Counted(PrefixCache[Any]):
         super().add(names, states)
 
 
-async def in_process(
-    model: str, folder: Path, most_bytes: int, loop: str, asked: list[str]
-) -> None:
-    from service.engines.transformers.cache import block_bytes
-
-    sections = {"roles": {role: {"templates": "full"} for role in ("revelator", "reader")}}
-    engine = {"kind": "local", "model": model, "timeout_s": 300.0}
+async def in_process(model: str, folder: Path, known: bool, loop: str, asked: list[str]) -> None:
+    compiled = (Path(model) / CARD_FILE).exists()
+    full = {role: {"templates": "full"} for role in ("revelator", "reader")}
+    sections = {"roles": {} if compiled else full}
+    kind = "embedded" if compiled else "local"
+    engine = {"kind": kind, "model": model, "timeout_s": 300.0}
     more = {"data_dir": folder, "engines": {"default": engine}, "limits": {"timeout_s": 300.0}}
     async with open_runtime(Settings.model_validate(sections | more)) as runtime:
         await runtime.warm()
-        cache = Counted(most_bytes, block_bytes)
-        worker: Any = runtime.engines["default"]
-        worker._worker._engine._prefixes = cache
+        generator: Any = runtime.engines["default"]
+        own = generator._worker._engine
+        most_bytes = own._prefixes._most_bytes if known else 0
+        cache = own._prefixes = Counted(most_bytes, own._prefixes._size)
         begun, spent = time.perf_counter(), time.process_time()
         steps, calls = await ask_all(runtime, asked, loop)
         took, spent = time.perf_counter() - begun, time.process_time() - spent
@@ -139,9 +141,8 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if options.model:
             for loop in options.loops:
-                for megabytes in (0, 512):
-                    size = megabytes * 2**20
-                    asyncio.run(in_process(options.model, folder, size, loop, questions))
+                for known in (False, True):
+                    asyncio.run(in_process(options.model, folder, known, loop, questions))
             return
         flags = (*FLAGS, "--block-size", "32", "--scheduling-policy", "priority")
         environment = plugin_environment(folder / "plugin")
