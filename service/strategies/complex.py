@@ -15,6 +15,7 @@ from service.strategies.anrag import retrieve_and_answer
 from service.strategies.base import Outcome
 from service.strategies.revelator.comparison import compared
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
+from service.strategies.revelator.pronouns import resolved
 from service.strategies.revelator.roles import RETRY_TEMPERATURE, judge_ending, refine
 
 MAX_STEPS: Final = 5
@@ -108,10 +109,11 @@ async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str 
     """The seed question of this step; None when the refiner repeats itself (`refine_loop`)."""
     if "refine" in step.inquiry.settings.hanrag.skip:
         return question
-    seed = await refine(step, question, progress.pairs)
+    seed = resolved(await refine(step, question, progress.pairs), progress.pairs)
     history = [*progress.failed, *progress.pairs]
     if progress.repeats(seed) and _last_failed(history):
-        seed = await refine(step, question, history, RETRY_TEMPERATURE)
+        again = await refine(step, question, history, RETRY_TEMPERATURE)
+        seed = resolved(again, progress.pairs)
     if progress.repeats(seed):
         step.flag("refine_loop")
         progress.flag = "refine_loop"

@@ -13,6 +13,7 @@ from service.core.errors import LimitReached
 from service.prompts.templates import NO_ANSWER, UNANSWERED, Pair
 from service.strategies.base import Loop, Outcome
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
+from service.strategies.revelator.pronouns import resolved
 from service.strategies.revelator.roles import QuestionParts, decompose
 from service.text.grounding import bears, is_yes_no
 
@@ -40,13 +41,18 @@ async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
 
 
 async def _decompose(step: OpenStep, question: str) -> QuestionParts:
-    """The parts. Where there is one, or no call is left to ask for them, it is the question as it
-    was asked, not as the model rewords it."""
+    """The parts, each without pronouns that another one explains. Where there is one, or no call is
+    left to ask for them, it is the question as it was asked, not as the model rewords it."""
     try:
         parts = await decompose(step, question, MAX_PARTS)
     except LimitReached:
         return QuestionParts(None, (question,))
-    return parts if len(parts.questions) > 1 else QuestionParts(parts.thought, (question,))
+    if len(parts.questions) < 2:
+        return QuestionParts(parts.thought, (question,))
+    named: list[Pair] = []
+    for part in parts.questions:
+        named.append(Pair(resolved(part, named), None))
+    return QuestionParts(parts.thought, tuple(pair.question for pair in named))
 
 
 async def _part(loop: Loop, scope: Scope, question: str) -> Outcome:

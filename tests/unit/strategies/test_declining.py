@@ -89,6 +89,20 @@ async def test_a_sub_answer_counts_as_not_found() -> None:
     assert "declined" in body.steps[-1].flags
 
 
+async def test_a_next_question_that_declines_is_not_searched() -> None:
+    script = [
+        say("Task: ending", "no"),
+        say("Task: refine", "no answer found"),
+        say("Task: refine", "Who composed Norma?"),
+        RELEVANT,
+        say("Task: answer", "Vincenzo Bellini"),
+        say("Task: ending", "yes"),
+        say("Task: final", "Vincenzo Bellini"),
+    ]
+    body = await ask(script, route="complex")
+    assert [step.query for step in body.steps if step.query] == ["Who composed Norma?"]
+
+
 async def test_a_merge_that_lacks_a_part_is_an_answer_and_one_that_lacks_all_is_none() -> None:
     parts = '{"thought": "two", "decomposition": ["Who composed Norma?", "Who sang Norma?"]}'
     found = [

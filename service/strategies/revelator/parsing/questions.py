@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from service.strategies.revelator.parsing.refusals import refuses
 from service.strategies.revelator.parsing.salvage import (
     has_word,
     holds_json,
@@ -252,4 +253,5 @@ def _question_line(line: str) -> str:
     line = one_line(line[: asked.end()] if asked else _REMARK.sub("", line))
     bare = re.sub(r"\W", "", line).casefold()
     empty = not bare or bare in _NOTHING or line.endswith((":", "："))
-    return "" if empty or _REFUSAL.match(line) else line
+    declined = not asked and not _ASKS.match(line) and refuses(line)
+    return "" if empty or declined or _REFUSAL.match(line) else line

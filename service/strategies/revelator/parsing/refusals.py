@@ -292,8 +292,9 @@ def _whole(said: str) -> bool:
 
 
 def _is_term(head: str, question: str) -> bool:
-    """ "N/A" where a word is asked for."""
-    return len(head.split()) <= 3 and bool(_LEXICAL.search(question))
+    """ "N/A" where a word is asked for, but not a reply that names the answer it does not have."""
+    words = head.lower().split()
+    return len(words) <= 3 and "answer" not in words and bool(_LEXICAL.search(question))
 
 
 def _taken_back(first: str, rest: list[str], question: str) -> bool:

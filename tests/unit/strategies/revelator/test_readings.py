@@ -84,6 +84,12 @@ def _bare(answer: str | None) -> str | None:
     return answer and answer.casefold().rstrip(".")
 
 
+@pytest.mark.parametrize("text", ["no answer found", "No answer found.", "No answer"])
+def test_the_declining_form_is_no_word_that_was_asked_for(text: str) -> None:
+    """As "N/A" may be."""
+    assert read_answer(text, "What does RT stand for on a Dodge?").declined
+
+
 SIZE = 100_000
 MARKERS = ["Answer:", "Question: ", "###", "Final Answer:", "Sub-answer 1: ", "Doc1: ", "Query:"]
 
