@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio
 import orjson
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -23,12 +23,13 @@ from service.core.validation import parse
 from service.retrieval.collections.bodies import (
     CollectionInfo,
     CollectionList,
+    DocumentIds,
     FailedDocument,
     IngestReport,
     StoredDocument,
     StoredPassage,
 )
-from service.retrieval.ingest.documents import BadDocument, Document, parse_document
+from service.retrieval.ingest.documents import LONGEST_ID, BadDocument, Document, parse_document
 from service.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -166,6 +167,25 @@ async def ingest(
     if scope.cancelled_caught:
         raise Draining(DETAIL)
     return running.report
+
+
+@router.get(
+    "/collections/{name}/documents", dependencies=WRITE, responses=documented(*READ_REFUSALS)
+)
+async def list_documents(
+    name: str,
+    stores: Stores,
+    file: Annotated[
+        str,
+        Query(
+            min_length=1, max_length=LONGEST_ID,
+            description="The name that the file was ingested with. A document belongs to it if its "
+            "id is this name, alone or followed by `#` and a page or section.",
+        ),
+    ],
+) -> DocumentIds:  # fmt: skip
+    """List the ids of the documents that a file was cut into."""
+    return DocumentIds(ids=await stores.ids_of_file(name, file))
 
 
 @router.get(

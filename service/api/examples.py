@@ -125,6 +125,7 @@ EXAMPLES: Final[dict[str, Any]] = {
             }
         ]
     },
+    "DocumentIds": {"ids": ["handbook.pdf#page=1", "handbook.pdf#page=2"]},
     "IngestReport": {
         "indexed": 1,
         "unchanged": 0,

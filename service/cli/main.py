@@ -234,7 +234,7 @@ def ingest(
     Invalid rows are reported with file and line, and skipped.
 
     If an id occurs twice, the later row replaces the earlier one. Pages and sections that a file no
-    longer has stay in the collection, until it is ingested with --replace.
+    longer has are removed. Files that are gone stay in the collection until --replace.
     """
     from service.retrieval.ingest.command import run_ingest  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415

@@ -9,11 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from service.api import bodies
+from service.api.app import create_app
+from service.retrieval.ingest.command import run_ingest
 from tests.api.test_bad_input import check_problem
-from tests.support.live import Live, answering, config, live
+from tests.conftest import need
+from tests.support.live import Live, answering, config, live, serving
+from tests.support.office import pdf
 from tests.support.scripted import ScriptedGenerator
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +93,30 @@ async def test_documents_go_in_once_are_found_and_go_out(tmp_path: Path) -> None
             await check_problem(response, 404, "not-found")
         async with service.http.delete("/collections/mine/documents/n") as response:
             await check_problem(response, 404, "not-found")
+
+
+async def test_pages_that_a_file_no_longer_has_are_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need("pypdf")
+    file = tmp_path / "handbook.pdf"
+    settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
+    app = create_app(settings, engines={"default": ScriptedGenerator(answering())})
+    async with serving(app, settings) as (_, url), aiohttp.ClientSession(url) as http:
+        for pages, told in (
+            (["Norma.", "Tosca.", "Aida.", "Etna."], "4 documents indexed"),
+            (["Norma.", "Etna."], "2 no longer in their files, removed"),
+            (["Norma."], "1 no longer in their files, removed"),
+        ):
+            file.write_bytes(pdf(pages))
+            assert await run_ingest([file], "mine", settings, url=url) == 0
+            assert told in " ".join(capsys.readouterr().out.split())
+        async with http.get("/collections/mine/documents?file=handbook.pdf") as response:
+            assert await response.json() == {"ids": ["handbook.pdf#page=1"]}
+        async with http.get("/collections/mine") as response:
+            assert (await response.json())["documents"] == 1
+        async with http.get("/collections/mine/documents") as response:
+            await check_problem(response, 422, "invalid-request")
 
 
 async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:

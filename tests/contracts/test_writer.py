@@ -103,6 +103,29 @@ async def test_documents_are_written_changed_and_deleted(
         assert (manifest.documents, manifest.passages) == (5, 5)
 
 
+async def test_what_a_file_was_cut_into_is_found_by_its_name(
+    tmp_path: Path, backends: Backends
+) -> None:
+    """Whatever is in the name, and in what follows it."""
+    names = ["a.html", "b c+(1)[x]{2}.pdf", r"^c\d$|.~&-.pdf", "ä日.docx"]
+    ends = ["", "#page=1", "#two\nlines", "x", ".old#page=1", "$"]
+    documents = [{"id": name + end, "text": "Text."} for name in names for end in ends]
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+        await ingest_documents(documents, NAME, collections)
+        for name in names:
+            found = await collections.ids_of_file(NAME, name)
+            assert found == [name, f"{name}#page=1", f"{name}#two\nlines"]
+        async with collections.writing(NAME) as writer:
+            assert await writer.keep_of_file("a.html", {"a.html#page=1", "new"}) == 2
+            assert await writer.keep_of_file("none", ()) == 0
+        assert await collections.ids_of_file(NAME, "a.html") == ["a.html#page=1"]
+        bm25, dense = await contents(await collections.get(NAME))
+        assert bm25 == dense
+        assert bm25.keys() == {each["id"] for each in documents} - {"a.html", "a.html#two\nlines"}
+        assert (await collections.manifest(NAME)).documents == len(documents) - 2
+
+
 async def test_a_collection_is_there_after_a_restart(tmp_path: Path, backends: Backends) -> None:
     async with opened(tmp_path, backends) as collections:
         await collections.create(NAME)

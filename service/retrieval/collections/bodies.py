@@ -41,6 +41,12 @@ class IngestReport(BaseModel):
     failed: list[FailedDocument] = []
 
 
+class DocumentIds(BaseModel):
+    """Ids of documents, sorted."""
+
+    ids: list[str]
+
+
 class StoredPassage(BaseModel):
     passage_id: str
     text: str

@@ -165,6 +165,12 @@ class Collections:
             raise NotFound(f"collection {name!r} has no document {document_id[:200]!r}")
         return records
 
+    async def ids_of_file(self, name: str, file: str) -> list[str]:
+        """Return the ids of the documents that a file was cut into, sorted. Raises NotFound."""
+        collection = await self.get(name)
+        async with collection.lend():
+            return await anyio.to_thread.run_sync(collection.bm25.ids_of_file, file)
+
     async def delete_document(self, name: str, document_id: str) -> None:
         """Delete a document. Raises NotFound."""
         async with self.writing(name, adding=False) as writer:

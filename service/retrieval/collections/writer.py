@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -186,6 +186,13 @@ class CollectionWriter:
             update={"content_hash": add_to_hash(manifest.content_hash, gone, -1)}
         )
         return True
+
+    async def keep_of_file(self, name: str, document_ids: Container[str]) -> int:
+        """Delete what the file `name` was cut into before, except for these documents. Returns the
+        number of documents deleted."""
+        stored = await anyio.to_thread.run_sync(self._collection.bm25.ids_of_file, name)
+        gone = [each for each in stored if each not in document_ids]
+        return sum([await self.delete(document_id) for document_id in gone])
 
     def _check_model(self) -> None:
         manifest = self._collection.manifest

@@ -4,17 +4,26 @@ with `--replace`, which replaces the collection's contents atomically."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import anyio.to_thread
 import orjson
 
+from service.core.errors import NotFound
 from service.core.settings import Settings
 from service.retrieval.client import send, session_with
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress
-from service.retrieval.ingest.sources import SourceEntry, SourceProblem, read_files, total_bytes
+from service.retrieval.ingest.sources import (
+    SourceEntry,
+    SourceProblem,
+    WholeFile,
+    read_files,
+    total_bytes,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -47,11 +56,22 @@ async def ingest_through(
     async with session_with(url, settings, TIMEOUT_S) as session:
         while batch := await anyio.to_thread.run_sync(next, batches, None):
             if not done and any(isinstance(entry.found, Document) for entry in batch):
-                await send(session, "PUT", base, b"{}")
+                await _create(session, base)
             await _post(session, f"{base}/documents", batch, report, listener)
+            for entry in batch:
+                if isinstance(entry.found, WholeFile):
+                    report.removed += await _keep(session, f"{base}/documents", entry.found)
             done += sum(isinstance(entry.found, Document) for entry in batch)
             listener.progress(Progress(batch[-1].position, total, done))
     return report
+
+
+async def _create(session: aiohttp.ClientSession, base: str) -> None:
+    """Create the collection, unless it is there: a key that may only write has no right to."""
+    try:
+        await send(session, "POST", f"{base}/documents", kind=NDJSON)
+    except NotFound:
+        await send(session, "PUT", base, b"{}")
 
 
 def batches_of(entries: Iterator[SourceEntry]) -> Iterator[list[SourceEntry]]:
@@ -91,6 +111,16 @@ async def _post(
         problem = SourceProblem(entry.file, entry.line, failure["problem"])
         report.fail(problem)
         listener.problem(problem)
+
+
+async def _keep(session: aiohttp.ClientSession, url: str, file: WholeFile) -> int:
+    """Delete what is stored of a file and no longer in it. Returns the number of documents."""
+    stored = (await send(session, "GET", f"{url}?file={quote(file.name, safe='')}"))["ids"]
+    gone = [each for each in stored if each not in file.document_ids]
+    for document_id in gone:
+        with suppress(NotFound):  # another one deleted it
+            await send(session, "DELETE", f"{url}/{quote(document_id, safe='')}")
+    return len(gone)
 
 
 def encoded(document: Document) -> bytes:

@@ -206,7 +206,8 @@ def _print_totals(
     console.print(
         f"collection {collection}: {report.indexed:,} documents indexed, "
         f"{report.unchanged:,} unchanged, {report.failed:,} failed"
-        + (f"; {report.embedded:,} passages embedded" if embedded else ""),
+        + (f"; {report.embedded:,} passages embedded" if embedded else "")
+        + (f"; {report.removed:,} no longer in their files, removed" if report.removed else ""),
         highlight=False,
         soft_wrap=True,
     )

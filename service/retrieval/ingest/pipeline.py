@@ -21,7 +21,13 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.writer import CollectionWriter
 from service.retrieval.ingest.chunks import Chunked
 from service.retrieval.ingest.documents import Document
-from service.retrieval.ingest.sources import SourceEntry, SourceProblem, read_files, total_bytes
+from service.retrieval.ingest.sources import (
+    SourceEntry,
+    SourceProblem,
+    WholeFile,
+    read_files,
+    total_bytes,
+)
 
 BATCH_DOCUMENTS = 256  # committed together
 BATCH_CHARACTERS = 4_000_000  # of their texts, for documents that are large
@@ -105,11 +111,13 @@ class Progress:
 class IngestResult:
     """What an ingest did. `failures` keeps the first 1,000; `failed` counts all.
 
-    `embedded` counts the passages that the embedding model processed.
+    `embedded` counts the passages that the embedding model processed, `removed` the pages and
+    sections that are no longer in their files.
     """
 
     indexed: int = 0
     unchanged: int = 0
+    removed: int = 0
     failed: int = 0
     embedded: int = 0
     failures: list[SourceProblem] = field(default_factory=list)
@@ -201,6 +209,10 @@ async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
         tally.report.indexed += written.indexed
         tally.report.unchanged += written.unchanged
         tally.documents += len(part)
+    for entry in batch.entries:
+        if isinstance(entry.found, WholeFile):
+            file = entry.found
+            tally.report.removed += await writer.keep_of_file(file.name, file.document_ids)
     tally.position = end
     tally.tell(end, tally.documents)
 

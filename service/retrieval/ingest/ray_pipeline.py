@@ -220,7 +220,7 @@ class _Embedding:
     def _cut(self, made: _Made) -> tuple[Sequence[tuple[int, int]], Sequence[PassageRecord]]:
         """Spans and passages; none of what is stored already."""
         document = made.entry.found
-        if isinstance(document, SourceProblem):
+        if not isinstance(document, Document):
             return (), ()
         spans = cut(document.text)
         records = passages_of(document, spans)

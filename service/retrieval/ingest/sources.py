@@ -40,13 +40,23 @@ class SourceProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeFile:
+    """The end of a file that was cut into pages or sections and read without a fault: its name, and
+    the ids of all its documents."""
+
+    name: str
+    document_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """One document or problem, its place, and the bytes of all files read up to its end.
+    """One document or problem, or the end of a file that is cut; its place, and the bytes of all
+    files read up to its end.
 
     For a compressed file, these are compressed bytes.
     """
 
-    found: Document | SourceProblem
+    found: Document | SourceProblem | WholeFile
     file: str
     line: int
     position: int
@@ -118,10 +128,9 @@ def read_source(source: SourceFile, format: str | None = None) -> Iterator[Sourc
 
     try:
         with open_input(source.path, source.label) as opened:
-            for row in _rows(opened, format):
-                last, found = row.number, row.found
-                told = SourceProblem(source.name, last, found) if isinstance(found, str) else found
-                yield SourceEntry(told, source.name, last, opened.position())
+            for number, found in _found(source, _rows(opened, format)):
+                last = number
+                yield SourceEntry(found, source.name, last, opened.position())
     except NotCompressed:
         yield problem(
             "the file name says compressed, but the content is not gzip or zstd; download it again"
@@ -133,6 +142,22 @@ def read_source(source: SourceFile, format: str | None = None) -> Iterator[Sourc
         yield problem(f"{what} ({error})", last)
     except OSError as error:
         yield problem(f"cannot be read: {error.strerror or type(error).__name__}", last)
+
+
+def _found(
+    source: SourceFile, rows: Iterator[SourceRow]
+) -> Iterator[tuple[int, Document | SourceProblem | WholeFile]]:
+    """Yield each row's number, and what it is in this file."""
+    ids, faults = set[str](), 0
+    for row in rows:
+        if isinstance(row.found, str):
+            faults += 1
+            yield row.number, SourceProblem(source.name, row.number, row.found)
+        elif isinstance(row.found, Document):
+            ids.add(row.found.id)
+            yield row.number, row.found
+        elif not faults and source.path != STANDARD_INPUT:
+            yield row.number, WholeFile(source.label, frozenset(ids))
 
 
 def _rows(opened: Input, format: str | None) -> Iterator[SourceRow]:

@@ -27,6 +27,10 @@ class LexicalStore(SearchStore, Protocol):
     def hashes(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return the content hash of each of these documents that is stored."""
 
+    def ids_of_file(self, name: str) -> list[str]:
+        """Return the ids of the documents that a file was cut into: its name, also before `#`.
+        What is still being written may be missing."""
+
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
 

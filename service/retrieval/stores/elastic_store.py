@@ -139,6 +139,13 @@ class ElasticStore:
                 found[hit["_source"]["document_id"]] = hit["_source"]["content_hash"]
         return found
 
+    def ids_of_file(self, name: str) -> list[str]:
+        """Return the ids of the documents that a file was cut into: its name, also before `#`,
+        as of the last refresh."""
+        either = [{"term": {"document_id": name}}, {"prefix": {"document_id": f"{name}#"}}]
+        query = {"bool": {"filter": [{"term": {"part": 0}}, {"bool": {"should": either}}]}}
+        return sorted({hit["_source"]["document_id"] for hit in self._hits(query, ["document_id"])})
+
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""
         newest = self.hashes([document_id]).get(document_id)

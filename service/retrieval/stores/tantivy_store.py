@@ -6,6 +6,7 @@ without a query parser, so nothing in it is interpreted as syntax.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ LONGEST_WORD = 60  # bytes; longer tokens are not indexed
 WRITER_BYTES = 50_000_000
 ON_LOOP = 100_000  # passages; larger indices are searched in worker threads
 SCAN = 10_000  # passages per page of a listing
+_SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")  # of tantivy's regular expressions
 
 
 class TantivyStore:
@@ -114,6 +116,14 @@ class TantivyStore:
         found = searcher.search(heads, len(document_ids), count=False).hits
         records = (_record(searcher.doc(address)) for _, address in found)
         return {record.document_id: record.content_hash for record in records}
+
+    def ids_of_file(self, name: str) -> list[str]:
+        """Return the ids of the documents that a file was cut into: its name, also before `#`."""
+        searcher = self._index.searcher()
+        pattern = _SYNTAX.sub(r"\\\g<0>", name) + r"(\#(?s:.)*)?"
+        heads = Query.regex_query(self._schema, "head", pattern)
+        found = searcher.search(heads, max(1, searcher.num_docs), count=False).hits
+        return sorted(_record(searcher.doc(address)).document_id for _, address in found)
 
     def document(self, document_id: str) -> list[PassageRecord]:
         """Return a document's passages in order; empty if there is no such document."""

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -146,12 +147,19 @@ TOO_LARGE = f"the file is larger than {LARGEST:,} bytes; split it"
 TOO_LONG = f"longer than {LONGEST_ROW:,} bytes; split the document"
 
 
+class AllRead(Enum):
+    """Comes after the last page or section of a file that is cut into them, if none was left out by
+    a fault: what else is stored of this file is no longer in it."""
+
+    ALL_READ = "all read"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceRow:
     """A line or row (from 1; 0 is the whole file): a document, or what is wrong with it."""
 
     number: int
-    found: Document | str
+    found: Document | str | AllRead
 
 
 Reader = Callable[[Input], Iterator[SourceRow]]

@@ -12,6 +12,7 @@ from service.retrieval.ingest.documents import LONGEST_TITLE
 from service.retrieval.ingest.formats.base import (
     BOM,
     STANDARD_INPUT,
+    AllRead,
     Input,
     SourceRow,
     made,
@@ -65,7 +66,7 @@ def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
     sections = list(_sections(tree))
     if not sections:
         yield SourceRow(0, NO_TEXT)
-    titled = title or next((part.headings[0] for part in sections if part.headings), "")
+    titled = title or _first_heading(tree)
     if not titled and source.path != STANDARD_INPUT:
         titled = source.path.stem
     used: set[str] = set()
@@ -78,6 +79,8 @@ def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
         if source.path != STANDARD_INPUT:
             value["id"] = source.label if len(sections) == 1 else f"{source.label}#{anchor}"
         yield SourceRow(number, made(value))
+    if sections:
+        yield SourceRow(0, AllRead.ALL_READ)
 
 
 def looks_like_html(start: bytes) -> bool:
@@ -121,6 +124,13 @@ def _value(section: Section, title: str, url: str) -> dict[str, Any]:
 
 def _title(tree: LexborHTMLParser) -> str:
     found = tree.css_first("head title")
+    return _plain(found.text()) if found else ""
+
+
+def _first_heading(tree: LexborHTMLParser) -> str:
+    """The first heading, also without a text of its own, as the title of a DOCX file is."""
+    root = _content(tree)
+    found = root.css_first(", ".join(SECTIONS)) if root else None
     return _plain(found.text()) if found else ""
 
 

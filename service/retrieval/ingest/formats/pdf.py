@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from service.retrieval.ingest.documents import LONGEST_TITLE
 from service.retrieval.ingest.formats.base import (
     STANDARD_INPUT,
+    AllRead,
     Input,
     SourceRow,
     made,
@@ -29,7 +30,7 @@ _HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ]
 
 @reads_whole("PDF", "pypdf")
 def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
-    """Yield a document for each page with text, and a problem for each page that is an image."""
+    """Yield a document for each page with text, and a problem for the pages that are images."""
     try:
         yield from _rows(source, content)
     except Exception as error:  # a damaged file fails anywhere in the parsing
@@ -60,6 +61,8 @@ def _rows(source: Input, content: bytes) -> Iterator[SourceRow]:
             yield SourceRow(number, made(_value(source, title, number, text)))
         elif _has_images(page):
             images.append(number)
+    if read:
+        yield SourceRow(0, AllRead.ALL_READ)
     if images and read:
         yield SourceRow(0, f"pages without text, only images: {_listed(images)}; {OCR}")
     elif not read:

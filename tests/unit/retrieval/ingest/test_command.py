@@ -47,7 +47,8 @@ def file(tmp_path: Path) -> Path:
 async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
     """As the service's own API answers; keeps what was asked in `app["seen"]`."""
 
-    async def put(request: web.Request) -> web.Response:
+    @web.middleware
+    async def check_key(request: web.Request, handler: Any) -> web.StreamResponse:
         key = request.headers.get("authorization")
         if key == "Bearer reads-only":
             problem = {"type": "urn:revelator:problem:not-allowed", "detail": "no such right"}
@@ -55,19 +56,25 @@ async def serving(stores: EmbeddedStores) -> AsyncIterator[str]:
         if key != "Bearer k3y":
             problem = {"type": "urn:revelator:problem:key-refused", "detail": "no such key"}
             return web.json_response(problem, status=403)
+        return await handler(request)
+
+    async def put(request: web.Request) -> web.Response:
         await stores.collections.create(request.match_info["name"])
         return web.json_response({})
 
     async def post(request: web.Request) -> web.Response:
         assert request.content_type == "application/x-ndjson"
         documents = [json.loads(line) for line in (await request.text()).splitlines()]
-        if documents[0]["id"] == "norma":
+        if request.match_info["name"] not in await stores.collections.names():
+            problem = {"type": "urn:revelator:problem:not-found", "detail": "there is none"}
+            return web.json_response(problem, status=404)
+        if documents and documents[0]["id"] == "norma":
             documents[0]["text"] = ""  # refused there, though it was fine here
         return web.json_response(
             await ingest_documents(documents, request.match_info["name"], stores.collections)
         )
 
-    app = web.Application()
+    app = web.Application(middlewares=[check_key])
     app.router.add_put("/collections/{name}", put)
     app.router.add_post("/collections/{name}/documents", post)
     async with stub_server(app) as address:

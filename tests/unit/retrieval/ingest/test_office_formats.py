@@ -15,9 +15,16 @@ import pytest
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.formats import base, detect
 from service.retrieval.ingest.formats import docx as docx_module
+from service.retrieval.ingest.formats import pdf as pdf_module
 from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.formats.html import decoded
-from service.retrieval.ingest.sources import SourceProblem, read_files
+from service.retrieval.ingest.sources import (
+    SourceFile,
+    SourceProblem,
+    WholeFile,
+    read_files,
+    read_source,
+)
 from tests.conftest import need
 from tests.support.office import IMAGE, docx, pdf
 
@@ -202,6 +209,47 @@ def test_a_docx_without_text_or_with_too_much_is_named(
     assert (found, problems) == ([], [": its text is larger than 10,000 bytes; split it"])
     monkeypatch.setattr(base, "LARGEST", 100)
     assert "larger than" in read(path)[1][0]
+
+
+def test_a_title_without_a_text_of_its_own_is_the_title(tmp_path: Path) -> None:
+    paragraphs = [("Title", "Recipes"), ("Heading 1", "Rye"), ("", "It rests."),
+                  ("Heading 1", "Bun"), ("", "It is new.")]  # fmt: skip
+    found, _ = read(tmp_path / "r.docx", docx(paragraphs))
+    assert [each.title for each in found] == ["Recipes: Rye", "Recipes: Bun"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ids"),
+    [
+        ("a.pdf", pdf(["One.", IMAGE, "Three."]), {"a.pdf#page=1", "a.pdf#page=3"}),
+        ("a.html", "<p>One.<h1>Two</h1>More.", {"a.html#section=1", "a.html#section=2"}),
+        ("a.htm", "<p>One.", {"a.htm"}),
+        ("a.docx", docx([("Normal", "One.")]), {"a.docx"}),
+        ("a.pdf", pdf([IMAGE]), None),
+        ("a.html", "<script>1</script>", None),
+        ("a.docx", b"no such file", None),
+        (f"{'a' * 505}.html", "<p>One.<h1>Two</h1>More.", None),  # the ids are too long
+        ("a.md", "# One", None),
+    ],
+)
+def test_a_file_that_was_read_whole_names_its_documents(
+    tmp_path: Path, name: str, content: bytes | str, ids: set[str] | None
+) -> None:
+    (tmp_path / "x").write_bytes(content.encode() if isinstance(content, str) else content)
+    source = SourceFile(tmp_path / "x", name)
+    found = [entry.found for entry in read_source(source, detect(Path(name), b""))]
+    whole = [each for each in found if isinstance(each, WholeFile)]
+    assert whole == ([] if ids is None else [WholeFile(name, frozenset(ids))])
+
+
+def test_a_page_that_cannot_be_read_leaves_the_file_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf(["One.", "Two."]))
+    monkeypatch.setattr(pdf_module, "_text", lambda page: ["One."][page.page_number])
+    found = [entry.found for entry in read_files([path])]
+    assert [type(each) for each in found] == [Document, SourceProblem]
 
 
 def test_what_is_named_after_files_occurs_once(tmp_path: Path) -> None:
