@@ -57,6 +57,9 @@ class Fold:
 
     def _add_to_step(self, step: StepState, event: BaseEvent) -> None:
         match event:
+            case Token(role="answer"):
+                step.answer_tokens.append(event.text)
+                step.withdrawn = False
             case QueryIssued():
                 step.queries.append(event.query)
             case PassagesFound():
@@ -68,9 +71,6 @@ class Fold:
                 step.thoughts.append(event.text)
             case Trigger():
                 step.trigger = event.detail
-            case Token(role="answer"):
-                step.answer_tokens.append(event.text)
-                step.withdrawn = False
             case Withdraw(role="answer"):
                 step.answer_tokens.clear()
                 step.withdrawn = step.ended

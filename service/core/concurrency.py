@@ -95,13 +95,15 @@ class _Cut:
 
     __slots__ = ("_cancelling", "_done", "_task")
 
-    def _enter(self) -> None:
-        task = asyncio.current_task()
+    def _enter(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()  # asks the system for the process's id: once is enough
+        task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("there is no task here that could be cancelled")
         self._task = task
         self._cancelling = task.cancelling()
         self._done = False
+        return loop
 
     def _cut(self) -> None:
         self._done = True
@@ -124,8 +126,7 @@ class deadline(_Cut):
         self._seconds = seconds
 
     def __enter__(self) -> None:
-        self._enter()
-        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._cut)
+        self._handle = self._enter().call_later(self._seconds, self._cut)
 
     def __exit__(
         self,

@@ -139,7 +139,7 @@ class Reasoning:
                     if in_thought and self.has_room and not had_room:
                         lost = total or lost
                         break
-                    yield replace(delta, usage=total)
+                    yield delta if total is None else replace(delta, usage=total)
                     if delta.finish is not None:
                         return
                 else:
@@ -194,7 +194,9 @@ class _Watch:
             text = _CLOSED + text
         elif text:
             self._answer += 1
-        return replace(delta, text=text, reasoning=delta.reasoning or bool(delta.text and not text))
+        if text == delta.text:
+            return delta
+        return replace(delta, text=text, reasoning=delta.reasoning or not text)
 
 
 def _sum(one: TokenUsage, other: TokenUsage) -> TokenUsage:

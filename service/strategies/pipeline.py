@@ -99,7 +99,8 @@ class _Numbered:
             self._ground(event)
         event.seq = self._seq
         event.ms = round(self._inquiry.budget.elapsed_s * 1000, 3)
-        event.step = event.step or self.fold.last_step
+        if event.step is None:
+            event.step = self.fold.last_step
         self._seq += 1
         self.fold.add(event)
         await self._emit(event)

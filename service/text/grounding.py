@@ -132,9 +132,7 @@ class _Wanted:
             return True
         if text.isascii():
             return False
-        text = text.replace("\u00a0", "").replace("\u2009", "").replace("\u202f", "")
-        folded = unicodedata.normalize("NFKD", text).casefold().replace("’", "'")
-        return _among(self.sure, folded.encode("ascii", "ignore").decode())
+        return _among(self.sure, _in_ascii(text))
 
 
 def _is_apart(written: str, folded: str) -> bool:
@@ -160,7 +158,7 @@ def _among(words: Sequence[str], folded: str) -> bool:
     missed = [word for word in words if word not in folded]
     if not missed or "'s." in folded:  # 's may be in an acronym
         return True
-    letters = folded.replace(".", "").replace(",", "").replace("'", "")
+    letters = _letters(folded)
     return all(word in letters for word in missed)
 
 
@@ -172,6 +170,19 @@ def _is_plain(word: str) -> bool:
 def _is_long_number(word: str) -> bool:
     """Of digits that are in the text too; two of them are spelled, or have a zero before."""
     return len(word) > 2 and word.isascii() and word.isdigit()
+
+
+# The words of an answer are looked for in the same texts, one after the other.
+@lru_cache(maxsize=64)
+def _in_ascii(text: str) -> str:
+    text = text.replace("\u00a0", "").replace("\u2009", "").replace("\u202f", "")
+    folded = unicodedata.normalize("NFKD", text).casefold().replace("’", "'")
+    return folded.encode("ascii", "ignore").decode()
+
+
+@lru_cache(maxsize=64)
+def _letters(folded: str) -> str:
+    return folded.replace(".", "").replace(",", "").replace("'", "")
 
 
 @lru_cache(maxsize=512)
