@@ -53,7 +53,7 @@ async def counting(name: str, delay: float, ended: list[str]) -> AsyncIterator[s
 
 async def test_merge_yields_items_as_they_come_and_keeps_each_streams_order() -> None:
     ended: list[str] = []
-    streams = [counting("a", 0.02, ended), counting("b", 0.001, ended)]
+    streams = [counting("a", 0.2, ended), counting("b", 0.001, ended)]
     async with closing(merge(streams)) as pairs:
         items = [pair async for pair in pairs]
     assert [item for index, item in items if index == 0] == ["a0", "a1", "a2"]
