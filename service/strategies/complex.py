@@ -13,6 +13,7 @@ from service.core.errors import LimitReached
 from service.prompts.templates import Pair
 from service.strategies.anrag import retrieve_and_answer
 from service.strategies.base import Outcome
+from service.strategies.revelator.bridge import bridged, crossed
 from service.strategies.revelator.comparison import compared
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 from service.strategies.revelator.pronouns import resolved
@@ -109,6 +110,9 @@ async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str 
     """The seed question of this step; None when the refiner repeats itself (`refine_loop`)."""
     if "refine" in step.inquiry.settings.hanrag.skip:
         return question
+    crossing = bridged(question, progress.pairs) if _is_small(step) else None
+    if crossing is not None and not progress.repeats(crossing):
+        return crossing
     seed = resolved(await refine(step, question, progress.pairs), progress.pairs)
     history = [*progress.failed, *progress.pairs]
     if progress.repeats(seed) and _last_failed(history):
@@ -138,8 +142,13 @@ async def _retrieve(step: OpenStep, question: str, seed: str, progress: _Progres
     if step.answer is None and "refine" not in skipped:
         return
     if "ending" not in skipped:
-        progress.done = await judge_ending(step, question, progress.pairs)
+        over = _is_small(step) and crossed(question, progress.pairs) is not None
+        progress.done = over or await judge_ending(step, question, progress.pairs)
         await step.emit(Judgement(ending=progress.done))
+
+
+def _is_small(step: OpenStep) -> bool:
+    return step.inquiry.roles.revelator.generator.capabilities.small
 
 
 async def _finish(scope: Scope, question: str, progress: _Progress) -> Outcome:
@@ -162,7 +171,8 @@ async def _finish(scope: Scope, question: str, progress: _Progress) -> Outcome:
 async def _conclude(step: OpenStep, question: str, pairs: Sequence[Pair]) -> None:
     """GEN_FINAL. What a small reader would guess is computed where it can be."""
     reader, answers = step.inquiry.roles.reader, step.inquiry.settings.answers
-    if reader.generator.capabilities.small and (known := compared(question, pairs)):
+    known = compared(question, pairs) or crossed(question, pairs)
+    if known and reader.generator.capabilities.small:
         step.answer = known
         step.flag("computed")
         await step.emit(Token(role="answer", text=known))

@@ -111,7 +111,7 @@ def _things(question: str, pairs: Sequence[Pair]) -> list[_Thing]:
     for pair in pairs:
         if not pair.answer:
             continue
-        span = _shared_name(question, pair.question) or _answered(pair.question, things)
+        span = shared_name(question, pair.question) or _answered(pair.question, things)
         if span is None:
             return []
         start, end = span
@@ -129,7 +129,7 @@ def _answered(sub_question: str, things: Sequence[_Thing]) -> tuple[int, int] | 
     return None
 
 
-def _shared_name(question: str, sub_question: str) -> tuple[int, int] | None:
+def shared_name(question: str, sub_question: str) -> tuple[int, int] | None:
     """Where the longest name stands that both questions have."""
     words, own = [*_WORD.finditer(question)], _WORD.findall(sub_question.lower())
     name: list[re.Match[str]] = []

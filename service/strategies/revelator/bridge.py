@@ -1,0 +1,107 @@
+"""REFINE of a bridge by substitution (METHODS.md §1.3): what an earlier sub-question found takes
+the place of its description in the question.
+
+"Of which nationality is the person who directed Land of Peace?" becomes "Of which nationality is
+Kamal El Sheikh?". A small model changes what is asked where it does not know the wording ("Which
+person directed Kamal El Sheikh?"). What is no plain description of one thing is left to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from service.prompts.templates import Pair
+from service.strategies.revelator.comparison import shared_name
+from service.text.words import content_words, letter_words
+
+LONGEST: Final = 6  # words of an answer that is a name
+_STEM: Final = 4  # letters that "directed" and "director" share
+_LINKS = (
+    r"(?:of|by|in|on|at|for|from|to|with|after|as|than|during|about|near|and|or|is|are|was|were"
+    r"|did|does|do|has|have|had|who|whom|whose|that|which|what|where|when)"
+)
+_PLAIN = rf"(?!{_LINKS}\b)[a-z][a-z-]* "  # a word of a description
+_ROLE = rf"the (?:{_PLAIN}){{1,3}}of "  # "the director of "
+_SORT = rf"(?:(?:the|an?) )?(?:{_PLAIN}){{0,2}}"  # "the film "
+_OF = re.compile(rf"\b{_ROLE}{_SORT}\Z")
+_WHO = re.compile(
+    rf"\bthe (?:{_PLAIN}){{1,2}}(?:(?:who|that) (?:{_PLAIN}){{1,3}}|{_PLAIN}by ){_SORT}\Z"
+)
+_SORT_OF = re.compile(rf"(?:\bthe (?:{_PLAIN}){{1,2}})?\Z")
+_OWN = re.compile(r" ?['’]s? (?P<role>[a-z]+)(?![\w-]| of\b)")
+_OWNED = re.compile(r"(?:['’]s|(?<=s)['’])(?: [a-z][a-z-]*)+\Z")
+_ADDED = re.compile(r"[!?](?=[ '’])| ?\([^()]*\)")  # "Help! (1965 film)"
+_ASKING = r"\W*(?:who|what|which|where|when)(?: (?:is|are|was|were))? (?:the name of )?"
+_ASKS = re.compile(rf"{_ASKING}\Z", re.IGNORECASE)
+# "What is the place of birth of "
+_ASKS_ROLE = re.compile(rf"{_ASKING}{_ROLE}(?:{_PLAIN}of )?\Z", re.IGNORECASE)
+_WH = r"\b(?:who|whom|whose|what|which|when|where|why|how)\b"
+_OPENS = re.compile(rf"\W*(?:(?:in|at|on|of|for|from|to|by) )?{_WH}", re.IGNORECASE)
+
+
+def bridged(question: str, pairs: Sequence[Pair]) -> str | None:
+    """Return the question with all that was found in the place of what describes it, if one thing
+    about one name is left to ask; None otherwise."""
+    found = [(pair.question, pair.answer) for pair in pairs if pair.answer]
+    if not found or not _OPENS.match(question):
+        return None
+    for asked, answer in found:
+        replaced = _replaced(question, asked, answer)
+        if replaced is None:
+            return None
+        question = replaced
+    return question if _asks_once(question, found[-1][1]) else None
+
+
+def crossed(question: str, pairs: Sequence[Pair]) -> str | None:
+    """Return the answer to a question whose bridged form was the last one asked."""
+    if len(pairs) < 2 or pairs[-1].question != bridged(question, pairs[:-1]):
+        return None
+    return pairs[-1].answer
+
+
+def _replaced(question: str, asked: str, answer: str) -> str | None:
+    """The question with `answer` in the place of the description that has the name in `asked`."""
+    span = shared_name(question, asked)
+    is_name = answer[0].isupper() and len(answer.split()) <= LONGEST
+    if span is None or not is_name or answer in question:
+        return None
+    left, right = question[: span[0]], question[_end_of_name(question, *span) :]
+    before, own = _OF.search(left) or _WHO.search(left), _OWN.match(right)
+    if own and _is_asked(own["role"], asked) and not (before and _is_asked(before[0], asked)):
+        sort = _SORT_OF.search(left)
+        return left[: sort.start() if sort else None] + answer + right[own.end() :]
+    # With "'s" after the name: "the spouse of X's director", or "the director of X's birth date"?
+    plain = before is not None and (own is None or _is_asked(before[0], asked))
+    return left[: before.start()] + answer + right if before and plain else None
+
+
+def _end_of_name(question: str, start: int, end: int) -> int:
+    """Without "'s father", which both questions may have, and with "(1950 film)"."""
+    if owned := _OWNED.search(question[start:end]):
+        return start + owned.start()
+    added = _ADDED.match(question, end)
+    return added.end() if added else end
+
+
+def _is_asked(described: str, asked: str) -> bool:
+    stems = {word[:_STEM] for word in letter_words(asked.lower())}
+    words = letter_words(described.lower())
+    return any(word[:_STEM] in stems for word in words if len(word) >= _STEM)
+
+
+def _asks_once(question: str, answer: str) -> bool:
+    """Whether nothing but one thing about the answer is asked: no other name is in the question,
+    and the answer is not used to describe something else ("the wife of A", "A's father")."""
+    left, _, right = question.partition(answer)
+    rest = f"{left} {right}"
+    other = any(map(str.isupper, rest[1:])) or len(re.findall(_WH, rest, re.IGNORECASE)) > 1
+    if other or not content_words(rest):
+        return False
+    if _OWN.match(right):
+        return _ASKS.match(left) is not None
+    if left.endswith("of "):
+        return _ASKS_ROLE.match(left) is not None and not letter_words(right)
+    return left.count(" the ") < 2 and not _OF.search(left) and not _WHO.search(left)
