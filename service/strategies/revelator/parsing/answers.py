@@ -8,6 +8,7 @@ from typing import NamedTuple
 from service.strategies.revelator.parsing.questions import field, without_lead
 from service.strategies.revelator.parsing.refusals import answer_left, is_title
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unfence, unwrap
+from service.text.words import MONTHS
 
 _MOST = 20_000  # characters read: an answer has a few hundred, and no reading may take long
 _MOST_THOUGHTS = 4
@@ -91,6 +92,13 @@ _CUT_AT_ONCE = re.compile(r"\{?\s*[\"']?\w*[\"']?\s*[:：]?\s*[\"']?\s*")
 _QUOTED_LINE = re.compile(r"\A(?:[>#]++\s+)+")
 _LETTERED = re.compile(r"\(?[A-Ea-e]\)\s+(?=\S)")
 _BULLET = re.compile(r"\s*[-–*•]\s+(?=\S)")
+_WHERE = re.compile(
+    r"\W*(?:where\b|(?:(?:in|at|from|to) )?(?:which|what) (?:place|city|town|village|country)\b"
+    r"|what (?:is|was) the (?:birthplace|place)\b)(?!.*\b(?:when|date|year|day)\b)",
+    re.IGNORECASE,
+)
+_DAY = rf"(?:\d{{1,2}} )?(?:{'|'.join(MONTHS)})(?: \d{{1,2}},?)? \d{{4}}"
+_DATE = re.compile(rf"(?:[,(]? ?(?:on )?{_DAY}|(?<=, )\d{{4}})\)?\Z", re.IGNORECASE)
 _ABBREVIATION = re.compile(r"(?:\.\w+|\b(?:\w|Jr|Sr|Inc|Co|Corp|Ltd|No|St|Dr|etc|vs))\.$")
 
 
@@ -132,7 +140,14 @@ def read_answer(text: str, question: str = "", *, parts: bool = False) -> Answer
     if left != body and answer.endswith((".", "。")) and not _ABBREVIATION.search(answer):
         # "The answer is Catania." ends a sentence that is gone; an untouched answer keeps its own.
         answer = answer if len(answer.split()) > 5 else one_line(answer[:-1])
+    answer = _place(answer) if _WHERE.match(question) else answer
     return AnswerReading(answer) if has_word(answer) else NOTHING
+
+
+def _place(answer: str) -> str:
+    """A place without the date that biographies give with it ("Madrid, 11 November 1974")."""
+    place = _DATE.sub("", answer).rstrip(" ,(")
+    return place if any(map(str.isalpha, place)) else answer
 
 
 def _plain(body: str) -> str:

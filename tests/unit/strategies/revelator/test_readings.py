@@ -90,6 +90,23 @@ def test_the_declining_form_is_no_word_that_was_asked_for(text: str) -> None:
     assert read_answer(text, "What does RT stand for on a Dodge?").declined
 
 
+@pytest.mark.parametrize(
+    ("question", "text", "answer"),
+    [
+        ("Where was Benito Perojo born?", "Madrid, 14 June 1894", "Madrid"),
+        ("Where was the death of Benito Perojo?", "Madrid (11 November 1974)", "Madrid"),
+        ("In which place did he die?", "Paris, France, on May 4, 1960", "Paris, France"),
+        ("What is the birthplace of Ida Moe?", "Narvik, 1951", "Narvik"),
+        ("Where was he born?", "14 June 1894", "14 June 1894"),
+        ("Where did the fire of 4 May 1901 begin?", "Hall 1900", "Hall 1900"),
+        ("Where and when was he born?", "Madrid, 14 June 1894", "Madrid, 14 June 1894"),
+        ("When was he born?", "Madrid, 14 June 1894", "Madrid, 14 June 1894"),
+    ],
+)
+def test_a_place_has_no_date(question: str, text: str, answer: str) -> None:
+    assert read_answer(text, question).answer == answer
+
+
 SIZE = 100_000
 MARKERS = ["Answer:", "Question: ", "###", "Final Answer:", "Sub-answer 1: ", "Doc1: ", "Query:"]
 
