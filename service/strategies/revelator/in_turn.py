@@ -6,6 +6,7 @@ there: its declining is the judgement of relevance, and most questions need one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 from typing import Final
@@ -18,14 +19,16 @@ from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import PassageText, Prompt
 from service.strategies.revelator.generation import ANSWER_TOKENS, vote, write_answer
 from service.strategies.revelator.parsing import DECLINED, NOTHING, AnswerReading, read_answer
+from service.text.sentences import sentences
 
 DECLINING: Final = "the reader found no answer"
+_PIECE = re.compile(r"#\d+\Z")
 
 
 async def answer_in_turn(
     step: OpenStep, question: str, passages: Sequence[Passage], top_k: int, as_role: TokenRole
 ) -> bool:
-    """Read at most the first `top_k` passages, those of a document together, until one document
+    """Read at most the first `top_k` passages, those of a document as one, until one document
     answers the question, judge each passage, and leave the answer in `step.answer`, as
     `write_answer` does.
 
@@ -61,14 +64,29 @@ def by_document(passages: Sequence[Passage]) -> list[list[Passage]]:
     each: what one piece says often needs the other one."""
     documents: dict[str, list[Passage]] = {}
     for passage in passages:
-        whole = passage.passage_id.rpartition("#")[0] or passage.passage_id
-        documents.setdefault(whole, []).append(passage)
+        documents.setdefault(_PIECE.sub("", passage.passage_id), []).append(passage)
     return list(documents.values())
 
 
+def joined(pieces: Sequence[Passage]) -> PassageText:
+    """One text of the pieces of a document, in its order. The sentence that ends one piece and
+    begins the next one (`service.retrieval.ingest.chunks`) stands there once."""
+    first, *later = sorted(pieces, key=_place)
+    text = first.text
+    for piece in later:
+        begin = next((end for _, end in sentences(piece.text)), 0)
+        repeated = text.endswith(piece.text[:begin].strip())
+        text = f"{text} {piece.text[begin:] if repeated else piece.text}".strip()
+    return PassageText(first.title, text)
+
+
+def _place(piece: Passage) -> int:
+    number = _PIECE.search(piece.passage_id)
+    return int(number[0][1:]) if number else 0
+
+
 def _prompt(step: OpenStep, question: str, document: Sequence[Passage]) -> Prompt:
-    texts = [PassageText(passage.title, passage.text) for passage in document]
-    return step.inquiry.roles.reader.templates.answer(question, texts)
+    return step.inquiry.roles.reader.templates.answer(question, [joined(document)])
 
 
 async def _read(step: OpenStep, prompt: Prompt, as_role: TokenRole) -> AnswerReading:

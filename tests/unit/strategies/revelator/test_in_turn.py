@@ -11,6 +11,8 @@ from service.answer.budget import Limits
 from service.answer.events import Judgement, Token
 from service.core.domain import Answer
 from service.core.settings import Settings
+from service.prompts.templates import PassageText
+from service.strategies.revelator.in_turn import by_document, joined
 from tests.support.asking import body_of, events_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 
@@ -80,17 +82,41 @@ async def test_without_evidence_the_settings_decide() -> None:
     assert (body.answer, set(body.steps[-1].flags) >= {"closed_book"}) == ("Bellini", True)
 
 
-async def test_the_pieces_of_a_document_are_read_together() -> None:
+async def test_the_pieces_of_a_document_are_read_as_one_passage() -> None:
     hits = {"": [
-        passage("elliot#1", "Burgess wrote the novel in 2001.", "Billy Elliot"),
+        passage("elliot#2", "It is a film. Burgess wrote the novel.", "Billy Elliot"),
         passage("aida", "Aida is an opera by Giuseppe Verdi.", "Aida"),
-        passage("elliot#2", "Lee Hall wrote the film.", "Billy Elliot"),
+        passage("elliot#1", "Lee Hall wrote it. It is a film.", "Billy Elliot"),
     ]}  # fmt: skip
-    whole = ScriptStep("Lee Hall", ['Doc1: "Billy Elliot: Burgess', 'Doc2: "Billy Elliot: Lee'])
+    line = 'Doc1: "Billy Elliot: Lee Hall wrote it. It is a film. Burgess wrote the novel."'
+    whole = ScriptStep("Lee Hall", line)
     body = await body_of([whole], hits, "Who wrote the film Billy Elliot?", **ASKED)
     assert (body.answer, body.usage.llm_calls) == ("Lee Hall", 1)
     kept = [each.passage_id for each in body.steps[-1].passages if each.kept]
-    assert kept == ["elliot#1", "elliot#2"]
+    assert kept == ["elliot#2", "elliot#1"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "whole"),
+    [
+        ({2: "B is. C is.", 1: "A is. B is."}, "A is. B is. C is."),
+        ({1: "A is.", 2: "B is."}, "A is. B is."),
+        ({3: "C is.", 1: "A is."}, "A is. C is."),
+        ({10: "K is.", 9: "J is. K is.", 2: ""}, "J is. K is."),
+    ],
+)
+def test_the_pieces_of_a_document_in_its_order(texts: dict[int, str], whole: str) -> None:
+    pieces = [passage(f"handbook#{number}", text, "Handbook") for number, text in texts.items()]
+    assert joined(pieces) == PassageText("Handbook", whole)
+
+
+def test_the_sections_of_a_page_are_documents() -> None:
+    """Only a number says that a passage is a piece."""
+    names = ("page.html#pay#2", "page.html#leave", "page.html#pay#1", "page.html")
+    groups = by_document([passage(name, "Text.") for name in names])
+    assert [[each.passage_id for each in group] for group in groups] == [
+        ["page.html#pay#2", "page.html#pay#1"], ["page.html#leave"], ["page.html"],
+    ]  # fmt: skip
 
 
 async def test_it_reads_no_more_than_top_k() -> None:
