@@ -11,16 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 RouteName = Literal["direct", "single", "compound", "complex"]
 RequestRoute = Literal["auto", "direct", "single", "compound", "complex"]
-LoopName = Literal[
-    "none", "anrag", "autorag", "dragin", "efficientrag",
+Method = Literal[
+    "anrag", "autorag", "dragin", "efficientrag",
     "no_retrieval", "one_retrieval", "entropy_gate", "fixed_length", "fixed_sentence", "flare",
     "ircot", "iter_retgen", "self_ask",
 ]  # fmt: skip
-RequestLoop = Literal[
-    "default", "anrag", "autorag", "dragin", "efficientrag",
-    "no_retrieval", "one_retrieval", "entropy_gate", "fixed_length", "fixed_sentence", "flare",
-    "ircot", "iter_retgen", "self_ask",
-]  # fmt: skip
+LoopName = Literal["none", Method]
+RequestLoop = Literal["default", Method]
 RetrieverName = Literal["hybrid", "bm25", "dense"]
 StepKind = Literal["condense", "route", "decompose", "ending", "retrieve", "merge", "answer"]
 StoppedBy = Literal["answer", "max_steps", "deadline", "budget"]

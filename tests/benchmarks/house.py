@@ -67,7 +67,7 @@ def repeated_blocks(checkout: Path) -> str:
         "service",
     ]
     told = subprocess.run(
-        command, cwd=checkout, capture_output=True, text=True, check=False, timeout=900
+        command, cwd=checkout, capture_output=True, text=True, check=False, timeout=3600
     )
     if "No module named" in told.stderr:
         return "not counted: pip install pylint"

@@ -1,8 +1,10 @@
-"""What comments and docstrings point at exists: sections of METHODS.md, files, commands."""
+"""What comments, docstrings and documents point at exists: sections, files, names, commands."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +16,13 @@ OWN = Path(__file__).resolve()
 SIGN = "\N{SECTION SIGN}"
 PLACE = rf"{SIGN}\d(?:\.\d)?(?: #\d+(?:(?:,| and| to) #\d+)*)?"
 CITATION = re.compile(rf"METHODS\.md ({PLACE}(?:(?:,| and) {PLACE})*)")
+# Folders of `REVELATOR_SHARED`, which CONTRIBUTING.md describes.
+SHARED = {"data/", "servers/elasticsearch/", "servers/qdrant/"}
+# Fields of what a client sends or gets, and of a row of an evaluation.
+FIELDS_OF = {"request", "usage", "scores", "step"}
+# Classes of the published programs that METHODS.md names.
+PUBLISHED = {"AttnWeightRAG", "QueryAgent"}
+FILE_TYPES = {"html", "js", "json", "jsonl", "md", "py", "toml", "txt", "yaml"}
 COMMAND = re.compile(r"python -m ((?:service|tests)[\w.]*)")
 
 
@@ -95,14 +104,61 @@ def test_clients_see_no_citation() -> None:
     assert "METHODS.md" not in schema
 
 
-@pytest.mark.parametrize("name", ["METHODS.md", "ARCHITECTURE.md"])
+@pytest.mark.parametrize(
+    "name", ["service/METHODS.md", "service/ARCHITECTURE.md", "CONTRIBUTING.md"]
+)
 def test_paths_in_the_documents_exist(name: str) -> None:
-    text = (ROOT / "service" / name).read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:[\w-]+/)+(?:[\w-]+\.(?:py|md|yaml|json))?)`", text))
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[\w-]+/)+(?:[\w-]+\.(?:py|md|yaml|json))?)`", text)) - SHARED
     assert len(named) > 20
     bases = (ROOT / "service", ROOT)
     missing = [path for path in named if not any((base / path).exists() for base in bases)]
     assert not missing, "paths begin below service/, or with tests/"
+
+
+@pytest.mark.parametrize(
+    "name", ["service/METHODS.md", "service/ARCHITECTURE.md", "CONTRIBUTING.md"]
+)
+def test_files_and_names_in_the_documents_exist(name: str) -> None:
+    """`turns.py` is some file, and `generation.ANSWER_TOKENS` a name of a module or a class."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    files = set(re.findall(r"(?<![\w/])(\w+\.py)\b", text))
+    names = set(re.findall(r"`([A-Za-z]\w+\.[A-Za-z_]\w+)`", text))
+    assert len(files) + len(names) > 8
+    assert files - {path.name for path in sources()} == set()
+    assert {dotted for dotted in names if not is_defined(dotted)} == set()
+
+
+def is_defined(dotted: str) -> bool:
+    """Whether a module or a class of that name has it, or whether it is a setting."""
+    owner, name = dotted.split(".")
+    if owner in FIELDS_OF | PUBLISHED or name in FILE_TYPES:
+        return True
+    settings = (ROOT / "deploy" / "SETTINGS.md").read_text(encoding="utf-8")
+    if f"[{dotted}]" in settings or (f"[{owner}]" in settings and f"`{name}`" in settings):
+        return True
+    return name in names_by_owner().get(owner, ())
+
+
+@cache
+def names_by_owner() -> dict[str, set[str]]:
+    """The names that each module and each class of the service defines, by its own name."""
+    owners: dict[str, set[str]] = {}
+    for path in (ROOT / "service").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        for owner, node in [(path.stem, tree), *((node.name, node) for node in classes)]:
+            owners.setdefault(owner, set()).update(defined(node.body))
+    return owners
+
+
+def defined(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (name.id for name in targets if isinstance(name, ast.Name))
 
 
 def test_commands_that_are_named_can_be_run() -> None:
