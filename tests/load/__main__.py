@@ -1,8 +1,10 @@
 """The service under load, as one table.
 
-    python -m tests.load [overload] [fairness] [streams] [drain] [gateways] [--short]
+    python -m tests.load [direct] [overload] [fairness] [streams] [drain] [gateways] [--short]
     python -m tests.load soak [--minutes 30]
 
+*direct*: questions at half the capacity of an engine over HTTP, and as many calls of that engine
+by the same client; by the gateway the median is at most 2 ms later, the 99th percentile 10 ms.
 *overload*: five times what the engine can do is offered for 60 s. Targets: answered at least 0.9 of
 capacity; the 99th percentile of admitted questions at most twice their own time; the rest refused
 within 50 ms, with `Retry-After`. *fairness*: two keys at 9:1 offer the same; the small one gets at
@@ -43,12 +45,14 @@ from service.api.tenants import digest
 from tests.benchmarks.http_support import ServerProcess, quantile, server
 from tests.conftest import shared_root
 from tests.elasticsearch_node import running_elasticsearch
-from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, took
+from tests.load.clients import BODY, TIMEOUT, Sent, ask, offer, post, took
 from tests.load.gateways import FAULTS, Gateway, Restarted, two_gateways
 from tests.load.soak import resident, soak
+from tests.support.workers import stub_worker
 
 RUNNING, SECONDS = 16, 0.5
 CAPACITY = RUNNING / SECONDS
+SIDES, WORDS = ("gateway", "engine"), 4  # of the engine's reply
 TIMES = 5
 FOR_S = 60.0
 STREAMS = 1_000
@@ -66,6 +70,41 @@ def session(url: str) -> aiohttp.ClientSession:
 def told(part: str, figure: str, value: float, target: str, met: bool) -> bool:
     print(f"{part:10}{figure:58}{value:10.3f}  {target:12}{'' if met else 'MISSED'}", flush=True)
     return met
+
+
+async def beside_engine(for_s: float) -> list[Sent]:
+    """Questions by the "gateway", and calls of its "engine" in the same words."""
+    call = {"model": "stub-model", "messages": [{"role": "user", "content": BODY["question"]}],
+            "max_tokens": 64, "stream": True}  # fmt: skip
+    with ExitStack() as stack:
+        engine = stack.enter_context(stub_worker("--token-delay", str(SECONDS / WORDS)))
+        target = stack.enter_context(
+            server("tests.benchmarks.bench_server", "--engine", engine.url)
+        )
+
+        async def either(http: aiohttp.ClientSession, name: str) -> Sent:
+            if name == "gateway":
+                return await ask(http, name)
+            return await post(http, f"{engine.url}/chat/completions", call, name)
+
+        async with session(target.url) as http:
+            await offer(http, dict.fromkeys(SIDES, CAPACITY / 2), 1.0, either)  # warms both up
+            return await offer(http, dict.fromkeys(SIDES, CAPACITY / 2), for_s, either)
+
+
+async def direct(for_s: float) -> bool:
+    sent = await beside_engine(for_s)
+    lost = sum(each.status != 200 for each in sent)
+    met = [told("direct", "not answered", lost, "0", lost == 0)]
+    for name, share, aim in (("median", 0.5, 0.002), ("p99", 0.99, 0.01)):
+        gateway, engine = (
+            took([each for each in sent if each.tenant == side], share, 200) for side in SIDES
+        )
+        later = gateway - engine
+        met.append(
+            told("direct", f"{name} over the engine's, s", later, f"<= {aim:g}", later <= aim)
+        )
+    return all(met)
 
 
 async def flood(for_s: float) -> tuple[float, list[Sent]]:
@@ -259,7 +298,7 @@ async def soaking(minutes: float) -> bool:
 
 async def main() -> bool:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = "overload, fairness, streams, drain, gateways (these by default), soak"
+    names = "direct, overload, fairness, streams, drain, gateways (these by default), soak"
     parser.add_argument("parts", nargs="*", help=names)
     parser.add_argument("--minutes", type=float, default=30.0, help="of the soak")
     parser.add_argument("--short", action="store_true", help="a tenth of it")
@@ -267,6 +306,7 @@ async def main() -> bool:
     scale = 0.1 if given.short else 1.0
     met = True
     for name, part in {
+        "direct": lambda: direct(FOR_S * scale),
         "overload": lambda: overload(FOR_S * scale),
         "fairness": lambda: fairness(FOR_S * scale),
         "streams": lambda: streams(round(STREAMS * scale)),

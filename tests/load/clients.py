@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
@@ -27,9 +28,20 @@ class Sent:
 
 async def ask(http: aiohttp.ClientSession, tenant: str = "") -> Sent:
     headers = {"Authorization": f"Bearer {tenant}"} if tenant else {}
+    return await post(http, "/answer", BODY, tenant, headers)
+
+
+async def post(
+    http: aiohttp.ClientSession,
+    url: str,
+    body: Mapping[str, Any],
+    tenant: str,
+    headers: Mapping[str, str] | None = None,
+) -> Sent:
+    """Send a body as JSON, and read the whole response."""
     since = time.perf_counter()
     try:
-        async with http.post("/answer", json=BODY, headers=headers) as response:
+        async with http.post(url, json=body, headers=headers) as response:
             await response.read()
             told = "Retry-After" in response.headers
             return Sent(tenant, time.perf_counter() - since, response.status, told)
@@ -37,17 +49,20 @@ async def ask(http: aiohttp.ClientSession, tenant: str = "") -> Sent:
         return Sent(tenant, time.perf_counter() - since, 0)
 
 
+Ask = Callable[[aiohttp.ClientSession, str], Awaitable[Sent]]
+
+
 async def offer(
-    http: aiohttp.ClientSession, rates: Mapping[str, float], for_s: float
+    http: aiohttp.ClientSession, rates: Mapping[str, float], for_s: float, ask: Ask = ask
 ) -> list[Sent]:
     """Questions of each tenant at its rate (a second), evenly, for so long; all that was sent."""
 
-    async def of(tenant: str, rate: float) -> list[asyncio.Task[Sent]]:
-        tasks: list[asyncio.Task[Sent]] = []
+    async def of(tenant: str, rate: float) -> list[asyncio.Future[Sent]]:
+        tasks: list[asyncio.Future[Sent]] = []
         begin = time.perf_counter()
         for number in range(round(rate * for_s)):
             await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-            tasks.append(asyncio.create_task(ask(http, tenant)))
+            tasks.append(asyncio.ensure_future(ask(http, tenant)))
         return tasks
 
     lanes = await asyncio.gather(*(of(tenant, rate) for tenant, rate in rates.items()))

@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.__main__ import CAPACITY, crowd, drained, flood
+from tests.load.__main__ import CAPACITY, beside_engine, crowd, drained, flood
 from tests.load.gateways import FAULTS, Restarted, two_gateways
 from tests.load.raw_fuzz import fuzz
 from tests.load.soak import soak
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+
+async def test_questions_by_the_gateway_and_calls_of_its_engine_are_all_answered() -> None:
+    sent = await beside_engine(2.0)
+    assert {each.status for each in sent} == {200}
+    for side in ("gateway", "engine"):
+        took = [each.seconds for each in sent if each.tenant == side]
+        assert len(took) == CAPACITY
+        assert min(took) > 0.4  # the engine's words, and neither answered without it
 
 
 async def test_what_is_too_much_is_refused_with_a_time_to_come_back() -> None:
