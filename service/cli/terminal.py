@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
 from rich.markup import escape
 
@@ -22,6 +24,8 @@ from service.answer.events import (
     Withdraw,
 )
 from service.core.domain import Answer, Citation
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tabulator and line feed
 
 
 class EventPrinter:
@@ -56,7 +60,7 @@ class EventPrinter:
             self._writing = event.step
             self._written.add(event.step)
         self._console.print(
-            event.text, style="bold", end="", markup=False, highlight=False, soft_wrap=True
+            _plain(event.text), style="bold", end="", markup=False, highlight=False, soft_wrap=True
         )
 
     def _break(self) -> None:
@@ -69,47 +73,47 @@ class EventPrinter:
             case RouteChosen():
                 return f"[cyan]route[/] {event.route}, loop {event.loop}, by {_chooser(event)}"
             case StepStart():
-                asked = f": {escape(event.question)}" if event.question else ""
+                asked = f": {_shown(event.question)}" if event.question else ""
                 return f"[green]step {event.step}[/] {event.kind}{asked}"
             case Decomposition():
-                parts = "\n".join(f"      • {escape(part)}" for part in event.questions)
+                parts = "\n".join(f"      • {_shown(part)}" for part in event.questions)
                 return f"  [dim]{event.step}[/] parts:\n{parts}"
             case QueryIssued():
-                return f"  [dim]{event.step}[/] search ({event.retriever}): {escape(event.query)}"
+                return f"  [dim]{event.step}[/] search ({event.retriever}): {_shown(event.query)}"
             case PassagesFound():
                 return self._passages(event)
             case Judgement():
                 return self._judgement(event)
             case ThoughtWritten():
-                return f"  [dim]{event.step}[/] thought: [italic]{escape(event.text)}[/]"
+                return f"  [dim]{event.step}[/] thought: [italic]{_shown(event.text)}[/]"
             case Trigger():
-                return f"  [dim]{event.step}[/] trigger at {escape(event.token)!r}"
+                return f"  [dim]{event.step}[/] trigger at {_shown(event.token)!r}"
             case Withdraw(role="answer"):
                 return f"  [dim]{event.step}[/] [dim]withdrawn ({event.reason})[/]"
             case StepEnd():
                 return self._step_end(event)
             case Failed():
                 problem = event.problem
-                return f"[red]{problem.title}[/]: {escape(problem.detail)} ({problem.status})"
+                return f"[red]{problem.title}[/]: {_shown(problem.detail)} ({problem.status})"
         return None
 
     def _passages(self, event: PassagesFound) -> str:
         self._titles |= {p.passage_id: p.title or p.passage_id for p in event.passages}
         missing = f" [yellow](without {', '.join(event.missing)})[/]" if event.missing else ""
-        return f"  [dim]{event.step}[/] {len(event.passages)} passages{missing}"
+        return f"  [dim]{event.step}[/] {_counted(len(event.passages), 'passage')}{missing}"
 
     def _judgement(self, event: Judgement) -> str | None:
         if event.ending is not None:
             return f"  [dim]{event.step}[/] enough to answer: {'yes' if event.ending else 'no'}"
         if event.kept and event.passage_id:
-            title = escape(self._titles.get(event.passage_id, event.passage_id))
+            title = _shown(self._titles.get(event.passage_id, event.passage_id))
             return f"  [dim]{event.step}[/] kept: {title}"
         return None
 
     def _step_end(self, event: StepEnd) -> str | None:
         said = []
         if event.answer and event.step not in self._written:
-            said.append(f"[italic]{escape(event.answer)}[/]")
+            said.append(f"[italic]{_shown(event.answer)}[/]")
         if event.flags:
             said.append(f"[yellow]{', '.join(event.flags)}[/]")
         return f"  [dim]{event.step}[/] result: {'  '.join(said)}" if said else None
@@ -118,12 +122,12 @@ class EventPrinter:
         self._break()
         self._console.print()
         self._console.print(
-            body.answer, style="bold", markup=False, highlight=False, soft_wrap=True
+            _plain(body.answer), style="bold", markup=False, highlight=False, soft_wrap=True
         )
         for number, citation in enumerate(body.citations, 1):
             self._console.print(
-                f"  \\[{number}] [dim]{escape(citation.title)}{_place(citation)}:[/] "
-                f"{escape(citation.text)}",
+                f"  \\[{number}] [dim]{_shown(citation.title)}{_place(citation)}:[/] "
+                f"{_shown(' '.join(citation.text.split()))}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -137,6 +141,15 @@ class EventPrinter:
         )
 
 
+def _plain(text: str) -> str:
+    """A text of a passage or a model, without what a terminal would obey."""
+    return _CONTROLS.sub("", text)
+
+
+def _shown(text: str) -> str:
+    return escape(_plain(text))
+
+
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -144,7 +157,7 @@ def _counted(count: int, noun: str) -> str:
 def _place(citation: Citation) -> str:
     """The page and the address of a citation, where its document has them."""
     page = f", page {citation.page}" if citation.page is not None else ""
-    return f"{page} ({escape(citation.url)})" if citation.url else page
+    return f"{page} ({_shown(citation.url)})" if citation.url else page
 
 
 def _chooser(chosen: RouteChosen) -> str:

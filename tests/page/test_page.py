@@ -246,6 +246,8 @@ async def test_a_question_can_be_stopped(tab: Any) -> None:
         await tab.click("#cancel")
         await tab.wait_for_selector(".run[data-phase=failed]")
         assert "Stopped" in await tab.inner_text(".problem")
+        assert await tab.inner_text(".step .time >> nth=-1") == "not ended"
+        assert await tab.locator(".step[data-open=true]").count() == 0
         async with tab.expect_download() as waiting:
             await tab.click("text=Download the trace")
         trace = json.loads(await asyncio.to_thread((await (await waiting.value).path()).read_bytes))

@@ -150,9 +150,10 @@ export class View {
       this.placeOf(step).append(card.element);
     }
     const { run } = this;
-    card.element.dataset.open = String(step.to === null);
+    const open = step.to === null && run.phase === RUNNING;
+    card.element.dataset.open = String(open);
     card.title.textContent = KINDS[step.kind] ?? step.kind;
-    card.time.textContent = step.to === null ? "running" : seconds(step.to - step.from);
+    card.time.textContent = open ? "running" : step.to === null ? "not ended" : seconds(step.to - step.from);
     card.element.style.setProperty("--from", String(step.from));
     card.element.style.setProperty("--to", String(step.to ?? Math.max(run.ms, step.from + 1)));
     for (const [name, draw] of Object.entries(PARTS)) {

@@ -88,7 +88,7 @@ export const FOLDS = {
   },
   done(run) {
     run.ended = true;
-    run.phase = run.problem ? FAILED : DONE;
+    end(run, run.problem ? FAILED : DONE);
   },
 };
 
@@ -105,9 +105,15 @@ export function fold(run, name, data) {
 
 export function fail(run, problem) {
   run.problem = problem;
-  run.phase = FAILED;
   run.note = "";
   run.changed.add("run");
+  end(run, FAILED);
+}
+
+// Steps that were under way are so no more.
+function end(run, phase) {
+  run.phase = phase;
+  for (const step of run.steps.values()) if (step.to === null) run.changed.add(step.id);
 }
 
 export function notice(run, text) {

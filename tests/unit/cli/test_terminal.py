@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 
 from service.answer.events import (
+    AnswerReady,
     Decomposition,
     Done,
     Failed,
@@ -22,10 +23,10 @@ from service.answer.events import (
     Token,
 )
 from service.cli.terminal import EventPrinter
-from service.core.domain import CallUsage
+from service.core.domain import CallUsage, Citation
 from service.core.errors import EngineFailure
 from service.strategies.pipeline import problem_of
-from tests.support.events import EVENTS
+from tests.support.events import BODY, EVENTS
 
 
 def shown(*events: object) -> str:
@@ -59,7 +60,7 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         "route single, loop anrag, by model (confidence 93%)",
         "step 2 retrieve: Who composed Norma?",
         "  2 search (hybrid): Who composed Norma?",
-        "  2 1 passages (without dense)",
+        "  2 1 passage (without dense)",
         "  2 kept: Norma",
         "  2 answer: Vincenzo Bellini",
         "  2 enough to answer: yes",
@@ -81,6 +82,24 @@ def test_markup_in_data_is_text() -> None:
     )
     assert "[red]a?[/]" in text
     assert "[bold]x" in text
+
+
+def test_what_a_terminal_would_obey_is_left_out() -> None:
+    """Colours, titles of windows and cleared screens of passages; a citation is one line."""
+    quote = Citation(
+        passage_id="p",
+        title="\x1b]0;evil\x07Norma",
+        step="1",
+        text="By\nBellini\x9b2J.",
+        start=0,
+        end=9,
+    )
+    text = shown(
+        Token(step="2", role="answer", text="\x1b[31mred"),
+        AnswerReady(body=BODY.model_copy(update={"citations": [quote], "answer": "\x1b[2Jred\rx"})),
+    )
+    assert not set(text) & {"\x1b", "\x07", "\x9b", "\r"}
+    assert "  [1] ]0;evilNorma: By Bellini2J.\n" in text
 
 
 def test_a_failure_says_what_and_why() -> None:
