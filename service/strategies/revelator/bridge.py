@@ -27,12 +27,13 @@ _ROLE = rf"the (?:{_PLAIN}){{1,3}}of "  # "the director of "
 _SORT = rf"(?:(?:the|an?) )?(?:{_PLAIN}){{0,2}}"  # "the film "
 _OF = re.compile(rf"\b{_ROLE}{_SORT}\Z")
 _WHO = re.compile(
-    rf"\bthe (?:{_PLAIN}){{1,2}}(?:(?:who|that) (?:{_PLAIN}){{1,3}}|{_PLAIN}by ){_SORT}\Z"
+    rf"\bthe (?:{_PLAIN}){{1,2}}"
+    rf"(?:(?:who|that) (?:{_PLAIN}){{1,3}}(?:(?:in|for|by|at) )?|{_PLAIN}by ){_SORT}\Z"
 )
 _SORT_OF = re.compile(rf"(?:\bthe (?:{_PLAIN}){{1,2}})?\Z")
 _OWN = re.compile(r" ?['’]s? (?P<role>[a-z]+)(?![\w-]| of\b)")
 _OWNED = re.compile(r"(?:['’]s|(?<=s)['’])(?: [a-z][a-z-]*)+\Z")
-_ADDED = re.compile(r"[!?](?=[ '’])| ?\([^()]*\)")  # "Help! (1965 film)"
+_ADDED = re.compile(r"[!?](?=[ '’?])| ?\([^()]*\)")  # "Help! (1965 film)"
 _ASKING = r"\W*(?:who|what|which|where|when)(?: (?:is|are|was|were))? (?:the name of )?"
 _ASKS = re.compile(rf"{_ASKING}\Z", re.IGNORECASE)
 # "What is the place of birth of "

@@ -72,6 +72,16 @@ FATHER = [Pair("Who was Ylenia Carrisi's father?", "Albano Carrisi")]
             "When did Mona Zaki die?",
         ),
         (
+            "In which place was the actor who starred in the film Help! born?",
+            [Pair("Who starred in Help!?", "Ida Moe")],
+            "In which place was Ida Moe born?",
+        ),
+        (
+            "What is the date of death of the composer of Help!?",
+            [Pair("Who composed Help!?", "Ida Moe")],
+            "What is the date of death of Ida Moe?",
+        ),
+        (
             "Which country is the company that published Vik from?",
             [Pair("Which company published Vik?", "Orkla")],
             "Which country is Orkla from?",
