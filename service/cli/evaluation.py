@@ -63,39 +63,40 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="ENGINE",
-            help="Engine in the settings that judges whether each answer is right, beside the "
-            "other scores.",
+            help="Engine in the settings that judges, as an additional score, whether each answer "
+            "is correct.",
         ),
     ] = None,
     robustness: Annotated[
         bool,
         typer.Option(
             "--robustness",
-            help="Ask every question twelve times more, each time with other poisoned passages "
-            "among those found, for the report's table of robustness. Needs --out.",
+            help="Ask every question twelve more times, with poisoned passages among the search "
+            "results, and add a table of robustness to the report. Needs --out.",
         ),
     ] = False,
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Address of a Ray cluster whose machines answer the questions; `local` starts one "
-            "here.",
+            help="Address of a Ray cluster whose machines answer the questions. `local` starts one "
+            "on this machine.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Folder for the rows. The same command continues an evaluation that was ended.",
+            help="Folder for the results. Running the same command again continues an interrupted "
+            "evaluation.",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Folder for the events of every question, which `revelator replay` and `revelator "
-            "explain` read.",
+            help="Folder for the events of every question. `revelator replay` and `revelator "
+            "explain` read them.",
         ),
     ] = None,
     collection: Annotated[
@@ -109,7 +110,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="Format of the files: NAME for all datasets, or DATASET=NAME. May be repeated. "
-            "Default: found from the content."
+            "Default: detected from the content."
         ),
     ] = None,
     retriever: RetrieverOption = "hybrid",
@@ -124,23 +125,23 @@ def evaluate(
         bool,
         typer.Option(
             "--gold-routes",
-            help="Where a method leaves the route to the service, ask each question by the route "
-            "that its dataset gives.",
+            help="Where a method leaves the choice of the route to the service, use the route that "
+            "the dataset gives for each question.",
         ),
     ] = False,
     route_of: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DATASET=ROUTE",
-            help="Gold route of a dataset's questions that have none of their own: ROUTE for all "
+            help="Gold route of the questions for which the dataset gives none: ROUTE for all "
             "datasets, or DATASET=ROUTE. May be repeated.",
         ),
     ] = None,
     yes_no: Annotated[
         bool | None,
         typer.Option(
-            help="Count F1 as 0 if only one of answer and gold answer is yes, no or noanswer. "
-            "Default: as the script of the dataset does.",
+            help="Count F1 as 0 if exactly one of the answer and the gold answer is yes, no or "
+            "noanswer. Default: as in the official script of the dataset.",
             show_default=False,
         ),
     ] = None,
@@ -148,13 +149,13 @@ def evaluate(
         bool,
         typer.Option(
             "--retry-failed",
-            help="Ask every failed question again. Without it, only those are asked again that "
-            "failed because an engine or a store was out.",
+            help="Ask every failed question again. By default, only the questions that failed "
+            "because an engine or a store was unavailable are asked again.",
         ),
     ] = False,
     note: Annotated[
         str | None,
-        typer.Option(help="What the report says of this evaluation beside its provenance."),
+        typer.Option(help="A note that the report shows beside the provenance."),
     ] = None,
     config: Config = None,
     data: Data = None,
@@ -201,12 +202,14 @@ def tune(
     top_k: TopK = None,
     threshold: Annotated[
         list[float] | None,
-        typer.Option(help="Threshold to try; may be repeated. Default: 0.4 to 1.6."),
+        typer.Option(
+            help="Threshold to evaluate. May be repeated. Default: seven values from 0.4 to 1.6."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Use only the first N questions.")] = 200,
     concurrency: Concurrency = 4,
 ) -> None:
-    """Evaluate a question file at several thresholds, and name the best one."""
+    """Evaluate a question file at several thresholds, and report the best one."""
     from service.evaluation.tuning import THRESHOLDS, tune_dragin  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What every command shows with `--help` besides its options: an example, and the exit codes."""
+"""The examples and the exit codes that `--help` shows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Final
 import typer
 
 EXIT_CODES: Final = (
-    "Exit codes: 0: done. 1: done in part, or with a bad result (a question failed, documents were "
-    "invalid, a check found a problem). 2: not begun or given up: the command line, the settings, "
-    "a file or a server; the message says what to do. 130: interrupted."
+    "Exit codes: 0: success. 1: partial success, or a negative result (a question failed, "
+    "documents were invalid, a check found a problem). 2: the command could not start or gave up, "
+    "because of its arguments, the settings, a file or a server; the message says what to do. 130: "
+    "interrupted."
 )
 EXAMPLES: Final = {
     "serve": "revelator serve --port 8080",
@@ -35,8 +36,8 @@ EXAMPLES: Final = {
 
 
 def add_examples(app: typer.Typer) -> None:
-    """Show the example of each command at the end of its help, and the exit codes in the help of
-    all."""
+    """Add an example to the help of each command, and the exit codes to the help of the whole
+    program."""
     app.info.epilog = EXIT_CODES
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")

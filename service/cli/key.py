@@ -12,21 +12,24 @@ from service.cli.options import fail
 def key(
     name: Annotated[str, typer.Argument(help="Name of the tenant that the key is for.")],
     rights: Annotated[
-        str, typer.Option(help="What it may do: ask, write and administer, separated by commas.")
+        str, typer.Option(help="Rights of the key: ask, write and administer, separated by commas.")
     ] = "ask",
     collections: Annotated[
-        str, typer.Option(help="Collections it may use, or patterns, separated by commas.")
+        str,
+        typer.Option(
+            help="Collections that the key may use: names or patterns, separated by commas."
+        ),
     ] = "*",
     requests: Annotated[
-        int | None, typer.Option(help="Maximum number of requests a minute.")
+        int | None, typer.Option(help="Maximum number of requests per minute.")
     ] = None,
     questions: Annotated[
-        int | None, typer.Option(help="Maximum number of questions a minute.")
+        int | None, typer.Option(help="Maximum number of questions per minute.")
     ] = None,
 ) -> None:
-    """Make an API key. Its entry for the tenants file goes to standard output.
+    """Create an API key, and print its entry for the tenants file on standard output.
 
-    The key itself goes to standard error and is stored nowhere. Example:
+    The key itself is printed on standard error and is not stored. Example:
     `revelator key search-team --rights ask,write >> tenants.toml`, with `server.tenants_file` set.
     """
     from service.api.tenants import digest, new_key, parse_tenants  # noqa: PLC0415
@@ -46,7 +49,7 @@ def key(
     try:
         parse_tenants(entry)
     except ValueError as error:
-        fail(f"The entry would not be valid: {error}")
+        fail(f"the entry would not be valid: {error}")
     typer.echo(entry)
     typer.echo(f"The key, shown only once: {made}", err=True)
 

@@ -11,6 +11,7 @@ import typer
 
 from service import __version__
 from service.cli.collections import collections
+from service.cli.compilation import compile_model
 from service.cli.completion import completion, prepare_completion
 from service.cli.evaluation import evaluate, tune
 from service.cli.examples import add_examples
@@ -33,9 +34,8 @@ from service.cli.options import (
 )
 from service.cli.synthesis import synthesize
 from service.cli.traces import explain, replay
+from service.cli.training import train
 from service.core.errors import RevelatorError
-from service.workshop.compilation.command import compile_model
-from service.workshop.recipes.command import train
 
 app = typer.Typer(
     name="revelator",
@@ -78,7 +78,10 @@ def serve(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes that serve. More than one needs Elasticsearch and Qdrant."),
+        typer.Option(
+            help="Number of processes that serve the address. More than one needs Elasticsearch "
+            "and Qdrant."
+        ),
     ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Log level.")
@@ -109,7 +112,7 @@ def serve(
 
 @app.command()
 def ask(
-    question: str,
+    question: Annotated[str, typer.Argument(help="The question.")],
     config: Config = None,
     data: Data = None,
     url: Url = None,
@@ -126,7 +129,7 @@ def ask(
     trace: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="File for the events, which `revelator replay` prints again."
+            dir_okay=False, help="File for the events. `revelator replay` prints them again."
         ),
     ] = None,
 ) -> None:
@@ -146,9 +149,10 @@ def ask(
 
 @app.command()
 def mcp(config: Config = None, data: Data = None, url: Url = None) -> None:
-    """Offer answers, searches and collections to agents by the Model Context Protocol on stdio.
+    r"""Serve the Model Context Protocol on standard input and output, for agents.
 
-    Uses the running server, if there is one. Needs the extra: pip install 'revelator[mcp]'.
+    It offers answers, searches and collections, and uses the running server, if there is one. Needs
+    the extra: pip install 'revelator\[mcp]'.
     """
     from service.api.mcp.endpoint import LACKING, installed  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
@@ -175,10 +179,10 @@ def chat(
     max_steps: MaxSteps = None,
     timeout_s: Timeout = None,
 ) -> None:
-    """Ask questions one after the other, each with what was said before.
+    """Hold a conversation: each question is answered with regard to the messages before it.
 
     A question that cannot be understood alone is first rewritten by the model. Uses the running
-    server, if there is one. Ctrl-D or an empty line ends it.
+    server, if there is one. Ctrl-D or an empty line ends the conversation.
     """
     from service.cli.ask import chat_in_terminal  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
@@ -234,7 +238,8 @@ def ingest(
     Invalid rows are reported with file and line, and skipped.
 
     If an id occurs twice, the later row replaces the earlier one. Pages and sections that a file no
-    longer has are removed. Files that are gone stay in the collection until --replace.
+    longer has are removed. Documents of deleted files stay in the collection, until you use
+    --replace.
     """
     from service.retrieval.ingest.command import run_ingest  # noqa: PLC0415
     from service.telemetry.logs import configure_logging  # noqa: PLC0415
@@ -260,11 +265,14 @@ app.command()(tune)
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def worker(
     context: typer.Context,
-    model: str,
+    model: Annotated[
+        str, typer.Argument(help="Folder of the model, or its name on the Hugging Face hub.")
+    ],
     gpus: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated GPU ids. Each gets a worker; ports count up from --port."
+            help="Comma-separated GPU ids. One worker is started for each, on consecutive ports from "
+            "--port on."
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the first worker.")] = 8000,
@@ -272,9 +280,9 @@ def worker(
         list[str] | None, typer.Option(help="LoRA adapter as NAME=PATH; may be repeated.")
     ] = None,
 ) -> None:
-    """Serve MODEL with vLLM and Revelator's plugin. Other options are passed to `vllm serve`.
+    r"""Serve MODEL with vLLM and Revelator's plugin. Other options are passed to `vllm serve`.
 
-    Needs an environment with vLLM: pip install 'revelator[vllm]'.
+    Needs an environment with vLLM: pip install 'revelator\[vllm]'.
     """
     from service.engines import vllm_command  # noqa: PLC0415
 
@@ -301,7 +309,7 @@ def check(
 ) -> None:
     """Show what is configured, what is reachable and what is missing.
 
-    With --collection: show where manifest, BM25 store and dense store differ.
+    With --collection: show differences between the manifest, the BM25 store and the dense store.
     """
     from service.cli.check import check_in_terminal  # noqa: PLC0415
     from service.retrieval.collections.command import check_collection  # noqa: PLC0415

@@ -15,7 +15,7 @@ def synthesize(
     pipeline: Annotated[
         Literal["autorag", "hanrag", "efficientrag", "compound", "embedded"],
         typer.Argument(
-            help="The paper whose data synthesis is run, or `embedded` for training rows of the "
+            help="Paper whose data synthesis is run, or `embedded` for the training rows of the "
             "default model."
         ),
     ],
@@ -46,7 +46,7 @@ def synthesize(
         str | None, typer.Option(help="Collection to search, for pipelines that search.")
     ] = None,
     templates: Annotated[
-        str | None, typer.Option(help="Prompts of the rows: compact, full or a folder.")
+        str | None, typer.Option(help="Prompt templates of the rows: compact, full or a folder.")
     ] = None,
     exclude: Annotated[
         list[Path] | None,
@@ -74,7 +74,9 @@ def synthesize(
     config: Config = None,
     data: Data = None,
 ) -> None:
-    """Create training data with a teacher model, as in a paper. The same command resumes a run.
+    """Create training data with a teacher model, as the papers describe.
+
+    Running the same command again resumes an interrupted run.
 
     The exit code is 1 if no item produced a row; the report gives the reasons.
     """

@@ -1,4 +1,4 @@
-"""`revelator replay` and `revelator explain`: read traces, and nothing else."""
+"""The commands `revelator replay` and `revelator explain`, which only read traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.core.errors import RevelatorError
 
 TraceFile = Annotated[
     Path,
-    typer.Argument(metavar="TRACE", help="File that `evaluate --trace` wrote."),
+    typer.Argument(metavar="TRACE", help="File written by `ask --trace` or `evaluate --trace`."),
 ]
 
 
@@ -22,9 +22,9 @@ def replay(
         bool, typer.Option("--body", help="Print the answer's body instead of the events.")
     ] = False,
 ) -> None:
-    """Print the events of a kept question again, without model or index.
+    """Print the events of a recorded question, without calling a model or searching.
 
-    Each line is an event as it was, byte for byte. The body is made again from them.
+    Events are printed exactly as they were recorded, one per line. The body is computed from them.
     """
     from service.evaluation.traces import read_trace, shown_again  # noqa: PLC0415
 
@@ -38,13 +38,15 @@ def replay(
 def explain(
     traces: Annotated[
         list[Path],
-        typer.Argument(metavar="TRACE...", help="Files that `evaluate --trace` wrote, or folders."),
+        typer.Argument(
+            metavar="TRACE...", help="Folders written by `evaluate --trace`, or files in them."
+        ),
     ],
 ) -> None:
-    """Say where the time of kept questions went, and where their errors came from.
+    """Show where recorded questions spent their time, and which stage caused a wrong answer.
 
-    The stages are routing, query, retrieval, judging, reading and merging. Rules decide, and the
-    evidence is printed.
+    The stages are routing, query, retrieval, judging, reading and merging. Fixed rules find the
+    stage, without calling a model, and the evidence is printed.
     """
     from service.evaluation.explanation import explain_trace, lines_of  # noqa: PLC0415
     from service.evaluation.traces import find_traces, read_trace  # noqa: PLC0415

@@ -40,9 +40,16 @@ def test_every_command_has_an_example_that_is_valid(words: tuple[str, ...]) -> N
     assert example.startswith(f"revelator {' '.join(words)}")
 
 
+@pytest.mark.parametrize(("command", "extra"), [("mcp", "mcp"), ("worker", "vllm")])
+def test_help_names_the_extra(command: str, extra: str) -> None:
+    """An unescaped `[extra]` would be taken for markup and vanish."""
+    result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    assert f"pip install 'revelator[{extra}]'" in " ".join(result.output.split())
+
+
 def test_the_exit_codes_are_told() -> None:
     output = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
-    for code in ("0: done", "1: done in part", "2: not begun", "130: interrupted"):
+    for code in ("0: success", "1: partial success", "2: the command could", "130: interrupted"):
         assert code in " ".join(output.split())
 
 

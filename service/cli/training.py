@@ -7,35 +7,46 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli.options import fail
 from service.core.errors import ConfigurationError, RevelatorError
 
 RecipeName = Literal["sft", "router", "labeler", "filter"]
 
 
-def train(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
-    recipe: Annotated[RecipeName, typer.Argument(help="What is trained.")],
+def train(
+    recipe: Annotated[RecipeName, typer.Argument(help="What to train.")],
     data: Annotated[
-        list[Path] | None, typer.Option(help="What `synthesize` wrote; may be repeated.")
+        list[Path] | None, typer.Option(help="File written by `synthesize`. May be repeated.")
     ] = None,
     held_out: Annotated[
-        list[Path] | None, typer.Option(help="Rows that only measure; may be repeated.")
+        list[Path] | None,
+        typer.Option(help="File with rows that are used for evaluation only. May be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the checkpoint.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="The recipe's settings (TOML).")] = None,
-    preset: Annotated[str | None, typer.Option(help="Of a paper: hanrag, autorag, …")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the checkpoint.")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="TOML file with settings of the recipe.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Preset of settings, such as hanrag or autorag.")
+    ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="One setting; may be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Value of one setting. May be repeated."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the interrupted run in --out.")
+    ] = False,
     smoke: Annotated[
         bool,
-        typer.Option("--smoke", help="Train on tiny made-up data; fails if nothing is learnt."),
+        typer.Option(
+            "--smoke",
+            help="Train on a small generated dataset. Fails if the model does not learn it.",
+        ),
     ] = False,
 ) -> None:
     """Train a model: a language model, the router, or EfficientRAG's labeler and filter.
 
-    Many GPUs: accelerate launch --module service train RECIPE …
+    To use several GPUs: accelerate launch --module service train RECIPE …
     """
     from service.workshop.recipes.run import smoke_recipe, train_recipe  # noqa: PLC0415
 
@@ -52,7 +63,6 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
             flags={"data": data, "held_out": held_out}, assignments=assignments or [],
         )  # fmt: skip
     except RevelatorError as error:
-        typer.secho(f"revelator: {error.detail}", err=True, fg="red")
-        raise typer.Exit(2) from None
+        fail(error.detail)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

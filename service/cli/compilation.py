@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli.options import fail
 from service.core.errors import RevelatorError
 from service.core.extras import lacking
 
@@ -14,19 +15,31 @@ from service.core.extras import lacking
 def compile_model(
     source: Annotated[Path, typer.Argument(help="Folder of a Llama model with float weights.")],
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    version: Annotated[str, typer.Option(help="What the new folder's card calls it.")] = "1",
-    base_model: Annotated[str, typer.Option(help="What it was trained from.")] = "",
-    bits: Annotated[Literal["4", "8"], typer.Option(help="Of a weight in the layers.")] = "4",
+    version: Annotated[str, typer.Option(help="Version of the model, for its card.")] = "1",
+    base_model: Annotated[
+        str,
+        typer.Option(
+            help="Name of the model that it was trained from, for its card. Default: the name of SOURCE.",
+            show_default=False,
+        ),
+    ] = "",
+    bits: Annotated[
+        Literal["4", "8"], typer.Option(help="Number of bits of a weight in the layers.")
+    ] = "4",
     word_bits: Annotated[
-        Literal["4", "8"], typer.Option(help="Of a weight in the embeddings.")
+        Literal["4", "8"], typer.Option(help="Number of bits of a weight in the embeddings.")
     ] = "8",
     products: Annotated[
         Literal["integer", "float"],
-        typer.Option(help="How weights are multiplied; floats are closer to the float model."),
+        typer.Option(
+            help="Type of the matrix products. `float` is closer to the unquantised model."
+        ),
     ] = "integer",
     calibrate: Annotated[
         Path | None,
-        typer.Option(help="Rows of `synthesize` on which rounding to 4 bits is to cost least."),
+        typer.Option(
+            help="File written by `synthesize`. Rounding to 4 bits minimises the error on its rows."
+        ),
     ] = None,
 ) -> None:
     """Quantise a Llama model into a folder that engines of kind `embedded` serve, without torch."""
@@ -48,13 +61,8 @@ def compile_model(
             calibration=calibrate,
         )
     except ModuleNotFoundError as error:
-        _refuse(lacking("compile", error, "train"))
+        fail(lacking("compile", error, "train"))
     except RevelatorError as error:
-        _refuse(error.detail)
+        fail(error.detail)
     size = sum(path.stat().st_size for path in out.iterdir())
     typer.echo(f'{out}: {size / 1e6:.1f} MB; serve it with kind = "embedded"')
-
-
-def _refuse(reason: str) -> None:
-    typer.secho(f"revelator: {reason}", err=True, fg="red")
-    raise typer.Exit(2)
