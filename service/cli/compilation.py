@@ -19,7 +19,8 @@ def compile_model(
     base_model: Annotated[
         str,
         typer.Option(
-            help="Name of the model that it was trained from, for its card. Default: the name of SOURCE.",
+            help="Name of the model that it was trained from, for its card. Default: the name of "
+            "SOURCE.",
             show_default=False,
         ),
     ] = "",

@@ -271,8 +271,8 @@ def worker(
     gpus: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated GPU ids. One worker is started for each, on consecutive ports from "
-            "--port on."
+            help="Comma-separated GPU ids. One worker is started for each, on consecutive ports "
+            "that begin with --port."
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the first worker.")] = 8000,

@@ -140,13 +140,13 @@ def _join(folder: Path, run: EvaluationRun, *, any_rows: bool) -> None:
     stored = read_run(folder)
     if stored is None and any_rows:
         raise ConfigurationError(
-            f"{folder} has rows, but no {RUN} that says what they are of; name another folder"
+            f"{folder} has rows, but no {RUN} that describes them; choose another folder"
         )
     if stored is not None:
         if found := conflicts(stored, run):
             raise ConfigurationError(
-                f"{folder} holds rows of another evaluation: {'; '.join(found[:5])}. Use the same, "
-                "or name another folder"
+                f"{folder} holds rows of another evaluation: {'; '.join(found[:5])}. Use the "
+                "same settings, or choose another folder"
             )
         run = EvaluationRun(
             run.common,
@@ -172,6 +172,6 @@ def read_run(folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
-            f"{path}: is not of an evaluation of this version ({error}); name another folder"
+            f"{path}: was not written by this version ({error}); choose another folder"
         ) from None
     return dict(value)

@@ -134,14 +134,14 @@ def _write(path: Path, content: str) -> None:
 def read_trace(path: Path) -> Trace:
     """Read a trace and make its body again from the events.
 
-    Raises TraceError, with file and line, if it cannot be read, was cut short, is of another
+    Raises TraceError, with file and line, if it cannot be read, is truncated, is of another
     version of this layout, or if its events do not make the body that it holds.
     """
     lines = _lines(path)
     header = _header(lines[0], path)
     events = tuple(_event(line, f"{path}:{n}") for n, line in enumerate(lines[1:], 2))
     if not events or not isinstance(events[-1], Done):
-        raise TraceError(f"{path}:{len(lines)}: is cut short: its last event is not `done`")
+        raise TraceError(f"{path}:{len(lines)}: is truncated: its last event is not `done`")
     try:
         gold = _gold(header)
         key = Key(str(header["dataset"]), str(header["method"]), str(header["id"]))
@@ -162,7 +162,7 @@ def _lines(path: Path) -> list[str]:
     if not content:
         raise TraceError(f"{path}: is empty")
     if lines.pop():
-        raise TraceError(f"{path}:{len(lines) + 1}: is cut short: the line has no end")
+        raise TraceError(f"{path}:{len(lines) + 1}: is truncated: the line has no end")
     return lines
 
 
@@ -239,7 +239,7 @@ def find_traces(given: Sequence[Path]) -> list[Path]:
     """Return the files, and those below the folders. Raises TraceError if there are none."""
     found = [file for path in given for file in _below(path)]
     if not found:
-        raise TraceError(f"{', '.join(map(str, given))}: there is no trace")
+        raise TraceError(f"there is no trace in {', '.join(map(str, given))}")
     return found
 
 

@@ -106,7 +106,7 @@ def parse_chat(body: object) -> ChatRequest:
     """Parse a chat request. Raises InvalidRequest, for what this service cannot do, too."""
     chat = parse(ChatRequest, body)
     if chat.n not in (None, 1):
-        raise InvalidRequest("n: there is one answer to a question; send 1, or nothing")
+        raise InvalidRequest("n: a question gets exactly one answer; send 1, or omit n")
     for name in ("tools", "functions"):
         if getattr(chat, name):
             raise InvalidRequest(
@@ -132,7 +132,7 @@ def answer_request(chat: ChatRequest) -> AnswerRequest:
     loop = model_names().get(chat.model)
     if loop is None:
         raise ModelUnknown(
-            f"model: there is no model {chat.model[:80]!r}; GET /v1/models lists those there are"
+            f"model: there is no model {chat.model[:80]!r}; GET /v1/models lists all"
         )
     question, history = conversation(chat.messages)
     options = chat.revelator.model_dump(exclude={"citations"})

@@ -69,7 +69,7 @@ def _check_folder(name: str, folder: Path) -> None:
     if not folder.is_dir() and (folder.is_absolute() or str(folder).startswith((".", "~"))):
         raise EngineFailure(
             f"engine {name!r}: the folder {folder} does not exist; set engines.{name}.model to a "
-            "model folder, with its whole path"
+            "model folder, with its full path"
         )
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise EngineFailure(

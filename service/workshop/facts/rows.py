@@ -35,9 +35,9 @@ class RowMessage(_Part):
     @model_validator(mode="after")
     def _own_words(self) -> Self:
         if self.learn and self.role != "assistant":
-            raise ValueError(f"a message of the {self.role} is not to be learnt")
+            raise ValueError(f"a message of the {self.role} cannot be a training target")
         if self.learn and not self.content.strip():
-            raise ValueError("an empty message cannot be learnt")
+            raise ValueError("an empty message cannot be a training target")
         return self
 
 
@@ -106,13 +106,15 @@ class TrainingRow(Sourced):
         roles = [message.role for message in self.messages]
         turns = roles[1:] if roles[0] == "system" else roles
         if turns != [("user", "assistant")[index % 2] for index in range(len(turns))]:
-            raise ValueError(f"the turns are not user and assistant in turn: {', '.join(roles)}")
+            raise ValueError(
+                f"the turns of user and assistant do not alternate: {', '.join(roles)}"
+            )
         if roles[-1] != "assistant":
             raise ValueError("the last message is not the assistant's")
         if not any(message.learn for message in self.messages):
-            raise ValueError("no message is to be learnt")
+            raise ValueError("no message is a training target")
         if self.raw and (roles[0] == "system" or len(roles) > 2):
-            raise ValueError("a raw row has one text and one that goes on with it")
+            raise ValueError("a raw row needs exactly two messages: a text and its continuation")
         return self
 
 
@@ -166,7 +168,7 @@ def _leak(row: Sourced, where: str, side: Split, more: int) -> str:
     made = "made from what is held out" if side == "train" else "not made from what is held out"
     return (
         f"{where}: {made}: {_names(row)}the row may be used {used}, and {more} more rows of this "
-        f"file may not {side} either; make the data again with `revelator synthesize`"
+        f"file may not {side} either; create the data again with `revelator synthesize`"
     )
 
 
@@ -193,7 +195,9 @@ class _Marked(Sourced):
 
     def _agree(self, cut: list[str]) -> Self:
         if self.words != cut:
-            raise ValueError("the words are not those the encoders cut; make the data again")
+            raise ValueError(
+                "the text is split into other words than the encoders use; create the data again"
+            )
         if len(self.labels) != len(self.words):
             raise ValueError(f"{len(self.labels)} labels for {len(self.words)} words")
         return self

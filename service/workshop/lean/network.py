@@ -41,8 +41,8 @@ class LeanLlama(nn.Module):
         self.config = source.config
         if self.config.model_type != "llama" or not self.config.tie_word_embeddings:
             raise ConfigurationError(
-                f"model: {self.config.model_type} is not trained so: lean = true needs a Llama "
-                "whose head is its token embeddings"
+                f"model: lean = true does not support {self.config.model_type}; it needs a Llama "
+                "whose output layer shares the token embeddings"
             )
         body = source.model
         self.embedding = frozen(body.embed_tokens.weight, dtype)

@@ -54,7 +54,7 @@ def _continued(encoder: PromptEncoder, prompt: str, rest: str) -> TokenRow:
     shown, _ = encoder.encode_with_spans(prompt, bos=True)
     ids, _ = encoder.encode_with_spans(prompt + rest, bos=True)
     if ids[: len(shown)] != shown:
-        raise ValueError("what goes on with a raw text must begin with a word of its own")
+        raise ValueError("the continuation of a raw text must begin with a new word")
     return TokenRow(ids, [UNCOUNTED] * len(shown) + ids[len(shown) :])
 
 

@@ -68,13 +68,13 @@ def open_run(folder: Path, run: Mapping[str, Any], *, resume: bool) -> None:
     if not resume:
         if begun.exists():
             raise ConfigurationError(
-                f"{folder} holds a run already: continue it with --resume or choose another --out"
+                f"{folder} already holds a run; continue it with --resume, or choose another --out"
             )
         folder.mkdir(parents=True, exist_ok=True)
         write_record(begun, run)
         return
     if not begun.exists():
-        raise ConfigurationError(f"{folder} holds no run to resume: leave --resume out")
+        raise ConfigurationError(f"{folder} holds no run to resume; omit --resume")
     _refuse_other(folder, _read_record(begun), run)
 
 
@@ -84,12 +84,12 @@ def _refuse_other(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any
     changed = changed_settings(before["settings"], now["settings"])
     if changed:
         raise ConfigurationError(
-            f"{folder} was begun with other settings: {'; '.join(changed)}; resume with those it "
-            "was begun with or choose another --out"
+            f"{folder} was started with other settings: {'; '.join(changed)}; resume with those it "
+            "was started with, or choose another --out"
         )
     if before["data"]["sha256"] != now["data"]["sha256"]:
         raise ConfigurationError(
-            f"{folder} was begun with other data: {before['data']['rows']} rows then, "
+            f"{folder} was started with other data: {before['data']['rows']} rows then, "
             f"{now['data']['rows']} now, or of other content; choose another --out"
         )
 

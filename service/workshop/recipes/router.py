@@ -143,7 +143,7 @@ def _questions(path: Path, side: Split, settings: RouterTraining) -> list[Routed
         if row.task == "route":
             said = row.messages[-1].content
             if (route := parse_route(said)) is None:
-                raise InvalidRequest(f"{path}: row {row.provenance.item}: {said!r} is no route")
+                raise InvalidRequest(f"{path}: row {row.provenance.item}: {said!r} is not a route")
             question = normal_form(row.question)
             found.append(RoutedQuestion(question, route, row.provenance.pipeline))
     if not found:

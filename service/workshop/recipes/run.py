@@ -46,7 +46,7 @@ def train_recipe(
     """Train and print the result. Raises RevelatorError for errors that the caller can fix."""
     recipe = load_recipe(name)
     if out is None:
-        raise ConfigurationError("--out FOLDER: where the checkpoint goes")
+        raise ConfigurationError("--out FOLDER is missing; the checkpoint is written there")
     given = {key: value for key, value in flags.items() if value not in (None, [])}
     settings = read_settings(
         recipe.settings, recipe.presets, preset=preset, file=file,
@@ -82,9 +82,9 @@ def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
     """Run the recipe on its small data set in `out`, or in a temporary folder. Returns the exit
     code."""
     if processes() > 1:
-        raise ConfigurationError("--smoke runs in one process: leave the launcher out")
+        raise ConfigurationError("--smoke runs in one process; start it without a launcher")
     if resume and out is None:
-        raise ConfigurationError("--resume needs --out FOLDER, where the run was begun")
+        raise ConfigurationError("--resume needs --out FOLDER, the folder of the run")
     recipe = load_recipe(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = out or Path(temporary) / "run"

@@ -57,5 +57,5 @@ def test_a_trace_that_was_cut_short_is_one_line_and_exit_code_2(traces: Path, co
     lines = len(file.read_bytes().split(b"\n"))
     code, shown = run(command, file)
     assert code == 2
-    assert shown == f"revelator: {file}:{lines}: is cut short: the line has no end\n"
+    assert shown == f"revelator: {file}:{lines}: is truncated: the line has no end\n"
     assert run(command, traces / "gone.jsonl")[0] == 2

@@ -90,9 +90,9 @@ async def test_a_trace_that_was_cut_short(tmp_path: Path) -> None:
         path.write_bytes(whole[: end + 1])
         with pytest.raises(TraceError) as error:
             read_trace(path)
-        assert error.value.detail.startswith(f"{path}:{line}: is cut short")
+        assert error.value.detail.startswith(f"{path}:{line}: is truncated")
     path.write_bytes(whole[:-1])
-    with pytest.raises(TraceError, match=rf":{len(ends)}: is cut short: the line has no end"):
+    with pytest.raises(TraceError, match=rf":{len(ends)}: is truncated: the line has no end"):
         read_trace(path)
     path.write_bytes(b"")
     with pytest.raises(TraceError, match="is empty"):

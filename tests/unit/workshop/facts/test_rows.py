@@ -55,10 +55,10 @@ def message(role: str, content: str, learn: bool = False) -> dict[str, Any]:
         ({"question": ""}, "question"),
         ({"loss": 1}, "loss"),
         ({"messages": [message("user", "x")]}, "messages"),
-        ({"messages": [message("user", "x", True), message("assistant", "y")]}, "not to be learnt"),
+        ({"messages": [message("user", "x", True), message("assistant", "y")]}, "the user cannot"),
         ({"messages": [message("user", "x"), message("assistant", " ", True)]}, "empty message"),
         ({"messages": [message("user", "x"), message("assistant", "y")]}, "no message"),
-        ({"messages": [message("assistant", "x", True), message("user", "y")]}, "in turn"),
+        ({"messages": [message("assistant", "x", True), message("user", "y")]}, "alternate"),
         (
             {"messages": [message("user", "a"), message("assistant", "b", True),
                           message("user", "c")]},

@@ -125,7 +125,7 @@ def test_a_raw_row_is_the_text_without_turns(tmp_path: Path) -> None:
     learnt = [label for label in made.labels if label != UNCOUNTED]
     assert encoder.tokenizer.decode(learnt).strip() == "Ada. So the answer is Ada."
     given["messages"] *= 2
-    with pytest.raises(ValueError, match="a raw row has one text"):
+    with pytest.raises(ValueError, match="a raw row needs exactly"):
         TrainingRow.model_validate(given)
 
 
@@ -139,5 +139,5 @@ def test_a_raw_reply_that_ends_a_word_of_its_prompt_is_refused() -> None:
         {"role": "user", "content": "Question: Who ans"},
         {"role": "assistant", "content": "wered?", "learn": True},
     ]
-    with pytest.raises(ValueError, match="a word of its own"):
+    with pytest.raises(ValueError, match="begin with a new word"):
         encode_chat(Words(), TrainingRow.model_validate(given))  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def test_what_is_no_route_is_refused(settings: Any, tmp_path: Path) -> None:
     row["messages"][-1]["content"] = "a hard one"
     (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
     changed = settings.model_copy(update={"data": (tmp_path / "bad.jsonl",)})
-    with pytest.raises(InvalidRequest, match="'a hard one' is no route"):
+    with pytest.raises(InvalidRequest, match="'a hard one' is not a route"):
         read(changed)
     row["task"] = "merge"
     (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
