@@ -14,6 +14,7 @@ from service.prompts.templates import Pair
 from service.strategies.anrag import retrieve_and_answer
 from service.strategies.base import Outcome
 from service.strategies.revelator.bridge import bridged, crossed
+from service.strategies.revelator.clauses import last_clause
 from service.strategies.revelator.comparison import compared
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
 from service.strategies.revelator.pronouns import resolved
@@ -114,6 +115,9 @@ async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str 
     if crossing is not None and not progress.repeats(crossing):
         return crossing
     seed = resolved(await refine(step, question, progress.pairs), progress.pairs)
+    if not progress.pairs and same_question(seed) == same_question(question):
+        clause = last_clause(question) if _is_small(step) else None
+        seed = clause.question if clause else seed
     history = [*progress.failed, *progress.pairs]
     if progress.repeats(seed) and _last_failed(history):
         again = await refine(step, question, history, RETRY_TEMPERATURE)

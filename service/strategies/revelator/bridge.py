@@ -13,16 +13,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from service.prompts.templates import Pair
+from service.strategies.revelator.clauses import LINKS, last_clause
 from service.strategies.revelator.comparison import shared_name
 from service.text.words import content_words, letter_words
 
 LONGEST: Final = 6  # words of an answer that is a name
 _STEM: Final = 4  # letters that "directed" and "director" share
-_LINKS = (
-    r"(?:of|by|in|on|at|for|from|to|with|after|as|than|during|about|near|and|or|is|are|was|were"
-    r"|did|does|do|has|have|had|who|whom|whose|that|which|what|where|when)"
-)
-_PLAIN = rf"(?!{_LINKS}\b)[a-z][a-z-]* "  # a word of a description
+_PLAIN = rf"(?!{LINKS}\b)[a-z][a-z-]* "  # a word of a description
 _ROLE = rf"the (?:{_PLAIN}){{1,3}}of "  # "the director of "
 _SORT = rf"(?:(?:the|an?) )?(?:{_PLAIN}){{0,2}}"  # "the film "
 _OF = re.compile(rf"\b{_ROLE}{_SORT}\Z")
@@ -48,12 +45,17 @@ def bridged(question: str, pairs: Sequence[Pair]) -> str | None:
     found = [(pair.question, pair.answer) for pair in pairs if pair.answer]
     if not found or not _OPENS.match(question):
         return None
+    whole = False
     for asked, answer in found:
-        replaced = _replaced(question, asked, answer)
-        if replaced is None:
+        clause = last_clause(question)
+        whole = clause is not None and clause.question == asked and _is_name(answer)
+        if clause and whole:
+            question = question[: clause.start] + answer + question[clause.end :]
+        elif replaced := _replaced(question, asked, answer):
+            question = replaced
+        else:
             return None
-        question = replaced
-    return question if _asks_once(question, found[-1][1]) else None
+    return question if _asks_once(question, found[-1][1], names=whole) else None
 
 
 def crossed(question: str, pairs: Sequence[Pair]) -> str | None:
@@ -66,8 +68,7 @@ def crossed(question: str, pairs: Sequence[Pair]) -> str | None:
 def _replaced(question: str, asked: str, answer: str) -> str | None:
     """The question with `answer` in the place of the description that has the name in `asked`."""
     span = shared_name(question, asked)
-    is_name = answer[0].isupper() and len(answer.split()) <= LONGEST
-    if span is None or not is_name or answer in question:
+    if span is None or not _is_name(answer) or answer in question:
         return None
     left, right = question[: span[0]], question[_end_of_name(question, *span) :]
     before, own = _OF.search(left) or _WHO.search(left), _OWN.match(right)
@@ -77,6 +78,10 @@ def _replaced(question: str, asked: str, answer: str) -> str | None:
     # With "'s" after the name: "the spouse of X's director", or "the director of X's birth date"?
     plain = before is not None and (own is None or _is_asked(before[0], asked))
     return left[: before.start()] + answer + right if before and plain else None
+
+
+def _is_name(answer: str) -> bool:
+    return answer[0].isupper() and len(answer.split()) <= LONGEST
 
 
 def _end_of_name(question: str, start: int, end: int) -> int:
@@ -93,16 +98,17 @@ def _is_asked(described: str, asked: str) -> bool:
     return any(word[:_STEM] in stems for word in words if len(word) >= _STEM)
 
 
-def _asks_once(question: str, answer: str) -> bool:
+def _asks_once(question: str, answer: str, *, names: bool) -> bool:
     """Whether nothing but one thing about the answer is asked: no other name is in the question,
-    and the answer is not used to describe something else ("the wife of A", "A's father")."""
+    unless it may have `names`, and the answer is not used to describe something else ("the wife of
+    A", "A's father")."""
     left, _, right = question.partition(answer)
     rest = f"{left} {right}"
-    other = any(map(str.isupper, rest[1:])) or len(re.findall(_WH, rest, re.IGNORECASE)) > 1
-    if other or not content_words(rest):
+    other = not names and any(map(str.isupper, rest[1:]))
+    if other or len(re.findall(_WH, rest, re.IGNORECASE)) > 1 or not content_words(rest):
         return False
     if _OWN.match(right):
         return _ASKS.match(left) is not None
-    if left.endswith("of "):
+    if left.endswith("of ") and (not names or _OF.search(left)):
         return _ASKS_ROLE.match(left) is not None and not letter_words(right)
-    return left.count(" the ") < 2 and not _OF.search(left) and not _WHO.search(left)
+    return names or (left.count(" the ") < 2 and not _OF.search(left) and not _WHO.search(left))

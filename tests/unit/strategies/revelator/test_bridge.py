@@ -8,6 +8,7 @@ import pytest
 
 from service.prompts.templates import Pair
 from service.strategies.revelator.bridge import bridged, crossed
+from service.strategies.revelator.clauses import last_clause
 from tests.support.asking import body_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 
@@ -182,3 +183,78 @@ async def test_a_larger_model_writes_it() -> None:
         "From where did Vincenzo Bellini come?"
     ]
     assert (body.answer, "computed" in body.steps[-1].flags) == ("Sicilian", False)
+
+
+@pytest.mark.parametrize(
+    ("question", "asked", "left"),
+    [
+        (
+            "What is the name of the airport in the city where WILM is licensed to broadcast?",
+            "In which city is WILM licensed to broadcast?",
+            "What is the name of the airport in Narvik?",
+        ),
+        (
+            "What currency predated the Euro in the country Signmark is from?",
+            "Which country is Signmark from?",
+            "What currency predated the Euro in Narvik?",
+        ),
+        (
+            "Who was first president of the association which published the Journal of Physics?",
+            "Which association published the Journal of Physics?",
+            "Who was first president of Narvik?",
+        ),
+        (
+            "In what county is the city where Harris W. Fawell was born?",
+            "In which city was Harris W. Fawell born?",
+            "In what county is Narvik?",
+        ),
+        (
+            "Who lives in the birthplace of the person who made The Oddventures of Mr. Cool?",
+            "Which person made The Oddventures of Mr. Cool?",
+            None,
+        ),
+        (
+            "What was the name of the storm that hit Jacksonville?",
+            "Which storm hit Jacksonville?",
+            None,
+        ),
+    ],
+)
+def test_the_last_clause_is_a_question_of_its_own(
+    question: str, asked: str, left: str | None
+) -> None:
+    clause = last_clause(question)
+    assert clause is not None
+    assert clause.question == asked
+    assert bridged(question, [Pair(asked, "Narvik")]) == left
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Who was president when the area where Intrepid Wind Farm is located became a state?",
+        "What time does the state where Greenfield High is stop selling beer?",
+        "What is the country where Baure is located named after?",
+        "Where did the band form that made the live album Maiden Japan?",
+        "Who composed Norma?",
+        "where is the shop that opens first",
+    ],
+)
+def test_what_ends_in_no_plain_clause(question: str) -> None:
+    assert last_clause(question) is None
+
+
+@pytest.mark.anyio
+async def test_a_small_model_that_repeats_the_question_asks_its_last_clause_first() -> None:
+    asked = "What is the airport in the city where Norma was performed?"
+    clause, crossing = "In which city was Norma performed?", "What is the airport in Milan?"
+    script = [
+        ScriptStep("no", "Task: ending"),
+        ScriptStep(asked, "Task: refine"),
+        ScriptStep("Milan", ["Task: answer", clause]),
+        ScriptStep("no", "Task: ending"),
+        ScriptStep("Linate", ["Task: answer", crossing]),
+    ]
+    body = await body_of(script, {"": [OPERA]}, asked, capabilities=SMALL, route="complex")
+    assert [step.query for step in body.steps if step.query] == [clause, crossing]
+    assert body.answer == "Linate"

@@ -1,0 +1,49 @@
+"""The clause at the end of a question that describes a thing by a name, as a question of its own.
+
+"What is the name of the airport in the city where WILM is licensed to broadcast?" first asks "In
+which city is WILM licensed to broadcast?". It stands in for REFINE where a small model repeats the
+question instead of taking it apart (METHODS.md §1.3).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# Words that make up no plain description ("the old town").
+LINKS = (
+    r"(?:of|by|in|on|at|for|from|to|with|after|as|than|during|about|near|and|or|is|are|was|were"
+    r"|did|does|do|has|have|had|who|whom|whose|that|which|what|where|when)"
+)
+_WORD = rf"(?!{LINKS}\b|the\b|an?\b)[a-z][a-z-]* "
+_NAME = r"(?:the )?[A-Z0-9][^\s?,]*(?: (?:(?:of|the|in|and|de|la|for|to|a|an) )*[A-Z0-9(][^\s?,]*)*"
+_STATE = (
+    r"(?:[a-z]+ed|found|born|held|built|set|fought|from|in|part)"
+    r"(?: (?:in|at|from|of|by|on|to [a-z]+))?"
+)
+_WHERE = re.compile(
+    rf"\bthe (?P<sort>(?:{_WORD}){{1,2}})(?P<where>(?:where|in which) )?"
+    rf"(?P<name>{_NAME}) (?P<is>is|was|are|were) (?P<state>{_STATE})(?=\W*\Z)"
+)
+_WHO = re.compile(
+    rf"\bthe (?P<sort>{_WORD})(?:who|that|which) (?P<does>(?:[a-z]+ ){{1,4}}{_NAME})(?=\W*\Z)"
+)
+
+
+class Clause(NamedTuple):
+    """What a clause asks, and where its description stands in the question: at [start:end]."""
+
+    question: str
+    start: int
+    end: int
+
+
+def last_clause(question: str) -> Clause | None:
+    """Return the clause that ends a question, None where none does."""
+    if where := _WHERE.search(question):
+        opening = "In which" if where["where"] else "Which"
+        asked = f"{opening} {where['sort']}{where['is']} {where['name']} {where['state']}?"
+        return Clause(asked, where.start(), where.end())
+    if who := _WHO.search(question):
+        return Clause(f"Which {who['sort']}{who['does']}?", who.start(), who.end())
+    return None
