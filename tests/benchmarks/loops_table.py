@@ -81,6 +81,11 @@ REPORT: Final = {
 }
 MOST_MEASUREMENTS: Final = 3  # of the sets that only measure
 SETS: Final = FACTS | DEVELOPMENT | REPORT
+TITLES: Final = {
+    "squad": "SQuAD", "nq": "NQ", "report_hotpotqa": "HotpotQA",
+    "report_2wikimultihopqa": "2WikiMultihopQA", "report_musique": "MuSiQue", "musique": "MuSiQue",
+    BRIDGES: "made-up bridges",
+}  # fmt: skip
 
 
 def sets_of(named: Sequence[str] | None, measurement: int | None) -> list[str]:
@@ -163,14 +168,20 @@ def section_of(rows: Sequence[Row], concurrency: int) -> str:
     variants = ", ".join(f"`{method}`" for method in methods if VARIANT in method)
     asked = max(len(own) for methods_of in datasets.values() for own in methods_of.values())
     hours = sum(row.wall_ms or 0 for row in rows) / concurrency / 3_600_000
-    table = as_markdown("", [Table(["method", *datasets, *COSTS.values()], lines)])
+    header = ["method", *(TITLES.get(name, name) for name in datasets), *COSTS.values()]
+    table = as_markdown("", [Table(header, lines)])
     told = f"""
-F1 with 95 % intervals, by the shipped model over {asked} questions of each set, and what a question
-costs on the average ({machine()}; {hours:.1f} hours in all).
+Begin with the default (`auto`). `single` costs least and is right for questions about one fact.
+`complex` and the loops pay where an answer leads to the next question, and more so with a larger
+model than the shipped one, which loses its way in long chains of thought.
+
+The table shows F1 with 95 % intervals, measured with the shipped model on {asked} questions of each
+set, and the average cost of a question ({machine()}; {hours:.1f} hours in all).
 {MARK} marks a loop that does not beat plain retrieval or the entropy gate at equal LLM calls or
 tokens, which these may spend as {variants}.
-No mark is no proof that it does. Another model changes the order: evaluate yours on your own
-questions before you choose. This table is made by `python -m tests.benchmarks.loops_table`.
+A loop without a mark is not proven to beat them. Another model changes the order: evaluate yours on
+your own questions before you choose, with `revelator evaluate`. The table is made by
+`python -m tests.benchmarks.loops_table`.
 """
     return f"{HEADING}{told}\n{table[table.index('|') :].strip()}\n\n"
 

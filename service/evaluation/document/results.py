@@ -100,8 +100,8 @@ def _difference_blocks(methods: ByMethod) -> Iterator[Block]:
     cells: dict[tuple[str, str], str] = {}
     for (one, other), deltas, p in zip(pairs, found, corrected, strict=True):
         mean, star = sum(deltas) / len(deltas), "*" if p < 1 - LEVEL else ""
-        cells[one, other] = f"{mean:+.3f}{star}"
-        cells[other, one] = f"{-mean:+.3f}{star}"
+        cells[one, other] = f"{mean:+z.3f}{star}"
+        cells[other, one] = f"{-mean:+z.3f}{star}"
     yield Text(
         f"Differences of {MEASURE}, row less column, on the questions that both were asked. * "
         f"p < {1 - LEVEL:.2f} by approximate randomisation, corrected for {len(pairs)} pairs "
@@ -186,7 +186,7 @@ def budget_blocks(judged: Judged) -> Iterator[Block]:
 
 def _verdict(each: Verdict) -> list[str]:
     found = each.difference
-    told = "" if found is None else f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+    told = "" if found is None else f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]"
     known = each.against is not None
     return [
         each.loop, each.baseline, COSTS[each.budget],

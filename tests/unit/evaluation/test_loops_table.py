@@ -26,15 +26,15 @@ def test_a_line_for_each_method_without_its_variants() -> None:
         *rows("one_retrieval", [1, 0, 1], llm_calls=1, wall_ms=1_200_000.0),
         *rows("one_retrieval@samples=8", [1, 1, 1], llm_calls=8),
         *rows("flare", [0, 0, 1], llm_calls=8),
-        *rows("one_retrieval", [1, 1], dataset="e"),
+        *rows("one_retrieval", [1, 1], dataset="nq"),
     ]
     section = section_of(made, concurrency=2)
     assert section.startswith(HEADING)
-    assert "over 3 questions" in section
+    assert "on 3 questions" in section
     assert "0.5 hours in all" in section
     assert "spend as `one_retrieval@samples=8`" in section
     table = [line for line in section.splitlines() if line.startswith("|")]
-    assert table[0] == "| method | d | e | LLM calls | retrievals | tokens | seconds |"
+    assert table[0] == "| method | d | NQ | LLM calls | retrievals | tokens | seconds |"
     assert [line.split("|")[1].strip() for line in table[2:]] == ["one\\_retrieval", "flare"]
     assert "✗" in table[3]
     assert "✗" not in table[2]
