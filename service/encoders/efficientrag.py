@@ -1,4 +1,4 @@
-"""EfficientRAG's labeler and filter. Questions that come together share forward passes."""
+"""EfficientRAG's labeler and filter. Inputs that arrive together share forward passes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEEDED_SAVED: Final = ("torch", "transformers", "safetensors", "tokenizers")
 
 
 class EncoderModel:
-    """A checkpoint, loaded at the first use."""
+    """A checkpoint that is loaded at its first use."""
 
     def __init__(self, folder: Path, kind: Kind, threads: int) -> None:
         """Reads the card, nothing else; `problem` tells what is wrong."""
@@ -55,7 +55,7 @@ class EncoderModel:
 
 
 class EncoderLabeler:
-    """LABEL (METHODS.md §4.2). The tag is the most probable one."""
+    """LABEL (METHODS.md §4.2). The most probable tag is chosen."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         self._model = EncoderModel(folder, "labeler", threads)
@@ -109,7 +109,7 @@ def _filter(asked: Sequence[Asked], session: Session, gone: Event) -> list[str]:
 
 
 def open_labelling(settings: EfficientragSettings) -> Labelling:
-    """Open both without loading a model. `problem` of each says what is wrong with it."""
+    """Open both encoders without loading a model. The `problem` of each says what is missing."""
     threads, folder = default_threads(), settings.location or SHIPPED
     return Labelling(
         EncoderLabeler(_checkpoint(folder / "labeler"), threads),

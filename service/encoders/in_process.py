@@ -24,14 +24,14 @@ PADDING: Final = 0.05  # share of a pass: on a processor padding costs as much a
 
 
 class Gone(Exception):
-    """Raised by work that nobody waits for any longer; nobody sees it."""
+    """Raised by work whose caller has left. It is never seen by a caller."""
 
 
 class InProcess(Generic[Model]):
-    """A model that is loaded at its first use, and does one piece of work at a time, in a thread.
+    """A model that is loaded at its first use and processes one call at a time, in a thread.
 
-    A thread cannot be stopped: the next caller waits for work whose caller left, and such work
-    ends early if it looks at `gone`.
+    A thread cannot be stopped: if a caller leaves, the next one waits until its work ends. Work
+    that checks `gone` ends early.
     """
 
     def __init__(self, name: str, load: Callable[[], Model], failure: type[RevelatorError]) -> None:
@@ -42,7 +42,7 @@ class InProcess(Generic[Model]):
         self._model: Model | None = None
 
     async def run(self, work: Callable[[Model, threading.Event], T]) -> T:
-        """Return what `work(model, gone)` does."""
+        """Return the result of `work(model, gone)`."""
         gone = threading.Event()
         async with self._turn:
             try:
@@ -78,8 +78,8 @@ async def in_batches(
 
 
 def packs(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of inputs, shortest first, in groups of at most PACK pieces that are nearly as long
-    as each other. A longer input goes alone."""
+    """Return the indices of inputs, shortest first, in groups of similar length with at most PACK
+    pieces each. A longer input is a group of its own."""
     pack: list[int] = []
     pieces = 0
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
@@ -105,7 +105,7 @@ def padded_rows(rows: Sequence[Sequence[int]]) -> Any:
 
 def minilm_tokenizer() -> Any:
     """Return BERT's uncased tokenizer with the shipped vocabulary, without padding and truncation.
-    Special tokens in a text are ordinary text."""
+    Special tokens in a text are treated as ordinary text."""
     from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
 
     file = resources.files("service") / "models" / "minilm" / "vocab.txt"

@@ -25,11 +25,11 @@ NO_WORD: Final = -1
 
 @dataclass(slots=True)
 class Encoded:
-    """One input, unpadded; all but `words` go by piece.
+    """One input, without padding. All fields except `words` have one element per piece.
 
-    `types` is 1 for a passage and the mark behind it, else 0. `words` are those that can be
-    marked: the passage's, or those of the query and the infos. `word_of` is the index of a piece's
-    word in it, NO_WORD for special tokens, markers, and a labeler's query.
+    `types` is 1 for a passage and the separator behind it, else 0. `words` are the words that can
+    be marked: those of the passage, or those of the query and the infos. `word_of` is the index of
+    a piece's word, or NO_WORD for special tokens, markers, and the query of a labeler.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Encoded:
     words: list[str] = field(default_factory=list)
 
     def cut(self, most: int) -> Encoded:
-        """Without a final [SEP], as the official code cuts."""
+        """Return the first `most` pieces, without a final [SEP], as in the official code."""
         for pieces in (self.ids, self.types, self.word_of):
             del pieces[most:]
         return self
@@ -75,9 +75,9 @@ def passage_text(title: str, text: str) -> str:
 def encode_passages(
     tokenizer: Any, query: str, passages: Sequence[str], most: int = LABELER_PIECES
 ) -> list[Encoded]:
-    """LABEL's inputs, `[CLS]` query `[SEP]` passage `[SEP]`, each cut to `most` pieces.
+    """Return the inputs of LABEL, `[CLS]` query `[SEP]` passage `[SEP]`, each cut to `most` pieces.
 
-    `tokenizer` is one of the library `tokenizers`, with the tokens [CLS] and [SEP].
+    `tokenizer` belongs to the library `tokenizers` and has the tokens [CLS] and [SEP].
     """
     start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
     asked, *spelt = _spell(tokenizer, [_cut(text) for text in (query, *passages)])
@@ -96,10 +96,11 @@ def encode_passages(
 def encode_query(
     tokenizer: Any, query: str, infos: Sequence[str], most: int = FILTER_PIECES
 ) -> Encoded:
-    """FILTER's input, `[CLS] Query: … Info: …; Info: … [SEP]`, of at most `most` pieces.
+    """Return the input of FILTER, `[CLS] Query: … Info: …; Info: … [SEP]`, with at most `most`
+    pieces.
 
-    Where it is too long the infos lose their last words, the longest first (METHODS.md §6 #27); a
-    query that is too long by itself is cut at its end.
+    If it is too long, the infos lose their last words, the longest info first (METHODS.md §6 #27).
+    A query that is too long by itself is cut at its end.
     """
     start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
     marks = [_cut(mark) for mark in (QUERY_MARKER, INFO_MARKER, INFO_SEPARATOR)]
@@ -114,9 +115,10 @@ def encode_query(
 
 
 def markable_words(text: str) -> list[str]:
-    """Those of a query or an info in FILTER's sentence, without colons that would forge a marker.
+    """Return the words of a query or an info that occur in the input of FILTER, without colons that
+    would imitate a marker.
 
-    What `encode_query` gives as `words` is those of the query, then those of each info.
+    The `words` of `encode_query` are those of the query, followed by those of each info.
     """
     kept: list[str] = []
     for word in _cut(text):
@@ -138,11 +140,12 @@ def _is_unseen(word: str) -> bool:
 
 
 def marked_text(encoded: Encoded, margins: Sequence[float]) -> str:
-    """The marked words, in their order.
+    """Return the marked words, in their order.
 
-    `margins` goes by piece: the logit of 1 less that of 0; it may be longer, as padded outputs
-    are. A word is marked where the sum over its pieces is above 0: in training they share its
-    label. (The official code decodes single pieces, and searches for fragments of names.)
+    `margins` has one element per piece, the logit of 1 minus that of 0; it may be longer, because
+    outputs are padded. A word is marked if the sum over its pieces is above 0, since all pieces of
+    a word share its label in training. (The official code decodes single pieces, and so searches
+    for fragments of names.)
     """
     sums = [0.0] * len(encoded.words)
     for word, margin in zip(encoded.word_of, margins, strict=False):

@@ -1,4 +1,5 @@
-"""The learned router: the first layers of MiniLM on ONNX Runtime, and two layers on their mean.
+"""The learned router: the first layers of MiniLM on ONNX Runtime, and a head of two layers on the
+mean of their output.
 
 It chooses the route of a question without calling a language model.
 """
@@ -30,10 +31,11 @@ SHIPPED: Final = Path(__file__).parents[1] / "models" / "router"
 
 
 class RouterCard(BaseModel):
-    """`router.json`: what must be known to serve the weights beside it.
+    """The content of `router.json`, which describes the weights beside it.
 
-    `layers`: of MiniLM, whose mean vector is read. `longest`: word pieces; what is beyond is not
-    read. `temperature`: the logits are divided by it, so that probabilities are calibrated.
+    `layers` is the number of MiniLM layers, whose mean output is the input of the head. `longest`
+    is the number of word pieces that are read. The logits are divided by `temperature`, which
+    calibrates the probabilities.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +48,8 @@ class RouterCard(BaseModel):
 
 
 class Head(NamedTuple):
-    """float32: `inner` (hidden, 384), `inner_bias`, `outer` (routes, hidden), `outer_bias`."""
+    """The weights, in float32: `inner` (hidden, 384), `inner_bias`, `outer` (routes, hidden) and
+    `outer_bias`."""
 
     card: RouterCard
     inner: Any
@@ -65,13 +68,14 @@ class Head(NamedTuple):
 
 
 def normal_form(question: str) -> str:
-    """What is classified of a question: case and a question mark at its end say nothing of its
-    route, and in training they would tell the sources apart."""
+    """Return the text that is classified. Case and a final question mark are removed: they do not
+    depend on the route, and in training they would identify the dataset."""
     return " ".join(question.lower().split()).rstrip("? ")
 
 
 def read_card(folder: Path) -> RouterCard:
-    """Raises ConfigurationError if there is no checkpoint, or one of another version."""
+    """Return the card of a folder. Raises ConfigurationError if there is none, or one of another
+    version."""
     path = folder / CARD_FILE
     for needed in (path, folder / WEIGHTS_FILE):
         if not needed.is_file():
@@ -89,7 +93,8 @@ def read_card(folder: Path) -> RouterCard:
 
 
 def load_head(folder: Path) -> Head:
-    """Raises ConfigurationError if the files are missing, damaged or do not match."""
+    """Return the head of a folder. Raises ConfigurationError if its files are missing, damaged or
+    inconsistent."""
     from safetensors import SafetensorError  # noqa: PLC0415
     from safetensors.numpy import load_file  # noqa: PLC0415
 
@@ -120,7 +125,7 @@ def save_head(head: Head, folder: Path) -> None:
 
 
 def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
-    """Return the encoder of mean vectors after the card's layers, loaded at the first use."""
+    """Return the encoder whose vectors the head reads. It is loaded at its first use."""
     contract = MINILM.model_copy(update={"max_length": card.longest})
     return InProcessEmbedder(
         contract, lambda: load_encoder(contract, threads, card.layers), minilm_problem
@@ -128,7 +133,7 @@ def encoder_of(card: RouterCard, threads: int = 1) -> InProcessEmbedder:
 
 
 class MinilmClassifier:
-    """The head of a folder; its encoder is loaded at the first question."""
+    """A classifier with the head of a folder. Its encoder is loaded at the first question."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ConfigurationError where a package or a file is missing or damaged."""
@@ -146,8 +151,8 @@ class MinilmClassifier:
 
 
 def likeliest(chances: Mapping[RouteName, float], allowed: Sequence[RouteName]) -> Routed:
-    """The likeliest route of those allowed, with its probability among them; where the head knows
-    none of them, any, with 0."""
+    """Return the most likely of the allowed routes, with its probability among them. If the head
+    knows none of them, any of them is returned with probability 0."""
     left = {route: chance for route, chance in chances.items() if route in allowed}
     if not sum(left.values()):
         return Routed(allowed[0], 0.0)
@@ -156,10 +161,12 @@ def likeliest(chances: Mapping[RouteName, float], allowed: Sequence[RouteName]) 
 
 
 def open_classifier(settings: RouterSettings, *, small: bool = False) -> Classifier | None:
-    """Return None if the Revelator's language model chooses the route. Loads no encoder yet.
+    """Return the classifier, or None if the Revelator's language model chooses the route. No
+    encoder is loaded.
 
-    If the settings do not name what chooses, the classifier does for a `small` model, if it can be
-    opened. Raises ConfigurationError, which says what is missing."""
+    If the settings do not say which, the classifier is used for a `small` model if it can be
+    opened. Raises ConfigurationError, which says what is missing.
+    """
     if settings.kind == "model" or (settings.kind is None and not small):
         return None
     try:

@@ -31,8 +31,8 @@ TAGS: Final = "tag_logits"
 
 
 class Output(NamedTuple):
-    """Of one input: the margin of each piece to be marked, as `marked_text` takes them; the
-    probability of each tag, none of a filter."""
+    """The output for one input: the margin of each piece, as in `marked_text`, and the probability
+    of each tag (none for a filter)."""
 
     margins: list[float]
     tags: list[float]
@@ -80,7 +80,8 @@ def _softmax(logits: Any) -> Any:
 
 
 def load_session(folder: Path, card: CheckpointCard, threads: int) -> Session:
-    """Load tokenizer and model, in about a second. Raises ConfigurationError, naming the file."""
+    """Load tokenizer and model, which takes about a second. Raises ConfigurationError naming the
+    file."""
     try:
         tokenizer = (
             minilm_tokenizer()

@@ -1,8 +1,8 @@
-"""Checkpoints that transformers saved, run by torch, on a GPU if there is one.
+"""Runs checkpoints saved by transformers with torch, on a GPU if there is one.
 
-A folder with `config.json`, `model.safetensors` and `tokenizer.json` of any encoder that
-transformers knows, under the heads of the official code by their names: `pooler.dense`,
-`sequence_classifier` and `token_classifier` of a labeler, `classifier` of a filter.
+A checkpoint is a folder with `config.json`, `model.safetensors` and `tokenizer.json` of any encoder
+that transformers supports, and heads with the names of the official code: `pooler.dense`,
+`sequence_classifier` and `token_classifier` for a labeler, `classifier` for a filter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNUSED: Final = "pooler."  # of an encoder, where the heads have one of their o
 
 @dataclass(frozen=True, slots=True)
 class TorchRuntime:
-    """Called as an ONNX Runtime session is: names of outputs, arrays by name of input."""
+    """Has the interface of an ONNX Runtime session: output names, and input arrays by name."""
 
     card: CheckpointCard
     encoder: Any
@@ -59,7 +59,7 @@ class TorchRuntime:
 
 
 def open_torch(folder: Path, card: CheckpointCard, threads: int) -> TorchRuntime:
-    """Load a checkpoint. Raises ConfigurationError, naming the file."""
+    """Load a checkpoint. Raises ConfigurationError naming the file."""
     prepare_torch()
     import torch  # noqa: PLC0415
     from safetensors.torch import load_file  # noqa: PLC0415

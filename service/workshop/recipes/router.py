@@ -64,8 +64,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class RouterNetwork(torch.nn.Module):
-    """The head during training; `routing.head.Head` is its frozen form. Inputs are vectors of
-    length 1, standardised with the statistics of the training data."""
+    """The head during training; `service.encoders.router.Head` is its frozen form. Inputs are
+    vectors of length 1, standardised with the statistics of the training data."""
 
     mean: torch.Tensor
     deviation: torch.Tensor

@@ -1,12 +1,12 @@
-"""What a pipeline is: a pure generator from one item to rows, or a named reason for having none.
+"""A pipeline: a pure generator that turns one item into rows, or into a reason for having none.
 
     def steps(item: Item[T], rng: Random) -> Steps[ItemResult]:
-        parts = yield from ask(Ask("decompose", prompt), read_parts)
-        found = yield from search(Search(parts[0], 10))
+        parts = yield from ask(AskTeacher("decompose", prompt), read_parts)
+        found = yield from search(SearchCollection(parts[0], 10))
         …
-        return ItemResult((Row({...}, source),))
+        return ItemResult((OutputRow({...}, source),))
 
-It yields requests and is sent what they bring; it does no I/O, so a test steps it by hand. The
+It yields requests and receives their results. It does no I/O, so that tests can step it. The
 driver (`service.workshop.synthesis.driver`) performs the requests, counts what is dropped and
 writes.
 """
@@ -30,7 +30,8 @@ RETRY_TEMPERATURE: Final = 0.7  # greedy again would say the same again
 
 
 class Dropped(Exception):
-    """The item gives no row. `reason` is one of few: the report counts by it."""
+    """Raised if an item gives no row. The report counts items by `reason`, of which there are
+    few."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -38,7 +39,8 @@ class Dropped(Exception):
 
 
 class UnusableReply(Exception):
-    """A reply that cannot be used, by a reason that is one of few; it is asked for again."""
+    """Raised for a reply that cannot be used, with one of a few reasons. The teacher is asked
+    again."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -46,7 +48,7 @@ class UnusableReply(Exception):
 
 
 class BadLine(Exception):
-    """A line of the input that is no item of this pipeline, and why."""
+    """Raised for an input line that is not an item of this pipeline, with the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -55,11 +57,12 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """What an item or a row is made of; it decides the side of the split
+    """The sources of an item or of a row, which decide the side of the split
     (`service.workshop.facts.splits`).
 
-    `ids` and `titles` of all its passages, `answer_titles` of those that hold the answer, and
-    `question` where people wrote it (a synthesised one is left out).
+    `ids` and `titles` are those of all its passages, `answer_titles` those of the passages that
+    contain the answer. `question` is the question if people wrote it; a synthesised question is
+    left out.
     """
 
     ids: tuple[str, ...] = ()
@@ -74,7 +77,7 @@ class RowOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """One unit of input. `id` is unique in a run; `content` is the pipeline's own."""
+    """One unit of input. `id` is unique in a run; the type of `content` depends on the pipeline."""
 
     id: str
     content: T
@@ -83,9 +86,9 @@ class Item(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OutputRow:
-    """One line of the output, without its provenance; `source` as far as it is this row's.
+    """One line of the output, without its provenance.
 
-    `kind` is one of the pipeline's `kinds`.
+    `kind` is one of the `kinds` of the pipeline. `source` names only the sources of this row.
     """
 
     fields: Mapping[str, Any]
@@ -95,8 +98,8 @@ class OutputRow:
 
 @dataclass(frozen=True, slots=True)
 class ItemResult:
-    """What an item gave. `lost`: what was left out of it, by reason; without rows it is dropped
-    for the reason that came most often."""
+    """The rows of an item. `lost` counts the parts that were left out, by reason; an item without
+    rows is dropped for the most frequent reason."""
 
     rows: tuple[OutputRow, ...]
     lost: Mapping[str, int] = field(default_factory=dict)
@@ -104,9 +107,10 @@ class ItemResult:
 
 @dataclass(frozen=True, slots=True)
 class AskTeacher:
-    """A call of the teacher. `stage` names it in the report.
+    """A request for a reply of the teacher. `stage` names the request in the report.
 
-    Greedy at first, unless `temperature` says otherwise; again at `RETRY_TEMPERATURE` at least.
+    The first attempt is greedy unless `temperature` is set. Further attempts have a temperature of
+    at least `RETRY_TEMPERATURE`.
     """
 
     stage: str
@@ -120,8 +124,8 @@ class AskTeacher:
 
 @dataclass(frozen=True, slots=True)
 class SearchCollection:
-    """A search of the run's collection. Where rows are for training, what is held out is not
-    among the passages found."""
+    """A request for a search of the run's collection. If the rows are for training, held-out
+    passages are not found."""
 
     query: str
     top_k: int
@@ -130,7 +134,7 @@ class SearchCollection:
 
 @dataclass(frozen=True, slots=True)
 class BadRound:
-    """Not a request: tells the driver that the last reply was no good, to be counted."""
+    """Tells the driver to count the last reply as unusable. It is not a request."""
 
     stage: str
     reason: str
@@ -138,7 +142,7 @@ class BadRound:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a teacher said, without its reasoning."""
+    """The teacher's reply, without its reasoning."""
 
     text: str
     finish: FinishReason = "stop"
@@ -149,7 +153,8 @@ Steps = Generator[Request, Any, T]
 
 
 def ask(request: AskTeacher, read: Callable[[str], T]) -> Steps[T]:
-    """Ask until `read` takes a whole reply (it raises BadReply). Raises Dropped when none is."""
+    """Ask until `read` accepts a complete reply; it raises UnusableReply to reject one. Raises
+    Dropped if it rejects all of them."""
     reason = ""
     for attempt in range(request.attempts):
         hotter = max(request.temperature, RETRY_TEMPERATURE)
@@ -171,14 +176,14 @@ def _whole(reply: Reply) -> str:
 
 
 def search(request: SearchCollection) -> Steps[tuple[Passage, ...]]:
-    """The passages found, by rank."""
+    """Return the passages found, best first."""
     found: tuple[Passage, ...] = yield request
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class InputItems(Generic[T]):
-    """The input as items, and the lines that are none: their numbers and why."""
+    """The items of an input, and its invalid lines with their numbers and reasons."""
 
     items: list[Item[T]]
     bad: list[tuple[int, str]]
@@ -189,7 +194,8 @@ Reader = Callable[[Lines, random.Random], InputItems[T]]
 
 
 def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
-    """The reader of an input that has an item a line; `read` takes it and an id for want of one."""
+    """Return a reader for an input with one item per line. `read` gets the line, and an id to use
+    if the line has none."""
 
     def read_all(lines: Lines, rng: random.Random) -> InputItems[T]:
         items: dict[str, Item[T]] = {}
@@ -211,7 +217,7 @@ def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows that are kept of all that were made, and how many were not, by reason."""
+    """The rows that are written, and the number of rows that are not, by reason."""
 
     rows: list[OutputRow]
     lost: Mapping[str, int] = field(default_factory=Counter)
@@ -223,12 +229,14 @@ def keep_all(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Generic[T]):
-    """A paper's synthesis. `version` goes up when its rows change for the same replies.
+    """The data synthesis of one paper. `version` increases when the rows change for the same
+    replies.
 
-    `read`: lines of the input to items. `steps`: one item to its outcome. `select`: at the end,
-    over all rows in the order of the input (sampling, balance). `searches`: it needs a collection.
-    `kinds`: rows of a kind that has a name go to a file of their own, `OUTPUT.<kind>.jsonl`.
-    `templates`: the set (a name or a folder) whose prompts the rows have, if they have any.
+    `read` turns lines of the input into items, `steps` turns an item into its result, and `select`
+    chooses among all rows at the end, in the order of the input (for sampling and balance).
+    `searches` means that the pipeline needs a collection. Rows of a named kind in `kinds` are
+    written to a file of their own, `OUTPUT.<kind>.jsonl`. `templates` is the template set (a name
+    or a folder) whose prompts the rows contain, if they contain prompts.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Runs a pipeline over its items: performs what it asks for, and keeps what became of each."""
+"""Runs a pipeline over its items: it performs the requests of the pipeline and records the
+results."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held ou
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRun:
-    """How a pipeline is run. `side`: what the rows are for; `find` searches the collection."""
+    """The options of a run. `side` is the side of the split that the rows are for; `find` searches
+    the collection."""
 
     pipeline: Pipeline[Any]
     teacher: Teacher
@@ -46,17 +48,18 @@ class SynthesisRun:
 
 
 def key_of(item: Item[Any]) -> str:
-    """An item and its content, by which a journal knows it again."""
+    """Return the key of an item and its content, by which a journal recognises it."""
     return hashlib.sha256(repr((item.id, item.content)).encode()).hexdigest()[:16]
 
 
 async def work_off(
     items: list[Item[Any]], run: SynthesisRun, journal: Journal
 ) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
-    """Work off the items that the journal does not have; each is in it before it is yielded.
+    """Process the items that the journal does not contain. Each result is in the journal before it
+    is yielded.
 
-    Raises EngineFailure when the teacher is out for several items in a row: all that is done is
-    in the journal, and the same run may be started again.
+    Raises EngineFailure if the teacher is unavailable for several items in succession. All results
+    so far are in the journal, so the run can be resumed.
     """
     todo = iter([item for item in items if not _is_done(item, journal)])
     workers = [_work(todo, run, journal) for _ in range(max(run.concurrency, 1))]
@@ -99,7 +102,7 @@ async def _work(
 
 
 def kept(item: Item[Any], outcome: ItemResult, side: Split, spent: Spent) -> JournalEntry:
-    """The outcome as a record, without rows of the other side of the split."""
+    """Return the result as a journal entry, without rows of the other side of the split."""
     rows = tuple(row for row in outcome.rows if row.source.side == side)
     lost = Counter(outcome.lost)
     if len(rows) < len(outcome.rows):
@@ -142,9 +145,10 @@ SPARE: Final = 4  # times as many are fetched where what is held out is left out
 
 
 async def finder_of(retriever: Retriever, collection: str | None, side: Split) -> Finder:
-    """Searches of a collection, without what is held out where rows are to train.
+    """Return a function that searches a collection, without held-out passages if the rows are for
+    training.
 
-    Raises NotFound for an unknown one.
+    Raises NotFound for an unknown collection.
     """
     if collection is None:
         return _nowhere

@@ -1,4 +1,5 @@
-"""Input files: items as JSON Lines, bad lines with their reasons, questions that no row may ask."""
+"""Reads input files: items as JSON Lines, invalid lines with their reasons, and excluded
+questions."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from service.workshop.synthesis.contract import BadLine
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], list[tuple[int, str]]]:
-    """The objects of a file with their line numbers, and the bad lines with theirs.
+    """Return the JSON objects of a file with their line numbers, and the invalid lines with theirs.
 
-    Raises InvalidRequest where the file cannot be read or has no line.
+    Raises InvalidRequest if the file cannot be read or is empty.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -52,7 +53,7 @@ def _object(line: bytes) -> Mapping[str, Any]:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
-    """A field that is a text with something in it. Raises BadLine."""
+    """Return a field that must be a string with visible characters. Raises BadLine."""
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
         raise BadLine(f"no `{name}`")
@@ -60,7 +61,7 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_of(row: Mapping[str, Any], name: str) -> list[Any]:
-    """A field that is a list with something in it. Raises BadLine."""
+    """Return a field that must be a list with at least one element. Raises BadLine."""
     value = row.get(name)
     if not isinstance(value, list) or not value:
         raise BadLine(f"no list `{name}`")
@@ -68,7 +69,7 @@ def list_of(row: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def passage_of(row: object) -> Passage:
-    """A passage as corpora have it: `id`, `title`, `text`. Raises BadLine."""
+    """Return a passage in the form of a corpus, with `id`, `title` and `text`. Raises BadLine."""
     if not isinstance(row, dict):
         raise BadLine("a passage is no object")
     return Passage(text_of(row, "id"), text_of(row, "title"), text_of(row, "text"))
@@ -79,8 +80,8 @@ Questions = frozenset[str]  # normalised
 
 
 def read_questions_of(paths: Iterable[Path]) -> Questions:
-    """The `question` of every line. Raises InvalidRequest for a line that has none: what cannot
-    be read could not be kept out."""
+    """Return the `question` of every line. Raises InvalidRequest for a line without one, because it
+    could not be excluded."""
     questions: set[str] = set()
     for path in paths:
         lines, bad = read_lines(path)

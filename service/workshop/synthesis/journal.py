@@ -1,4 +1,5 @@
-"""What is done, kept as it is done: one line an item, so that a run that ends goes on later."""
+"""The journal of a run: one line for each finished item, so that an interrupted run can be
+resumed."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """What became of one item: rows, or the reason for none. `key`: of the item and its content.
+    """The result of one item: its rows, or the reason for having none. `key` identifies the item
+    and its content.
 
-    `again`: the teacher was out, so the next run tries it again.
+    `again` means that the teacher was unavailable, so the next run tries the item again.
     """
 
     key: str
@@ -65,7 +67,8 @@ def _row(value: Mapping[str, Any]) -> OutputRow:
 
 
 class Journal:
-    """The records of one run. `header` says which run; `date` is the day of its first start."""
+    """The entries of one run. `header` identifies the run; `date` is the day on which it first
+    started."""
 
     def __init__(self, handle: int, header: Mapping[str, Any], records: list[JournalEntry]) -> None:
         self._handle = handle
@@ -76,7 +79,8 @@ class Journal:
             self.spent.add(record.spent)
 
     def append(self, record: JournalEntry) -> None:
-        """Write a record to the disk, whole or (to be repaired at the next opening) not at all."""
+        """Write an entry to the disk. An incomplete entry is removed when the journal is opened
+        again."""
         _write(self._handle, record.to_line())
         self.done[record.key] = record
         self.spent.add(record.spent)
@@ -84,10 +88,10 @@ class Journal:
 
 @contextmanager
 def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
-    """Open, repair and read, or begin, the journal of a run.
+    """Open, repair and read the journal of a run, or create it.
 
-    Raises ConfigurationError where it is of another run (all of `header` but `date` counts),
-    StoreError where it cannot be used or another process does.
+    Raises ConfigurationError if it belongs to another run (all of `header` but `date` is compared),
+    and StoreError if it cannot be used or another process uses it.
     """
     with line_file(path) as handle:
         first, records = _read(handle, path)

@@ -1,4 +1,5 @@
-"""The teacher's prompts: files in `templates/<pipeline>`, with the papers' fields and markers."""
+"""The teacher's prompts: files in `templates/<pipeline>`, with the fields and markers of the
+papers."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ _TAG = re.compile(r"<(?=/?(?:question|document|answer|thought|known info|json_ou
 
 
 def field(text: str) -> str:
-    """Data as one line that is no structure of any prompt of ours."""
+    """Return data as one line that cannot be mistaken for the structure of a prompt."""
     return _MARKER.sub(r"\1 -", quote(_TAG.sub("< ", text)))
 
 
 class Prompts:
-    """The templates of one pipeline. A file is one user message; `$name` fields are filled.
+    """The templates of one pipeline. Each file is one user message with `$name` fields.
 
-    `shared`: files from elsewhere, of prompts that also serve.
+    `shared` are files from elsewhere, for prompts that are used when serving, too.
     """
 
     def __init__(self, pipeline: str, shared: tuple[Path, ...] = ()) -> None:
@@ -41,15 +42,17 @@ class Prompts:
         return {path.stem: PromptTemplate(_text(path)) for path in files}
 
     def messages(self, template: str, **fields: str) -> tuple[Message, ...]:
-        """The prompt as a chat. `fields` go in as they are: pass data through `field` first.
+        """Return the prompt as a chat. `fields` are inserted unchanged: pass data through `field`
+        first.
 
-        Raises KeyError for an unknown template or a field that is missing.
+        Raises KeyError for an unknown template or a missing field.
         """
         return (Message("user", self._templates[template].fill(fields)),)
 
     @property
     def digest(self) -> str:
-        """Of all templates, for the provenance of rows: twelve hexadecimal digits."""
+        """Return twelve hexadecimal digits that identify all templates, for the provenance of
+        rows."""
         texts = "\0".join(f"{name}\0{t.text}" for name, t in self._templates.items())
         return hashlib.sha256(texts.encode()).hexdigest()[:12]
 

@@ -1,4 +1,4 @@
-"""What a teacher's reply must look like. Each reader raises BadReply with one of few reasons."""
+"""Reads the teacher's replies. Each reader raises UnusableReply with one of a few reasons."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from service.workshop.synthesis.contract import UnusableReply
 
 
 def json_object(text: str, *keys: str) -> dict[str, Any]:
-    """The first JSON object in `text` that has all `keys`, whatever stands around it; its values
-    by these names. Case, blanks and underscores in a key do not count."""
+    """Return the values of the first JSON object in `text` that has all `keys`, by these names.
+    Other text around it is ignored, as are case, spaces and underscores in keys."""
     objects = [value for value in json_values(unwrap(text)) if isinstance(value, dict)]
     if not objects:
         raise UnusableReply("not JSON")
@@ -29,7 +29,7 @@ def json_object(text: str, *keys: str) -> dict[str, Any]:
 
 
 def text_in(value: Mapping[str, Any], key: str) -> str:
-    """A value that is a text, on one line."""
+    """Return a value that must be a string, on one line."""
     text = value[key]
     if isinstance(text, int | float) and not isinstance(text, bool):
         text = str(text)

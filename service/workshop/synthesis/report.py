@@ -1,4 +1,4 @@
-"""The end of a run: the output file, and an account in which nothing is missing."""
+"""The end of a run: writes the output, and a report that accounts for every input item."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNSELECTED: Final = "not selected"
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Per million tokens, in whatever currency."""
+    """Prices per million tokens, in any currency."""
 
     prompt: float = 0.0
     completion: float = 0.0
@@ -37,10 +37,12 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`input` = `written` + all of `dropped`, in items; a bad line counts as one.
+    """The report. `input` equals `written` plus the sum of `dropped`, in items; an invalid line
+    counts as one item.
 
-    `rows`: in the output. `lost`: parts that written items lack, by reason. `run`: what was run.
-    `corpus`: how much there was to draw from, where items are drawn.
+    `rows` is the number of rows in the output. `lost` counts the missing parts of written items, by
+    reason. `run` describes the run. `corpus` is the size of the corpus that items are drawn from,
+    if they are drawn.
     """
 
     run: Mapping[str, Any]
@@ -64,8 +66,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """All items of a run and what became of each; `refused` were so before the teacher was asked,
-    by reason. `excluded`: questions that no row may ask."""
+    """All items of a run and their results. `refused` counts items that were rejected before the
+    teacher was called, by reason. `excluded` are questions that must not occur in the rows."""
 
     items: Sequence[Item[Any]]
     records: Mapping[str, JournalEntry]  # by the item's id
@@ -77,7 +79,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rows to write, each with the id of its item, and the account."""
+    """The rows to write, each with the id of its item, and the report."""
 
     rows: list[tuple[str, OutputRow]]
     written: int
@@ -86,7 +88,7 @@ class Result:
 
 
 def settle(account: Account, pipeline: Pipeline[Any], seed: int) -> Result:
-    """Select the rows, in the order of the items, and count what has none."""
+    """Select the rows, in the order of the items, and count the items without rows."""
     dropped = Counter(account.refused)
     dropped.update(f"bad line: {reason}" for _, reason in account.bad)
     lost: Counter[str] = Counter()
@@ -139,7 +141,8 @@ def report_of(
 
 
 def files_of(output: Path, kinds: Sequence[str]) -> dict[str, Path]:
-    """The output's files, by kind of row: `rows.jsonl`, or `rows.labeler.jsonl` and its like."""
+    """Return the output file of each kind of row: `rows.jsonl`, or files such as
+    `rows.labeler.jsonl`."""
     return {
         kind: output.with_name(f"{output.stem}.{kind}{output.suffix}") if kind else output
         for kind in kinds
@@ -149,7 +152,7 @@ def files_of(output: Path, kinds: Sequence[str]) -> dict[str, Path]:
 def write_rows(
     files: Mapping[str, Path], rows: Sequence[tuple[str, OutputRow]], run: Mapping[str, Any]
 ) -> None:
-    """The output, each file all of it or nothing."""
+    """Write the output files. Each is written completely or not at all."""
     for kind, path in files.items():
         own = (row for row in rows if row[1].kind == kind)
         lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in own)
@@ -175,7 +178,7 @@ def write_report(path: Path, report: Report) -> None:
 
 
 def table(report: Report) -> Table:
-    """The account as lines that add up."""
+    """Return the report as a table for the terminal."""
     shown = Table(title=f"{report.run['pipeline']}, taught by {report.run['teacher']}")
     shown.add_column("")
     shown.add_column("count", justify="right")

@@ -1,4 +1,5 @@
-"""Prompt and reply of the Revelator's roles, as rows have them (METHODS.md §1.3, §1.5)."""
+"""The prompts and replies of the Revelator's roles, as training rows contain them (METHODS.md §1.3,
+§1.5)."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from service.strategies.revelator.roles import ROUTE_LABELS
 
 
 class Exchange(NamedTuple):
-    """What a user asks and what the model should write back."""
+    """A prompt of the user, and the reply that the model should write."""
 
     user: str
     assistant: str
 
 
 class RoleTurns:
-    """Prompts of one template set; replies are what the role's reader reads."""
+    """Makes exchanges with the prompts of one template set, and replies in the form that the role
+    expects."""
 
     def __init__(self, templates: TemplateSet) -> None:
         self.templates = templates
@@ -29,8 +31,8 @@ class RoleTurns:
         return Exchange(self.templates.route(question), ROUTE_LABELS[route])
 
     def decompose(self, question: str, parts: Sequence[str]) -> Exchange:
-        """The training tuples have no `thought` (METHODS.md §1.4 #7): a fixed phrase says how
-        much is asked."""
+        """Return a decomposition. The tuples of the paper have no `thought` (METHODS.md §1.4 #7),
+        so a fixed phrase states the number of things asked."""
         thought = f"asks {len(parts)} thing{'s' if len(parts) != 1 else ''}"
         value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
         return Exchange(self.templates.decompose(question), json.dumps(value, ensure_ascii=False))

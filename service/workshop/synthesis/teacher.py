@@ -1,4 +1,4 @@
-"""The teacher: an engine, asked with patience where it limits its callers or is out for a while."""
+"""The teacher: an engine, called with retries while it limits its callers or is unavailable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_WAIT_S: Final = 60.0
 
 
 class TeacherOut(Exception):
-    """A call that did not come through, for all patience: its item is to be tried another day."""
+    """Raised if a call failed after all retries. The next run tries its item again."""
 
     def __init__(self, failure: EngineFailure | Overloaded) -> None:
         super().__init__(failure.detail)
@@ -37,7 +37,7 @@ class TeacherOut(Exception):
 
 @dataclass(slots=True)
 class Spent:
-    """What an item or a run has cost. `bad`: rounds of no use, by stage and reason."""
+    """The cost of an item or of a run. `bad` counts unusable replies, by stage and reason."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -52,7 +52,8 @@ class Spent:
 
 
 def wait_after(failure: EngineFailure | Overloaded, failures: int) -> float | None:
-    """Seconds until the next try, after so many failures; None: it is not worth one."""
+    """Return the seconds until the next attempt after `failures` failures, or None if no attempt is
+    worthwhile."""
     if isinstance(failure, EngineRefusal):
         return None
     growing = min(FIRST_WAIT_S * 2 ** (failures - 1), LONGEST_WAIT_S)
@@ -68,9 +69,11 @@ def kind_of(failure: EngineFailure | Overloaded) -> str:
 
 
 class Teacher:
-    """Asks `engine` for `model` (None: the engine's own). `label` names the model in every row.
+    """Calls `engine` with `model` (None: the default model of the engine). `label` names the model
+    in every row.
 
-    While the server limits, no call begins. `sleep` and `clock` (seconds) are for tests.
+    No call starts while the server limits its callers. `sleep` and `clock` (in seconds) can be
+    replaced in tests.
     """
 
     def __init__(
@@ -90,8 +93,8 @@ class Teacher:
         self._not_before = 0.0
 
     async def say(self, ask: AskTeacher, seed: int, spent: Spent) -> Reply:
-        """One reply, its cost added to `spent`. Raises Dropped where the engine refuses the call,
-        TeacherOut where it cannot be had."""
+        """Return one reply, and add its cost to `spent`. Raises Dropped if the engine refuses the
+        call, and TeacherOut if it is unavailable."""
         request = GenerationRequest(
             messages=ask.messages,
             max_tokens=ask.max_tokens,

@@ -1,5 +1,7 @@
-"""Rows for the embedded model (`synthesize embedded`): from people's questions and passages' facts.
+"""Training rows for the embedded model (`synthesize embedded`), from questions of people and from
+facts in passages.
 
-`sets` reads the public sets; `reading`, `steps`, `routes`, `dialogues` and `drafts` draw rows of
-the roles, each in the very prompt that serves it; `mixture` draws all of them by their share.
+`sets` reads the public datasets. `reading`, `steps`, `routes`, `dialogues` and `drafts` draw rows
+of the roles, each with the prompt that is used when serving. `mixture` draws from all of them in
+fixed proportions.
 """

@@ -1,4 +1,5 @@
-"""Rows of Auto-RAG's tuned format (METHODS.md §2.3): a dialogue with what the retriever brought."""
+"""Rows in the tuned format of Auto-RAG (METHODS.md §2.3): dialogues with the documents of the
+retriever."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ MISSED: Final = 0.2  # of the hops whose first documents do not tell
 
 
 class Dialogues:
-    """Draws dialogues over facts under other names; a document is up to two passages."""
+    """Draws dialogues about facts with exchanged names. A document consists of up to two
+    passages."""
 
     def __init__(
         self, maker: Maker, reading: ComprehensionRows, prompts: RowMaker, rng: random.Random
@@ -62,7 +64,7 @@ class Dialogues:
 
 
 def document_turn(number: int, texts: Sequence[str]) -> str:
-    """What the user says in Auto-RAG: up to two passages, without titles."""
+    """Return the retriever's turn, a user message with up to two passages without titles."""
     return f"Retrieved Document_{number}: {quote(' '.join(texts))}"
 
 
@@ -72,9 +74,10 @@ def autorag_turns(
     documents: Sequence[tuple[int, Sequence[str]]],
     repeats: Sequence[str],
 ) -> list[Exchange]:
-    """A whole dialogue; a document is (the hop it answers, or -1, and its texts).
+    """Return a dialogue. Each document is a pair: the index of the hop that it answers, or -1, and
+    its texts.
 
-    `repeats` are the queries asked again after a document that does not help.
+    `repeats` are the queries that are used after a document that does not help.
     """
     hops = [typed_like(hop, question) for hop in made.hops]
     needs = {1: "This needs one fact."}.get(len(hops), f"This needs {len(hops)} facts.")

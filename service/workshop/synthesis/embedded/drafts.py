@@ -21,7 +21,7 @@ from service.workshop.synthesis.embedded.reading import ComprehensionRows
 
 
 def statement(hop: Hop) -> str:
-    """The hop's fact as a sentence: ``Heat was directed by Michael Mann.``"""
+    """Return the fact of a hop as a sentence: ``Heat was directed by Michael Mann.``"""
     shape = STATEMENTS[hop.fact.kind]
     if hop.answer.isdigit():
         shape = shape.replace(" on {a}", " in {a}")
@@ -38,7 +38,8 @@ TOP: Final = 3  # passages that the loop shows
 
 
 class Drafts:
-    """Draws drafts over facts, mostly under other names: single ones, bridges, comparisons."""
+    """Draws drafts about facts, mostly with exchanged names: single facts, bridges and
+    comparisons."""
 
     def __init__(
         self, maker: Maker, reading: ComprehensionRows, prompts: RowMaker, rng: random.Random

@@ -1,4 +1,4 @@
-"""`synthesize embedded`: all roles in one stream, each with its share of the text."""
+"""`synthesize embedded`: rows of all roles in one stream, in fixed proportions."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ TRIES: Final = 100  # for a row that was not drawn before
 
 
 class Mixture:
-    """An endless, repeatable stream of rows; no prompt comes twice.
+    """An endless, reproducible stream of rows without repeated prompts.
 
-    `folder` holds the sets. SHARES are the parts of the tasks in characters.
+    `folder` contains the datasets. SHARES are the proportions of the tasks, in characters.
     """
 
     def __init__(self, folder: Path, seed: int = 0, templates: str = TEMPLATES) -> None:
@@ -63,9 +63,9 @@ class Mixture:
         self.seen: set[str] = set()
 
     def rows(self) -> Iterator[TrainingRow]:
-        """The task that is furthest behind its share comes next.
+        """Yield rows of the task that is furthest below its share.
 
-        What a row's prompt shares with the one before, on the same sheet, counts once.
+        Text that a prompt shares with the previous prompt of the same sheet counts once.
         """
         before = ""
         while True:
@@ -96,7 +96,7 @@ class Mixture:
 
 
 def alike(text: str, other: str) -> int:
-    """How many first characters are the same."""
+    """Return the number of first characters that are equal."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
 
@@ -106,8 +106,8 @@ ROWS: Final = 10_000  # where no --limit says how many
 
 @dataclass(frozen=True, slots=True)
 class MixtureCounts:
-    """What was written: rows and characters of prompts and targets by task, targets that decline,
-    and rows left out because `--exclude` names their question."""
+    """What was written: rows, and characters of prompts and targets, by task; targets that decline;
+    and rows left out because `--exclude` contains their question."""
 
     pipeline: str
     version: int
@@ -127,10 +127,10 @@ def write_mixture(
     templates: str | None = None,
     exclude: tuple[Path, ...] = (),
 ) -> MixtureCounts:
-    """Draw `rows` rows from the sets in `folder` and write them with a report beside them.
+    """Draw `rows` rows from the datasets in `folder`, and write them with a report beside them.
 
-    The same seed gives the same file. Raises InvalidRequest where a set is missing,
-    ConfigurationError for templates that cannot be used, StoreError.
+    The same seed gives the same file. Raises InvalidRequest if a dataset is missing,
+    ConfigurationError for templates that cannot be used, and StoreError.
     """
     screen = Console()
     try:
@@ -171,7 +171,7 @@ def write_mixture(
 
 
 def table(counts: MixtureCounts) -> Table:
-    """Rows and their share of the text, by task."""
+    """Return the rows and their share of the text, by task, as a table for the terminal."""
     shown = Table(title=f"{counts.pipeline}, made by rules")
     for name in ("task", "rows", "share of the text"):
         shown.add_column(name, justify="left" if name == "task" else "right")

@@ -1,4 +1,5 @@
-"""Rows of the embedded model: a prompt of the template set that serves, and its target."""
+"""Rows of the embedded model: a prompt of the template set that is used when serving, and its
+target."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ VERSION: Final = 2
 
 
 class RowMaker:
-    """Makes rows; `passages` are those behind a row, `written` where people wrote the question."""
+    """Creates rows. `passages` are the sources of a row; `written` means that people wrote the
+    question."""
 
     def __init__(self, templates: str, seed: int, passages: Mapping[str, Paragraph]) -> None:
         self.templates, self.passages = TemplateSet(templates), passages
@@ -30,7 +32,7 @@ class RowMaker:
         self, question: str, texts: Sequence[PassageText], answer: str,
         passages: Sequence[Paragraph], *, written: bool,
     ) -> TrainingRow:  # fmt: skip
-        """An empty `answer` is the declining form."""
+        """Return a row of the reader. If `answer` is empty, the target declines."""
         prompt = self.templates.answer(question, texts)
         target = quote(answer) or NO_ANSWER
         return self._row("answer", question, prompt, target, passages, written=written)
@@ -78,7 +80,8 @@ class RowMaker:
     def merge(
         self, question: str, pairs: Sequence[Pair], passages: Sequence[Paragraph], *, written: bool
     ) -> TrainingRow:
-        """``A and B`` or ``A, B and C``; parts without an answer are left out."""
+        """Return a row with the target ``A and B`` or ``A, B and C``. Parts without an answer are
+        left out."""
         found = [quote(pair.answer) for pair in pairs if pair.answer]
         tail = [f"{', '.join(found[:-1])} and {found[-1]}"] if len(found) > 1 else found
         target = tail[0] if tail else NO_ANSWER
@@ -92,7 +95,8 @@ class RowMaker:
     def dialogue(
         self, task: str, question: str, turns: Sequence[Exchange], passages: Sequence[Paragraph]
     ) -> TrainingRow:
-        """Turns of the user and of the model, which learns all of its own."""
+        """Return a row with turns of the user and the model. The loss counts all turns of the
+        model."""
         messages = [
             message
             for turn in turns
@@ -107,7 +111,7 @@ class RowMaker:
     def draft(
         self, question: str, prompt: str, rest: str, passages: Sequence[Paragraph]
     ) -> TrainingRow:
-        """Raw text that the model goes on with."""
+        """Return a row of raw text, which the model continues."""
         row = self._row("dragin", question, prompt, rest, passages, written=False)
         return row.model_copy(update={"raw": True})
 

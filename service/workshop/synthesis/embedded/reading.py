@@ -1,8 +1,8 @@
-"""Rows of reading: answers out of one to four passages, and whether one passage helps.
+"""Rows of reading: answers from one to four passages, and whether a passage is relevant.
 
-Distractors are what BM25 finds for a question among all passages of the sets. A fifth of the
-questions cannot be answered from what is shown. Rows come by sheets (see `sheets`): those that
-show the same passages follow each other.
+Distractors are the passages that BM25 finds for a question among all passages of the datasets. A
+fifth of the questions cannot be answered from the passages that are shown. Rows that show the same
+passages follow each other (see `sets`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JUDGED: Final = 3  # questions that one passage answers, and as many that it doe
 
 
 class ComprehensionRows:
-    """Draws rows from people's questions, and from facts under other names."""
+    """Draws rows from questions of people, and from facts with exchanged names."""
 
     def __init__(self, sets: Sets, maker: Maker, prompts: RowMaker, rng: random.Random) -> None:
         self.maker, self.prompts, self.rng = maker, prompts, rng
@@ -129,7 +129,8 @@ class ComprehensionRows:
         return self.prompts.answer(question, texts, made.answer, passages, written=False)
 
     def relevance(self) -> list[TrainingRow]:
-        """Half true; a false one shows a passage that BM25 ranks high for the question."""
+        """Draw a judgement. Half of them are true; a false one shows a passage that BM25 ranks
+        high."""
         if self.rng.random() < 0.3:
             return [self._fact_relevance()]
         names = [name for name in READING if name in self.sources]
@@ -159,7 +160,8 @@ class ComprehensionRows:
     def distractors(
         self, question: str, answer: str, gold: Sequence[Paragraph], size: int
     ) -> list[Paragraph]:
-        """`size` passages without the answer, from those that BM25 finds for the question."""
+        """Return `size` passages without the answer, among those that BM25 finds for the
+        question."""
         if size <= 0:
             return []
         taken = {p.id for p in gold} | {p.text for p in gold}
@@ -175,7 +177,8 @@ class ComprehensionRows:
         return found[:first] + self.rng.sample(found[first:], size - first)
 
     def cut(self, passage: Paragraph, answer: str) -> PassageText:
-        """The passage as a prompt shows it: whole, or a window of it that holds the answer."""
+        """Return the passage as a prompt shows it: complete, or a part of it that contains the
+        answer."""
         title = passage.title if self.rng.random() >= UNTITLED else ""
         pieces = passage.text.split()
         words = self.rng.randint(35, 90)

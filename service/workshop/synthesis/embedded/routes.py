@@ -1,8 +1,9 @@
-"""Rows of the router: a question and its kind, from the sets, from facts and from owners.
+"""Rows of the router: a question and its route, from the datasets, from facts, and about private
+documents.
 
-Owners of documents ask with names that nobody knows, of "our" things, of hours, prices and codes.
-Each must be looked up, however ordinary its words are. Wordings stand in `owners.toml`; the last
-two of `single` and of `complex` never train.
+Owners of documents ask about names that are not public, about "our" things, opening hours, prices
+and codes. Such questions need a search, however ordinary their words are. The wordings are in
+`owners.toml`; the last two of `single` and of `complex` are never used for training.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OF_OWNERS: Final = {"single": 0.3, "compound": 0.2, "complex": 0.12}
 
 
 class Routing:
-    """Draws the four kinds alike."""
+    """Draws questions of the four routes with equal probability."""
 
     def __init__(self, sets: Sets, maker: Maker, prompts: RowMaker, rng: random.Random) -> None:
         self.maker, self.prompts, self.rng = maker, prompts, rng
@@ -45,7 +46,7 @@ class Routing:
         return self.prompts.route(vary_surface(question, self.rng), route, (), written=written)
 
     def question(self, route: RouteName) -> tuple[str, bool]:
-        """A question of one kind, and whether people wrote it."""
+        """Return a question of one route, and whether people wrote it."""
         if self.rng.random() < OF_OWNERS.get(route, 0.0):
             made: dict[str, Callable[[], str]] = {
                 "single": self.owners.single,
@@ -62,7 +63,7 @@ class Routing:
         return self.rng.choice(self.asked[route]), True
 
     def parts(self) -> list[str]:
-        """Two or three questions that may be typed as one, each with its mark."""
+        """Return two or three questions that can be asked as one, each with its question mark."""
         draw, size = self.rng.random(), self.rng.choices((2, 3), (3, 1))[0]
         if draw < 0.45:
             parts = [self.rng.choice(self.asked["single"]) for _ in range(size)]
@@ -85,7 +86,8 @@ TEXTS: Final[dict[str, list[str]]] = read_toml(Path(__file__).with_name("owners.
 
 
 class Owners:
-    """Draws questions on documents of somebody's own; `unseen` takes the wordings kept back."""
+    """Draws questions about private documents. `unseen` selects the wordings that are not used for
+    training."""
 
     def __init__(self, rng: random.Random, *, unseen: bool = False) -> None:
         self.rng, self.unseen = rng, unseen
@@ -97,13 +99,15 @@ class Owners:
         return self._filled("complex")
 
     def compound(self) -> str:
-        """Two questions that are typed as one, half of them about one thing."""
+        """Return two questions that are asked as one; in half of the cases both are about the same
+        thing."""
         if self.rng.random() < 0.5:
             return self.referring()[0]
         return join_questions([self.single(), self.single()], self.rng)
 
     def referring(self) -> tuple[str, list[str]]:
-        """A question whose second half says only "it" or "they", and its parts, which name it."""
+        """Return a question whose second half only says "it" or "they", and its parts, which
+        contain the name."""
         texts = self.rng.choice(wordings(TEXTS["referring"], unseen=self.unseen))
         first, then, alone = (part.strip() for part in self._fill(texts).split("|"))
         joint = self.rng.choice((" and ", ", and ", " and "))

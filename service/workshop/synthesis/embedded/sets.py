@@ -1,12 +1,13 @@
-"""The public sets that the embedded model learns from: people's questions with their passages.
+"""The public datasets that the embedded model is trained on: questions of people with their
+passages.
 
-A set is a folder with `questions.jsonl` and, where it has passages, `corpus.jsonl`. Only what may
-train is given: no title, no passage without a title and no question that is held out.
+A dataset is a folder with `questions.jsonl` and, if it has passages, `corpus.jsonl`. Only data that
+may be used for training is returned: no held-out title or question, and no passage without a title.
 
-A sheet is passages that are shown together, with all questions whose passage is on it and some
-whose passage is not, so that one reading of the passages teaches many answers. Prompts show
-passages before the question, which lets `train sft` compute the passages of a sheet once
-(`service.workshop.lean.packing`).
+A sheet is a group of passages that are shown together, with all questions about them and some
+questions about other passages, so that the passages are processed once for many answers. Prompts
+show the passages before the question, which allows `train sft` to compute the passages of a sheet
+once (`service.workshop.lean.packing`).
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ LONGEST_ANSWER: Final = 20  # words
 
 
 class Asked(NamedTuple):
-    """A question of people; `gold` holds the answer, `shown` was found with it and does not.
+    """A question of people. `gold` contains the answer; `shown` was found with it and does not.
 
-    `answer` is empty where the gold passage cannot answer the question.
+    `answer` is empty if the gold passage cannot answer the question.
     """
 
     id: str
@@ -46,12 +47,12 @@ class Asked(NamedTuple):
 
 
 def split_key(passage: Paragraph) -> str:
-    """What decides the side of a passage: its title, or without one its text."""
+    """Return the text that decides the side of a passage: its title, or its text if it has none."""
     return passage.title or passage.text
 
 
 class Sets:
-    """The sets of one folder. Raises InvalidRequest where one is missing."""
+    """The datasets of one folder. Raises InvalidRequest if one is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +62,7 @@ class Sets:
 
     @cached_property
     def passages(self) -> dict[str, Paragraph]:
-        """Of the training side, by id."""
+        """Return the passages of the training side, by id."""
         every = (
             Paragraph(row["id"], row["title"], row["text"].strip(), name)
             for name in (*READING, HOPS, *FACTS)
@@ -74,7 +75,8 @@ class Sets:
         return all_facts(p for p in self.passages.values() if p.source in FACTS)
 
     def questions(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a set whose question may train, without repeats."""
+        """Return the lines of a dataset whose question may be used for training, without
+        repetitions."""
         rows = read_lines(self.folder / name / "questions.jsonl")
         kept: dict[str, dict[str, Any]] = {}
         for row in rows:
@@ -84,7 +86,8 @@ class Sets:
         return list(kept.values())
 
     def asked(self, name: str) -> list[Asked]:
-        """Questions of a set with their passages; those with a held-out one are left out."""
+        """Return the questions of a dataset with their passages, without those that have a held-out
+        passage."""
         found = (self._asked(row) for row in self.questions(name))
         return [asked for asked in found if asked is not None]
 
@@ -103,7 +106,7 @@ class Sets:
 
 
 def short_answer(answers: Sequence[str]) -> str:
-    """The shortest of the answers, without the full stop that some sets put behind each."""
+    """Return the shortest answer, without the final full stop that some datasets add."""
     answer = " ".join(min(answers, key=len, default="").split())
     bare = answer[:-1] if answer.endswith(".") and answer.count(".") == 1 else answer
     return bare.strip(" ,;")
@@ -113,14 +116,15 @@ YES_NO: Final = frozenset({"yes", "no"})
 
 
 class Shown(NamedTuple):
-    """A passage and what a prompt shows of it."""
+    """A passage, and the text that a prompt shows of it."""
 
     passage: Paragraph
     text: PassageText
 
 
 class Sheets:
-    """Questions by their passage; each is asked as often as any other, give or take one."""
+    """The questions of each passage. All are asked equally often, with a difference of at most
+    one."""
 
     def __init__(self, asked: Iterable[Asked], rng: random.Random) -> None:
         self.rng = rng
@@ -131,8 +135,8 @@ class Sheets:
         self.times: dict[str, int] = defaultdict(int)
 
     def answerable(self, shown: Sequence[Shown], most: int) -> list[Asked]:
-        """Up to `most` questions about what is shown, the least asked first; those whose answer is
-        not in what is shown of their passage are left out."""
+        """Return up to `most` questions about the shown passages, the least asked first. Questions
+        whose answer is not in the shown text of their passage are left out."""
         found = [
             one
             for part in shown
@@ -142,8 +146,9 @@ class Sheets:
         return self._least_asked(found, most)
 
     def refused(self, shown: Sequence[Shown], near: Sequence[Paragraph], most: int) -> list[Asked]:
-        """Up to `most` questions that nothing shown answers: those that their own passage, which is
-        shown, cannot answer, and those about passages that are `near` and not shown."""
+        """Return up to `most` questions that the shown passages do not answer: questions about a
+        shown passage that cannot answer them, and questions about passages in `near` that are not
+        shown."""
         ids = dict.fromkeys(part.passage.id for part in shown)  # in order: a seed repeats rows
         found = [one for i in ids for one in self.about[i] if not one.answer]
         texts = f" {canonical_form(' '.join(f'{s.text.title} {s.text.text}' for s in shown))} "
@@ -168,5 +173,5 @@ class Sheets:
 
 
 def bears(text: PassageText, answer: str) -> bool:
-    """Whether the answer stands in the text word for word; yes and no stand nowhere."""
+    """Return whether the text contains the answer literally. Yes and no are never contained."""
     return answer in YES_NO or answer.casefold() in text.text.casefold()

@@ -1,4 +1,5 @@
-"""Rows of the steps between searches: taking apart, asking next, knowing the end, concluding."""
+"""Rows of the steps between searches: decompositions, next questions, endings, merges and final
+answers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ LOST: Final = 0.08  # of the histories, one of whose answers was not found
 
 
 class Chain(NamedTuple):
-    """A question over several others with their answers, in the order in which they are asked."""
+    """A question with several sub-questions and their answers, in the order in which they are
+    asked."""
 
     question: str
     pairs: tuple[Pair, ...]
@@ -33,7 +35,8 @@ class Chain(NamedTuple):
 
 
 class StepRows:
-    """Draws `decompose`, `refine`, `ending`, `final`, `comparison`, `merge` and `closed`."""
+    """Draws rows of `decompose`, `refine`, `ending`, `final`, `comparison`, `merge` and
+    `closed`."""
 
     def __init__(
         self, sets: Sets, maker: Maker, routing: Routing, prompts: RowMaker, rng: random.Random
@@ -82,7 +85,8 @@ class StepRows:
         return self.prompts.decompose(question, parts, passages, written=False)
 
     def refine(self) -> TrainingRow:
-        """The next sub-question; again in other words where the last one found nothing."""
+        """Draw a next sub-question; if the last one had no answer, it is asked again in other
+        words."""
         if self.rng.random() < LOST:
             made = self.maker.bridge()
             lost = Pair(made.hops[0].question, None)
@@ -117,7 +121,7 @@ class StepRows:
         )
 
     def comparison(self) -> TrainingRow:
-        """A `final` that compares the answers it is given; now and then one of them is missing."""
+        """Draw a `final` row that compares given answers, of which one is sometimes missing."""
         made = self.comparisons.draw()
         question = vary_surface(made.question, self.rng)
         lowered = question == question.lower()
@@ -130,7 +134,7 @@ class StepRows:
         return row.model_copy(update={"task": "comparison"})
 
     def merge(self) -> TrainingRow:
-        """Answers of parts put together; now and then one or all of them are missing."""
+        """Draw a merge of the answers of parts, of which one or all are sometimes missing."""
         if self.rng.random() < 0.5:
             made = self.maker.compound()
             pairs = [Pair(hop.question, hop.answer) for hop in made.hops]
@@ -151,7 +155,7 @@ class StepRows:
         return self.prompts.closed(vary_surface(question, self.rng), answer)
 
     def chain(self) -> Chain:
-        """People's (two in five) or one made by rules."""
+        """Draw a chain: two in five are questions of people, the others are made by rules."""
         draw = self.rng.random()
         if draw < 0.4 and self.known:
             return self.rng.choice(self.known)
@@ -169,9 +173,10 @@ class StepRows:
 
 
 def known(row: dict[str, object]) -> Chain | None:
-    """A chain of the set's own, where every sub-question has the object of one triple as answer.
+    """Return the chain of a row of the dataset if the answer of every sub-question is the object of
+    one triple.
 
-    None for others, and where a name that a triple is about is a held-out title.
+    Returns None for other rows, and if a triple is about a held-out title.
     """
     evidences, parts, answers = row.get("evidences"), row["decomposition"], row["answers"]
     if not evidences or not isinstance(evidences, list) or not isinstance(parts, list):
@@ -189,7 +194,7 @@ def passages_of(made: Synthesised) -> list[Paragraph]:
 
 
 def as_typed(parts: Sequence[str], question: str) -> list[str]:
-    """Parts begin with a capital, unless the question was typed in small letters."""
+    """Capitalise the parts, unless the question is in lower case."""
     if question == question.lower():
         return [part.lower() for part in parts]
     return [part[:1].upper() + part[1:] for part in parts]

@@ -1,6 +1,7 @@
-"""The pipelines: each is a module, or a package, with a `PIPELINE`.
+"""The pipelines. Each is a module with a `PIPELINE`.
 
-One whose rows have prompts also has `pipeline(templates)`, which makes it for another set.
+A pipeline whose rows contain prompts also has `pipeline(templates)`, which creates it for another
+template set.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound"]
 
 
 def pipeline_of(name: PipelineName, templates: str | None = None) -> Pipeline[Any]:
-    """Import one pipeline, for rows with the prompts of `templates` where it has a choice.
+    """Import one pipeline, for rows with the prompts of `templates` if it supports a choice.
 
     Raises ConfigurationError for templates that cannot be used.
     """

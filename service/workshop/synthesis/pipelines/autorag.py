@@ -65,17 +65,19 @@ _CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 
 
 def needs_more(note: str) -> bool:
-    """Whether a reasoning says that information is missing."""
+    """Return whether a reasoning states that information is missing."""
     return bool(_NEED.search(note) or _NEED_UNQUOTED.search(_QUOTED.sub(" ", note)))
 
 
 def has_chinese(*texts: str) -> bool:
-    """Such items were left out of the published data (METHODS.md §2.5)."""
+    """Return whether a text contains Chinese characters. The published data excludes such items
+    (METHODS.md §2.5)."""
     return any(_CHINESE.search(text) for text in texts)
 
 
 def read_note(text: str) -> str:
-    """A reasoning, on one line and without what the teacher writes on after it."""
+    """Return the reasoning in a reply, on one line and without further turns that the teacher
+    wrote."""
     note = _OWN_LABEL.sub("", unwrap(text), count=1)
     note = quote(_NEXT_FIELD.split(note, maxsplit=1)[0].replace("**", ""))
     if not has_word(note):
@@ -84,7 +86,7 @@ def read_note(text: str) -> str:
 
 
 def read_query(text: str) -> str:
-    """A query, on one line."""
+    """Return the query in a reply, on one line."""
     query = _OWN_LABEL.sub("", unwrap(text), count=1).strip()
     if len(query.splitlines()) > 1:
         raise UnusableReply("more than a query")
@@ -95,7 +97,7 @@ def read_query(text: str) -> str:
 
 
 def read_answer(text: str) -> str:
-    """A short answer."""
+    """Return the short answer in a reply."""
     answer = parsing.read_answer(_OWN_LABEL.sub("", unwrap(text), count=1)).answer
     if answer is None or len(answer.split()) > LONGEST_ANSWER:
         raise UnusableReply("no short answer")
@@ -116,8 +118,8 @@ UNLIMITED: Final = 1_000  # retrievals and documents of its own that a replay al
 
 @dataclass(slots=True)
 class Trajectory:
-    """`seen`: passages in the order they were shown; `note`: the newest reasoning; `decided`: the
-    queries, and at the end the answer."""
+    """The dialogue so far. `seen` are the passages in the order in which they were shown, `note` is
+    the latest reasoning, and `decided` are the queries and, at the end, the answer."""
 
     question: str
     dialogue: Dialogue
@@ -131,7 +133,7 @@ class Trajectory:
 
     @property
     def searches(self) -> int:
-        """Before the answer."""
+        """Return the number of searches so far."""
         return len(self.decided)
 
     @property
@@ -143,7 +145,8 @@ class Trajectory:
         return "Refined Query: " if self.searches else "Initial Query: "
 
     def ask(self, query: str, passages: Sequence[Passage]) -> None:
-        """The model's turn with `query`, and the retriever's with what is new to it."""
+        """Add the model's turn with `query`, and the retriever's turn with the texts of
+        `passages`."""
         query = quote(query)
         self.dialogue.reply(f"{self.note_label}{quote(self.note)}\n\n{self.query_label}{query}")
         self.decided.append(query)
@@ -157,17 +160,18 @@ class Trajectory:
         self.decided.append(answer)
 
     def fresh(self, passages: Sequence[Passage], most: int) -> list[Passage]:
-        """The first passages that were not shown yet (METHODS.md §2.2, line 8)."""
+        """Return the first `most` passages that were not shown yet (METHODS.md §2.2, line 8)."""
         return [passage for passage in passages if passage.passage_id not in self.seen][:most]
 
     def transcript(self, *more: str) -> str:
-        """The dialogue as one text for the teacher, without the system message; `more` follows."""
+        """Return the dialogue as one text for the teacher, without the system message, followed by
+        `more`."""
         said = [m.content.rstrip() for m in self.dialogue.messages if m.role != "system"]
         return "\n".join([*said, *more])
 
 
 def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
-    """The messages of a row: all turns of the model are learnt, nothing else (METHODS.md §2.5)."""
+    """Return the messages of a row. The loss counts the model's turns only (METHODS.md §2.5)."""
     return [
         {"role": m.role, "content": m.content, "learn": m.role == "assistant"}
         for m in dialogue.messages
@@ -175,8 +179,8 @@ def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
 
 
 def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
-    """What the loop would do at each of the model's turns: its query, or its answer at the end;
-    None where it would do anything else."""
+    """Return what the loop would do at each of the model's turns: the query of a turn, or the
+    answer of the last one. Returns None if it would do anything else."""
     plan = loop.Policy(question, UNLIMITED, 0)
     read: list[str | None] = []
     for message in messages:
@@ -204,7 +208,7 @@ LINE_STOPS: Final = ("\n", "###")
 def steps(
     item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
 ) -> Steps[ItemResult]:
-    """Algorithm 1 for one question."""
+    """Run Algorithm 1 for one question."""
     asked = item.content
     if has_chinese(asked.question, *asked.answers):
         raise Dropped("Chinese characters")
@@ -223,7 +227,7 @@ def steps(
 
 
 def sub_answers(asked: ChainedQuestion) -> list[str]:
-    """What a useful document says: no verdict, which a document never spells out."""
+    """Return the answers that a useful document contains. Verdicts such as "yes" are left out."""
     answers = [hop.answer for hop in asked.hops] or list(asked.answers)
     return [answer for answer in answers if not is_verdict(answer)]
 
@@ -297,7 +301,8 @@ def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
 
 
 def pipeline(templates: str = "full") -> Pipeline[ChainedQuestion]:
-    """`templates`: the set whose system message opens the dialogues (METHODS.md §2.3)."""
+    """Return the pipeline for the template set whose system message begins the dialogues
+    (METHODS.md §2.3)."""
     one_item = partial(steps, templates=TemplateSet(templates))
     return Pipeline(
         "autorag", 1, PROMPTS, read_questions, one_item, searches=True, templates=templates

@@ -62,7 +62,7 @@ JSON_SCHEMA: Final[Mapping[str, Any]] = {
 
 
 class SimpleQuestion(NamedTuple):
-    """A simple question on one document."""
+    """A simple question about one document."""
 
     question: str
     answer: str
@@ -70,7 +70,7 @@ class SimpleQuestion(NamedTuple):
 
 
 def steps(item: Item[Entity], rng: random.Random) -> Steps[ItemResult]:
-    """Ask about each document, then join random 2 to 4 of the questions, up to six times."""
+    """Ask about each document, then join two to four random questions, up to six times."""
     entity = item.content
     lost = Counter({"document of the other side": entity.other_side} if entity.other_side else {})
     if len(entity.documents) < 2:
@@ -109,7 +109,8 @@ def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[SimpleQuestion]]:
 
 
 def read_part(text: str, document: Passage) -> SimpleQuestion:
-    """A question and a short answer that stands in the document, and not in the question."""
+    """Return a question, and a short answer that the document contains and the question does
+    not."""
     value = json_object(text, "Question", "Answer")
     question, answer = text_in(value, "Question"), text_in(value, "Answer").rstrip(".")
     if not question.endswith("?"):
@@ -124,7 +125,7 @@ def read_part(text: str, document: Passage) -> SimpleQuestion:
 
 
 def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
-    """One question without the answers. `no` is a reply like any other: raises Dropped."""
+    """Return one question without the answers. Raises Dropped if the teacher replied `no`."""
     if canonical_form(text) == "no":
         raise Dropped("combine: cannot be joined")
     question = one_line(_LABEL.sub("", unwrap(text)))
@@ -138,7 +139,7 @@ def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
 
 
 def draw(parts: Sequence[SimpleQuestion], rng: random.Random) -> list[tuple[SimpleQuestion, ...]]:
-    """Different sets of 2 to 4 parts, six or as many as there are."""
+    """Return up to six different sets of two to four parts."""
     sizes = [size for size in SIZES if size <= len(parts)]
     possible = sum(comb(len(parts), size) for size in sizes)
     if possible <= PER_ENTITY:
@@ -160,7 +161,7 @@ def _combine(parts: Sequence[SimpleQuestion]) -> AskTeacher:
 def row_of(
     name: str, entity: str, question: str, parts: Sequence[SimpleQuestion], split: str
 ) -> OutputRow:
-    """A compound question; all its documents answer it."""
+    """Return a row with a compound question, which all its documents answer."""
     documents = [part.document for part in parts]
     titles = tuple(dict.fromkeys(document.title for document in documents))
     ids = tuple(dict.fromkeys(document.passage_id for document in documents))
@@ -179,19 +180,19 @@ def row_of(
 
 
 def split_of(entity: Entity) -> str:
-    """`test` of what is held out, else as `trained_split`."""
+    """Return `test` for held-out entities, else `trained_split`."""
     return "test" if entity.held_out else trained_split(entity.name)
 
 
 def trained_split(name: str) -> str:
-    """`train` or `dev`, by a hash of the entity's name."""
+    """Return `train` or `dev`, by a hash of the entity's name."""
     share = SPLITS["dev"] / (SPLITS["train"] + SPLITS["dev"])
     draw = int.from_bytes(hashlib.sha256(f"dev {canonical_form(name)}".encode()).digest()[:4])
     return "dev" if draw / 2**32 < share else "train"
 
 
 def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
-    """At most the paper's number of rows a split, drawn at random, in their order."""
+    """Return at most as many rows per split as the paper has, drawn at random, in their order."""
     kept: set[int] = set()
     for split, size in SPLITS.items():
         those = [index for index, row in enumerate(rows) if row.fields["split"] == split]
@@ -208,8 +209,8 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A name and at most ten documents of its side of the split. `other_side`: how many were
-    left out because they are of the other."""
+    """A name and at most ten documents of its side of the split. `other_side` is the number of
+    documents that were left out because they belong to the other side."""
 
     name: str
     documents: tuple[Passage, ...]
@@ -221,7 +222,7 @@ class Entity:
 
 
 def read_entities(lines: Lines, rng: random.Random) -> InputItems[Entity]:
-    """Entities as they are given, then those of the passages, in random order."""
+    """Return the entities of the input, then those made from passages, in random order."""
     named: dict[str, list[Passage]] = {}
     passages: dict[str, Passage] = {}
     bad: list[tuple[int, str]] = []
@@ -257,7 +258,8 @@ def _entity_item(name: str, documents: Sequence[Passage]) -> Item[Entity]:
 
 
 def gather(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
-    """Each title without its bracket, with the passages of that title and those that name it."""
+    """Return each title without its bracket, with the passages of that title and those that contain
+    it."""
     found: dict[str, list[Passage]] = {}
     every = list(passages)
     for passage in every:

@@ -48,7 +48,7 @@ PROMPTS: Final = Prompts("efficientrag")
 
 @dataclass(frozen=True, slots=True)
 class SubQuestion:
-    """`dependency`: the ids of the parts whose answers it needs."""
+    """One part of a question. `dependency` contains the ids of the parts whose answers it needs."""
 
     id: str
     text: str
@@ -79,8 +79,8 @@ def _lines(form: str, texts: Sequence[str]) -> str:
 
 
 def read_parts(text: str, question: MultiHop) -> list[SubQuestion]:
-    """The parts in their order, as many as there are passages, each with its own passage, none
-    depending on itself by any way."""
+    """Return the parts in their order: as many as there are passages, each with a passage of its
+    own, without circular dependencies."""
     values = json_object(text, "decomposed_questions")["decomposed_questions"]
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
         raise UnusableReply("`decomposed_questions` of another shape")
@@ -132,7 +132,7 @@ def _named(title: object, passages: Sequence[Passage]) -> Passage:
 
 
 def in_order(parts: Sequence[SubQuestion]) -> list[SubQuestion]:
-    """The parts, each after those it depends on; those in a circle are left out."""
+    """Return the parts, each after those it depends on. Parts in a circle are left out."""
     ordered: list[SubQuestion] = []
     known: set[str] = set()
     while ready := [p for p in parts if p.id not in known and known.issuperset(p.dependency)]:
@@ -148,7 +148,8 @@ TEMPLATES: Final[dict[Style, str]] = {
 
 
 def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark]]:
-    """A label per word of the passage's text form; none is marked where the teacher fails."""
+    """Return one label per word of the passage's text form. No word is marked if the teacher
+    fails."""
     text = shown(part.passage)
     prompt = PROMPTS.messages(
         TEMPLATES[style],
@@ -167,7 +168,7 @@ def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark
 
 
 def read_extracted(text: str) -> list[str]:
-    """The words under the key that counts, given as a text or as a list."""
+    """Return the extracted words, which the teacher may give as a string or as a list."""
     return words_of(json_object(text, "extracted_words")["extracted_words"])
 
 
@@ -186,7 +187,7 @@ PASSES: Final = 5
 
 
 class Queries(NamedTuple):
-    """The query of each part that has one, and the rewrites that made those of later hops."""
+    """The queries of the parts, and the rewrites that created those of later hops."""
 
     of: dict[str, str]
     rewrites: list[Rewrite]
@@ -195,8 +196,8 @@ class Queries(NamedTuple):
 def next_queries(
     question: MultiHop, parts: Sequence[SubQuestion], infos: Mapping[str, str], lost: Counter[str]
 ) -> Steps[Queries]:
-    """`infos`: the marked words of each part's passage. A part whose query cannot be had is left
-    out, with all that depend on it."""
+    """Return the query of each part. `infos` are the marked words of each part's passage. A part
+    whose query cannot be created is left out, together with all parts that depend on it."""
     made = Queries({p.id: question.question for p in parts if not p.dependency}, [])
     failed: set[str] = set()
     for _ in range(PASSES):
@@ -238,7 +239,8 @@ def _rewrite(
 
 
 def template_of(question: MultiHop, part: SubQuestion, *, first: bool) -> str:
-    """By set, and by what the query is made from. HotpotQA takes 2Wiki's (METHODS.md §4.4 #7)."""
+    """Return the template for a dataset and a kind of rewrite. HotpotQA uses the templates of 2Wiki
+    (METHODS.md §4.4 #7)."""
     if question.style == "musique":
         if len(part.dependency) > 1:
             return "filter_musique_several"
@@ -248,7 +250,8 @@ def template_of(question: MultiHop, part: SubQuestion, *, first: bool) -> str:
 
 
 def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
-    """The query, and which of the given words it has; one with none of them is no good."""
+    """Return the query, and which of the given words it contains. Raises UnusableReply if it
+    contains none."""
     query = text_in(json_object(text, "filtered_query"), "filtered_query")
     marks = align(given, words_of(query))
     if not any(marks):
@@ -260,7 +263,7 @@ DEPTH: Final = 10  # of the search for a negative
 
 
 def steps(item: Item[MultiHop], rng: random.Random) -> Steps[ItemResult]:
-    """Steps 1 to 6, in order; what fails is left out of the item and counted."""
+    """Run steps 1 to 6. Parts that fail are left out of the item and counted."""
     question, lost = item.content, Counter[str]()
     parts = yield from decompose(question)
     marks: dict[str, list[Mark]] = {}

@@ -50,7 +50,7 @@ PROMPTS: Final = Prompts("hanrag", shared=(SHIPPED / "full" / "relevance.txt",))
 
 
 class RevelatorRows:
-    """Makes rows with the prompts of one template set."""
+    """Creates rows with the prompts of one template set."""
 
     def __init__(self, templates: TemplateSet) -> None:
         self.turns = RoleTurns(templates)
@@ -95,8 +95,8 @@ def target_of(row: OutputRow) -> str:
 
 
 def write_out(hops: Sequence[Link]) -> Steps[list[Link]]:
-    """The chain with self-contained questions. Raises Dropped where one cannot be had: a chain
-    with a hole teaches nothing."""
+    """Return the chain with self-contained questions. Raises Dropped if one of them cannot be
+    created, because an incomplete chain is useless for training."""
     answers = [hop.answer for hop in hops]
     written: list[Link] = []
     for number, hop in enumerate(hops):
@@ -119,7 +119,7 @@ def _in_words(question: str, answer: str) -> Steps[str]:
 
 
 def read_words(text: str, entity: str, answer: str) -> str:
-    """A question that names the entity and does not give the answer away."""
+    """Return a question that contains the entity and not the answer."""
     question = parse_question(text)
     if question is None or not question.endswith("?") or "#" in question or RELATION in question:
         raise UnusableReply("no question")
@@ -141,9 +141,9 @@ CANDIDATES: Final = 10  # of BM25, a question
 def label(
     question: str, gold: Passage | None, lost: Counter[str]
 ) -> Steps[list[tuple[Passage, bool]]]:
-    """The passages found, the gold one among them, with the teacher's labels.
+    """Return the passages found, including the gold passage, with the labels of the teacher.
 
-    One that cannot be labelled is left out and counted in `lost`.
+    A passage that cannot be labelled is left out and counted in `lost`.
     """
     found = yield from search(SearchCollection(question, CANDIDATES, "bm25"))
     labelled: list[tuple[Passage, bool]] = []
@@ -163,15 +163,16 @@ def label(
 
 
 def with_gold(found: Sequence[Passage], gold: Passage | None) -> list[Passage]:
-    """The passages found; where the gold one is not among them, it is in the last one's place."""
+    """Return the passages found. If the gold passage is not among them, it replaces the last
+    one."""
     if gold is None or any(passage.passage_id == gold.passage_id for passage in found):
         return list(found)
     return [*found[: CANDIDATES - 1], gold]
 
 
 def read_verdict(text: str, gold: bool) -> bool:
-    """`true` or `false`. Of the gold passage `false` contradicts what is known: raises Dropped, for
-    asking until the teacher agrees would make the label up."""
+    """Return the label, true or false. Raises Dropped if the gold passage is labelled false: asking
+    until the teacher agrees would bias the label."""
     verdict = parse_verdict(text)
     if verdict is None:
         raise UnusableReply("no verdict")
@@ -192,7 +193,8 @@ MOST: Final = 60_000  # rows of a task
 
 
 def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
-    """Every prompt once, relevance balanced, classes and tasks cut to their sizes; shuffled."""
+    """Return every prompt once, with balanced relevance and limited sizes of classes and tasks,
+    shuffled."""
     lost: Counter[str] = Counter()
     kept = _once(rows, lost)
     kept = _balanced(kept, rng, lost)
@@ -253,7 +255,7 @@ UNFINISHED: Final = 2  # proper prefixes of a chain that ENDING learns, for the 
 def steps(
     item: Item[ChainedQuestion], rng: random.Random, templates: TemplateSet
 ) -> Steps[ItemResult]:
-    """All that one question teaches."""
+    """Create all rows of one question."""
     asked, make, lost = item.content, RevelatorRows(templates), Counter[str]()
     rows = [make.route(asked.question, asked.route, item.source)]
     if asked.route == "compound" and len(asked.hops) > 1:
@@ -313,9 +315,10 @@ def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = N
 
 
 def pipeline(templates: str = "compact") -> Pipeline[ChainedQuestion]:
-    """`templates`: the set whose prompts the rows have, that of the model to be trained.
+    """Return the pipeline for rows with the prompts of a template set, that of the model to be
+    trained.
 
-    Raises ValueError where it lacks a role's prompt.
+    Raises ValueError if the set has no prompt for one of the roles.
     """
     prompts = TemplateSet(templates)
     if lacking := [task for task in TASKS if not prompts.has(task)]:

@@ -31,8 +31,8 @@ HOTPOTQA_FORMS: Final = ("comparison", "bridge")
 
 @dataclass(frozen=True, slots=True)
 class MultiHop:
-    """A question and its gold passages; of MuSiQue also its own sub-questions, in the order of
-    the passages, of 2Wiki its relations (`entity1 - relation - entity2`)."""
+    """A question and its gold passages. MuSiQue also has sub-questions, in the order of the
+    passages, and 2Wiki has relations (`entity1 - relation - entity2`)."""
 
     question: str
     answer: str
@@ -44,7 +44,7 @@ class MultiHop:
 
 
 def read_question(row: Mapping[str, Any], default_id: str) -> Item[MultiHop]:
-    """One line. Raises BadLine."""
+    """Return the question of one line. Raises BadLine."""
     if "question_decomposition" in row:
         content = _musique(row, default_id)
     elif "context" in row:

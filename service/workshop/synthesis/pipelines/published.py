@@ -33,7 +33,7 @@ RELATION: Final = ">>"  # MuSiQue: "subject >> relation" where nobody wrote a qu
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A sub-question, its answer, and the passage that tells it, where that is known."""
+    """A sub-question, its answer, and the passage that contains the answer, if it is known."""
 
     question: str
     answer: str
@@ -42,7 +42,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ChainedQuestion:
-    """A question, its right answers (the first is the gold one), and its chain, if it has one."""
+    """A question, its correct answers (the first is the gold answer), and its chain, if it has
+    one."""
 
     question: str
     route: RouteName
@@ -53,7 +54,7 @@ class ChainedQuestion:
 
 
 def read_questions(lines: Lines, rng: random.Random) -> InputItems[ChainedQuestion]:
-    """The questions, in the order of the lines."""
+    """Return the questions, in the order of the lines."""
     passages: dict[str, Passage] = {}
     asked: list[tuple[int, Mapping[str, Any]]] = []
     items: dict[str, Item[ChainedQuestion]] = {}
@@ -206,7 +207,7 @@ def id_of(row: Mapping[str, Any], default: str) -> str:
 
 
 def filled(question: str, answers: Sequence[str]) -> str:
-    """`#k` as the k-th answer, where there is one."""
+    """Replace each `#k` by the k-th answer, if there is one."""
 
     def answer(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -216,7 +217,7 @@ def filled(question: str, answers: Sequence[str]) -> str:
 
 
 def musique_hops(row: Mapping[str, Any], default_id: str) -> list[tuple[dict[str, Any], Passage]]:
-    """The steps of `question_decomposition`, each with its paragraph. Raises BadLine."""
+    """Return the steps of `question_decomposition`, each with its paragraph. Raises BadLine."""
     given = [paragraph for paragraph in list_of(row, "paragraphs") if isinstance(paragraph, dict)]
     paragraphs = {p["idx"]: p for p in given if isinstance(p.get("idx"), int)}
     hops = []
@@ -233,8 +234,8 @@ def musique_hops(row: Mapping[str, Any], default_id: str) -> list[tuple[dict[str
 
 
 def supporting_passages(row: Mapping[str, Any], default_id: str) -> list[Passage]:
-    """Paragraphs of `context` that `supporting_facts` name; an id is the sample's and the
-    paragraph's place. Raises BadLine."""
+    """Return the paragraphs of `context` that `supporting_facts` names. Their ids consist of the id
+    of the sample and the position of the paragraph. Raises BadLine."""
     try:
         gold = {title for title, _ in list_of(row, "supporting_facts")}
         paragraphs = [(title, list(sentences)) for title, sentences in list_of(row, "context")]
@@ -253,6 +254,7 @@ def _joined(sentences: Sequence[object]) -> str:
 
 
 def question_on(subject: str, relation: str) -> str | None:
-    """What asks for the object of a triple; None for a relation that has no wording here."""
+    """Return a question for the object of a triple, or None if there is no wording for the
+    relation."""
     wording = EVIDENCE.get(" ".join(relation.lower().split()))
     return wording.format(s=subject) if wording else None

@@ -1,1 +1,2 @@
-"""The teacher that needs no model: facts found in passages by patterns (`--teacher rules`)."""
+"""The teacher `rules`, which needs no model: it finds facts in passages by patterns (`--teacher
+rules`)."""

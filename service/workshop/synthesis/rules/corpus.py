@@ -1,4 +1,4 @@
-"""What rules know of a corpus: passages of one side of the split, their facts, their questions."""
+"""The passages, facts and questions that the teacher `rules` takes from one side of the split."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Draw = Callable[[int], ItemResult]
 
 @dataclass(frozen=True)
 class Known:
-    """`passages` and `facts` of `side`; `others`: passages of the other side; `templates`: the set
-    whose prompts the rows have, if they have any."""
+    """`passages` and `facts` belong to `side`, and `others` are the passages of the other side.
+    `templates` is the template set whose prompts the rows contain, if they contain prompts."""
 
     passages: Sequence[Paragraph]
     others: Sequence[Paragraph]
@@ -57,8 +57,9 @@ class Known:
 
     @cached_property
     def links(self) -> list[tuple[Fact, Fact]]:
-        """Facts of which the first one's answer is the subject of the second. In tests the first
-        may be of the other side: what is asked for is held out."""
+        """Return pairs of facts in which the answer of the first is the subject of the second. For
+        tests, the first may belong to the other side, because only the answer of the second must be
+        held out."""
         if self.side == "train":
             return self.maker.links
         every = Maker([*self.facts, *all_facts(self.others)], self.maker.names, self.rng)
@@ -66,20 +67,21 @@ class Known:
 
     @cached_property
     def share(self) -> float:
-        """Nothing is renamed in tests, nor where there are no names to rename with."""
+        """Return the share of facts that get other names: none for tests, or if there are no names
+        to exchange."""
         names = self.maker.names
         enough = names.first and names.last and names.titles and names.words
         return SHARE if enough and self.side == "train" else 0.0
 
     @cached_property
     def comparable(self) -> list[str]:
-        """Kinds of facts of several subjects that can be compared."""
+        """Return the kinds of facts that can be compared and that several subjects have."""
         kinds = [kind for kind, _, _ in COMPARISONS] + list(SAME)
         return [k for k in kinds if len({f.subject for f in self.maker.by_kind.get(k, ())}) > 1]
 
     @cached_property
     def forms(self) -> list[Form]:
-        """The forms of questions that the facts are enough for."""
+        """Return the forms of questions for which there are enough facts."""
         enough = {
             "single": bool(self.facts),
             "compound": bool(self.maker.rich),
@@ -89,7 +91,7 @@ class Known:
         return [form for form in FORMS if enough[form]]
 
     def question(self, form: Form) -> Synthesised:
-        """One question. Raises Dropped where what was drawn makes none."""
+        """Draw one question. Raises Dropped if the drawn facts do not make one."""
         made: Synthesised | None
         match form:
             case "single":
@@ -110,7 +112,7 @@ class Known:
         return self.maker.unseen
 
     def about_one(self) -> list[Fact]:
-        """Two to four facts of different kinds about one subject, in random order."""
+        """Return two to four facts of different kinds about one subject, in random order."""
         facts = self.maker.by_subject[self.rng.choice(self.maker.rich)]
         by_kind = {fact.kind: self._clear(fact) for fact in facts}
         size = self.rng.choices(*SIZES)[0]
@@ -132,7 +134,8 @@ class Known:
         return None if a.subject == b.subject else comparison(a, b, self.rng, unseen=self.unseen)
 
     def source(self, facts: Sequence[Fact], answers: Sequence[Fact]) -> RowOrigin:
-        """Of what is made from facts; a passage keeps its id and real title under other names."""
+        """Return the sources of a row made from facts. A passage keeps its id and real title if
+        names were exchanged."""
         return RowOrigin(
             tuple(dict.fromkeys(fact.passage.id for fact in facts)),
             tuple(dict.fromkeys(self.titles[fact.passage.id] for fact in facts)),
@@ -141,7 +144,8 @@ class Known:
 
 
 def made_of(known: Known, made: Synthesised) -> RowOrigin:
-    """All hops of a compound question or a comparison answer it, else the last does."""
+    """Return the sources of a question. All hops of a compound question or a comparison answer it,
+    else the last one."""
     facts = [hop.fact for hop in made.hops]
     last = made.route == "complex" and made.form == "bridge"
     return known.source(facts, facts[-1:] if last else facts)
@@ -153,7 +157,7 @@ def served(passage: Paragraph) -> Passage:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Passages and bad lines of an input, and how much was found in it."""
+    """The passages and invalid lines of an input, and what was found in it."""
 
     known: Known
     bad: Sequence[tuple[int, str]]
@@ -171,7 +175,8 @@ class Corpus:
 def read_corpus(
     lines: Lines, bad: Sequence[tuple[int, str]], side: Split, seed: int, templates: str = ""
 ) -> Corpus:
-    """The passages (`id`, `title`, `text`) of an input; those of an earlier id are bad lines."""
+    """Read passages (`id`, `title`, `text`) from the lines of an input. A repeated id makes a line
+    invalid."""
     passages: dict[str, Paragraph] = {}
     wrong = list(bad)
     for number, line in lines:

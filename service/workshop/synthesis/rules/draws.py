@@ -110,7 +110,8 @@ BLOCK: Final = 64  # items whose queries are embedded together
 
 
 def begin_efficientrag(known: Known) -> Draw:
-    """Training items are searched among what may train, held-out ones among all passages."""
+    """Return a function that draws items. Training items are searched among passages that may be
+    used for training, held-out items among all passages."""
     test = known.side == "test"
     rules = Rules(known.maker, known.titles, known.rng, made=known.share, links=known.links)
     forms = [form for form in (HELD_OUT_FORMS if test else FORMS) if _possible(form, known)]
@@ -237,9 +238,9 @@ RULES: Final[dict[PipelineName, Callable[[Known], Draw]]] = {
 
 
 def draw_all(name: PipelineName, corpus: Corpus, size: int | None) -> Account:
-    """Draw `size` times, no question twice.
+    """Draw `size` times, without repeating a question.
 
-    Raises InvalidRequest for a corpus that the rules of `name` can make nothing of.
+    Raises InvalidRequest if the rules of `name` cannot create anything from the corpus.
     """
     draw = _begin(name, corpus)
     asked: set[str] = set()
