@@ -7,7 +7,7 @@
 
 A server that is busy is asked again when it says so (`Retry-After`), and a connection that was lost
 is opened again. Questions have an `Idempotency-Key`, so that none is answered twice, and a stream
-that broke goes on after its last event (`Last-Event-ID`).
+that broke continues after its last event (`Last-Event-ID`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Client:
     def stream(self, question: str, **fields: Any) -> AsyncIterator[BaseEvent]:
         """Iterate over the events of a question: `Start` first, `Done` last.
 
-        Event types that this version does not know are passed over. A question whose iterator is
+        Event types that this version does not know are ignored. A question whose iterator is
         closed is cancelled, after 10 s in which another reader might come.
         """
         return self.events({"question": question, **fields})

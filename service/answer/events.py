@@ -177,13 +177,13 @@ class ThoughtWritten(BaseEvent):
     text: str
     words: list[DraftWord] | None = Field(
         None,
-        description="The words of a draft of the loop `dragin` that stands. Those after a word "
-        "that asked in vain for a retrieval may be missing. Absent for other thoughts.",
+        description="The words of a draft of the loop `dragin` that was accepted. Words after one "
+        "whose trigger led to no retrieval may be missing. Absent for other thoughts.",
         exclude_if=lambda words: words is None,
     )
     threshold: float | None = Field(
         None,
-        description="What the scores of `words` are compared with. Absent where there are none.",
+        description="The threshold of the scores of `words`. Absent if there are no words.",
         exclude_if=lambda threshold: threshold is None,
     )
 

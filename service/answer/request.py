@@ -94,9 +94,9 @@ class AnswerRequest(BaseModel):
         None,
         ge=1,
         le=MAX_SAMPLES,
-        description="Number of answers that the reader writes, of which the most frequent stands "
-        "(self-consistency). For the default loop and the loops `no_retrieval`, `one_retrieval` "
-        "and `entropy_gate`. Default: 1.",
+        description="Number of answers that the reader writes, of which the most frequent one "
+        "is returned (self-consistency). For the default loop and the loops `no_retrieval`, "
+        "`one_retrieval` and `entropy_gate`. Default: 1.",
     )
     timeout_s: float | None = Field(
         None,

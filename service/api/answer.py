@@ -60,7 +60,7 @@ LAST_EVENT_HEADER: Final[dict[str, Any]] = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
-    "description": "The id of the last event received. The stream goes on after it.",
+    "description": "The id of the last event received. The stream continues after it.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}-[0-9]{1,9}$"},
 }
 
@@ -130,7 +130,7 @@ async def prepare(request: Request, asked: AnswerRequest) -> PreparedRequest:
 async def answering_of_body(request: Request) -> AsyncIterator[Events]:
     """Dependency: admit the question in the body, and answer it until the response ends.
 
-    With `Last-Event-ID`, go on with the stream of a question that was asked before.
+    With `Last-Event-ID`, continue the stream of an earlier question.
     """
     if LAST_EVENT in request.headers:
         with _resumed(request) as reading:
@@ -247,7 +247,7 @@ async def answer_stream(
     """Stream every event as it happens, as Server-Sent Events: `start` first, then the steps,
     `answer` or `error` exactly once, and `done` last.
 
-    With an `Idempotency-Key`, the events are kept: a repeated request gets all of them, and one
+    With an `Idempotency-Key`, the events are stored: a repeated request gets all of them, and one
     with `Last-Event-ID` those after that event. See `GET /answer/stream`."""
     return EventStream(encoded(task))
 
@@ -267,7 +267,7 @@ async def answer_stream_query(
     """Stream every event as it happens, as Server-Sent Events. EventSource reconnects with the
     header `Last-Event-ID` and gets the events after that one, for 10 seconds while the question
     runs and for a minute after its end. It gets 204 if that was the last event, 410 if the events
-    are no longer kept, and 409 if another gateway has them."""
+    are no longer stored, and 409 if another gateway has them."""
     return EventStream(encoded(task))
 
 

@@ -1,7 +1,7 @@
-"""Recordings: questions whose events are kept, so that a client that was cut off can go on.
+"""Recordings: questions whose events are kept, so that a client that was cut off can resume.
 
 `GET /answer/stream` (EventSource reconnects by itself) and requests with an `Idempotency-Key` are
-recorded. A recorded question goes on for `GRACE_S` without a reader; once it has ended, its events
+recorded. A recorded question continues for `GRACE_S` without a reader; after its end, its events
 stay for `TTL_S`, or until newer ones need the room. All recordings belong to one process, whose id
 begins the id of each answer.
 """

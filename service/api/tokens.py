@@ -135,7 +135,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _read_keys(status: int, content: bytes) -> dict[str, PublicKey]:
-    """Parse a JWKS (RFC 7517). Keys that are not for signatures, or not known, are passed over.
+    """Parse a JWKS (RFC 7517). Keys that are not for signatures, or not known, are ignored.
 
     Raises ValueError if it holds no key to use.
     """

@@ -17,7 +17,7 @@ REQUEST: Final = 8  # to begin one: 1.5 ms
 
 
 class Turns:
-    """Lets tasks go on in the order in which they come, so many in each turn of the loop."""
+    """Lets tasks continue in the order in which they come, so many in each turn of the loop."""
 
     def __init__(self) -> None:
         self._left = SHARES

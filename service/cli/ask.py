@@ -61,7 +61,7 @@ async def ask_in_terminal(
 async def chat_in_terminal(
     settings: Settings, fields: Mapping[str, Any], *, url: str | None, source: int = 0
 ) -> int:
-    """Answer each line of the file descriptor `source`, with what was said before, until it ends.
+    """Answer each line of the file descriptor `source`, with the messages before it, until it ends.
 
     Returns the exit code: 0, or 1 if the last question failed.
     """

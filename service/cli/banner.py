@@ -1,4 +1,4 @@
-"""What `revelator serve` prints once it answers: where, and what to try."""
+"""What `revelator serve` prints when it is ready: its address, and questions to try."""
 
 from __future__ import annotations
 

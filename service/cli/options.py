@@ -38,7 +38,7 @@ Url = Annotated[str | None, typer.Option(callback=_checked_url, help="Use the se
 
 
 def _field(name: str) -> Any:
-    """The option of a request's field, with its description as help."""
+    """Return an option for a field of a request, with the description of the field as help."""
     return typer.Option(help=AnswerRequest.model_fields[name].description)
 
 

@@ -31,7 +31,7 @@ class EncoderModel:
     """A checkpoint that is loaded at its first use."""
 
     def __init__(self, folder: Path, kind: Kind, threads: int) -> None:
-        """Reads the card, nothing else; `problem` tells what is wrong."""
+        """Read the card only. `problem` says what is wrong with it."""
         self._folder = folder
         self._threads = threads
         self._model = InProcess(f"the model in {folder}", self._load, EngineFailure)

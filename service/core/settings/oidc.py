@@ -40,7 +40,7 @@ class OidcSettings(Section):
     rights_claim: Text = Field(
         "scope",
         description="Claim with the rights, as a list or separated by spaces: `revelator:ask`, "
-        "`revelator:write`, `revelator:administer`. Other values are passed over.",
+        "`revelator:write`, `revelator:administer`. Other values are ignored.",
     )
     collections_claim: Text = Field(
         "collections",

@@ -81,7 +81,7 @@ async def synthesize_file(
     options: SynthesisOptions,
     console: Console | None = None,
 ) -> Report:
-    """Run a pipeline, or go on with a run that ended early; show and write the report.
+    """Run a pipeline, or resume an interrupted run; print and write the report.
 
     Raises InvalidRequest for an input that cannot be read or used, ConfigurationError for a
     teacher or templates that cannot be used, EngineFailure when the teacher is out (what is done
