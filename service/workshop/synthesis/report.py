@@ -203,7 +203,7 @@ def _add_cost(shown: Table, report: Report) -> None:
     shown.add_section()
     shown.add_row("calls", f"{report.calls:,}")
     for reason, count in report.bad_rounds.items():
-        shown.add_row(f"  of no use: {reason}", f"{count:,}")
+        shown.add_row(f"  unusable: {reason}", f"{count:,}")
     shown.add_row("prompt tokens", f"{report.prompt_tokens:,}")
     shown.add_row("completion tokens", f"{report.completion_tokens:,}")
     if report.cost:
