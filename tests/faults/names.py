@@ -18,9 +18,10 @@ import aiohttp
 from service.retrieval.embedding import HashingEmbedder
 from tests.faults.outage import Act, Service, served
 from tests.faults.proxy import Proxy, free_port, proxied
-from tests.faults.test_embedding_server_out import serving
+from tests.faults.test_embedding_server_out import embeddings
 from tests.faults.workers import OPTIONS, Row, ask, pool_of
 from tests.support.live import Live, config, live
+from tests.support.stub_server import stub_server
 from tests.support.workers import stub_worker
 
 NAME: Final = "named.test"
@@ -93,7 +94,7 @@ async def lose_workers(for_s: float) -> Row:
 async def embedding_world(folder: Path) -> AsyncIterator[tuple[Names, Proxy, Service]]:
     """The service on embedded stores, with the server of its embeddings by name."""
     names = Names()
-    async with serving() as port, proxied(f"http://127.0.0.1:{port}") as proxy:
+    async with stub_server(embeddings) as address, proxied(f"http://{address}") as proxy:
         retrieval: Mapping[str, Any] = {
             "embedding_model": "served",
             "embedding": {
