@@ -26,7 +26,7 @@ READ = (
     "0.31",
     "0.32",
     "0.33",
-)  # whose source has every point; 0.30 to 0.32 were run
+)  # whose source has every point; 0.29 to 0.32 were run
 Read = Callable[
     [str], str
 ]  # the text of a file below `vllm/`; raises FileNotFoundError or KeyError
