@@ -1,4 +1,4 @@
-"""What the package's extras install, and what to tell those who lack one."""
+"""The optional dependencies (extras) of the package, and the error messages for missing ones."""
 
 from __future__ import annotations
 

@@ -44,12 +44,13 @@ class ModelShape(BaseModel):
 
 
 class EmbeddedCard(BaseModel):
-    """The card.
+    """The card of a compiled model.
 
-    `digests`: SHA-256 of each file beside it. `bits` of the layers, `word_bits` of the embeddings.
-    `chat_template`: Jinja, as transformers renders it; None: messages are joined by line ends.
-    `start` stands before a raw prompt, `ends` end an output. `version` and `base_model` are for
-    readers. What the model was trained on says `config.json` (see `training_notes`).
+    `digests` are the SHA-256 sums of the files beside it. `bits` are those of a weight in the
+    layers, `word_bits` those of a weight in the embeddings. `chat_template` is a Jinja template as
+    for transformers; without one, messages are joined by line breaks. `start` is put before a raw
+    prompt, and the tokens `ends` end an output. `version` and `base_model` are for information.
+    `config.json` says what the model was trained on (see `training_notes`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

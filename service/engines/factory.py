@@ -11,11 +11,11 @@ from service.engines.pool.report import UNOBSERVED, PoolObserver
 def open_generator(
     name: str, settings: EngineSettings, observer: PoolObserver = UNOBSERVED
 ) -> Generator:
-    """Make the engine `name`. It connects or loads at its first call or `check`.
+    """Create the engine `name`. It connects or loads at its first call or `check`.
 
-    A pool tells `observer` of its workers, a server's client of calls sent once more.
+    A pool reports its workers to `observer`, and the client of a server reports repeated calls.
 
-    Raises ConfigurationError when the settings cannot work whatever the server says.
+    Raises ConfigurationError if the settings cannot work with any server.
     """
     if settings.kind == "local":
         from service.engines.transformers import LocalGenerator  # noqa: PLC0415

@@ -25,8 +25,8 @@ _FIELDS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How each question is asked. `name` is the one given, and stands in the rows. `fields` are
-    fields of the request, in place of those that all methods share."""
+    """How each question is asked. `name` is the name on the command line, which is also that in the
+    rows. `fields` are fields of the request, which replace those that all methods share."""
 
     name: str
     route: RequestRoute

@@ -61,8 +61,9 @@ def named_file(given: str) -> tuple[str, Path]:
 
 
 def by_dataset(option: str, given: Sequence[str], names: Sequence[str]) -> Mapping[str, str | None]:
-    """Return the value of an option for each dataset: `VALUE` is for all that no `DATASET=VALUE` is
-    for. Raises InvalidRequest if two are for all, or one is for an unknown dataset."""
+    """Return the value of an option for each dataset: `VALUE` applies to all datasets without a
+    `DATASET=VALUE`. Raises InvalidRequest if there are two values for all datasets, or one for an
+    unknown dataset."""
     chosen: dict[str, str | None] = {}
     rest: str | None = None
     for text in given:

@@ -19,8 +19,8 @@ _RUN = re.compile(r"[^\W\d_a-z][^\W\d_]*(?:[ -][^\W\d_a-z][^\W\d_]*)*")
 
 
 def is_example(reply: str, examples: str, shown: str) -> bool:
-    """Whether `reply` stands in `examples` and not in `shown`, or borrows a name from there. Yes
-    and no are never examples: every prompt has them."""
+    """Return whether `reply` occurs in `examples` and not in `shown`, or contains a name that does.
+    Yes and no are never examples, because every prompt contains them."""
     if is_yes_no(reply):
         return False
     whole = bears(examples, reply) and not bears(shown, reply)

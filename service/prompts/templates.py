@@ -51,7 +51,8 @@ class PassageText(NamedTuple):
 
 
 class Prompt(str):
-    """A filled template: `examples` is what it says itself, `filled` what stands in its fields."""
+    """A rendered template. `examples` is the text of the template itself, `filled` that of its
+    fields."""
 
     __slots__ = ("examples", "filled")
     examples: str

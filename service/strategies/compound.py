@@ -123,10 +123,11 @@ def tell_parts(pairs: Sequence[Pair]) -> str:
 
 
 def loses_part(merged: str | None, pairs: Sequence[Pair]) -> bool:
-    """Whether a merged answer in prose contains the answer of one part and not that of another.
+    """Return whether a merged answer in prose contains the answer of one part and not that of
+    another.
 
-    Long answers and yes or no may be told in other words. A merged answer with no part's answer is
-    taken for a conclusion from them.
+    Long answers, yes and no may be expressed in other words. A merged answer that contains no
+    part's answer counts as a conclusion from them.
     """
     telling = [
         pair.answer

@@ -1,8 +1,8 @@
-"""A conversation condensed into one question.
+"""Condenses a conversation into one question.
 
-The last message is asked as it stands where it stands alone: a pure function says so where that is
-plain, and the model repeats it otherwise. All other messages are rewritten by the model, and what
-it writes is checked against the conversation.
+A last message that can be understood alone is asked unchanged: a pure function recognises the clear
+cases, and in others the model repeats the message. All other messages are rewritten by the model,
+and its text is checked against the conversation.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NAME = re.compile(r"(?<=[^\W_][,\s]\s)[A-Z0-9][^\W_]+|(?<=[^\W_]\s)[A-Z0-9][^\W
 
 
 def stands_alone(question: str, history: Sequence[Turn]) -> bool:
-    """Whether a message can plainly be understood without those before it: it is the first one, or
-    a question with content of its own that begins nothing like "And" or "What about", and in which
-    no word such as "he" comes before a name."""
+    """Return whether a message can clearly be understood without the messages before it: it is the
+    first one, or a question with content of its own that does not begin with words such as "And" or
+    "What about", and in which no word such as "he" comes before a name."""
     if not history:
         return True
     words = [word.lower() for word in letter_words(question)]
@@ -60,9 +60,9 @@ def stands_alone(question: str, history: Sequence[Turn]) -> bool:
 
 
 def agrees(written: str, question: str, history: Sequence[Turn], *, strict: bool) -> bool:
-    """Whether a rewritten message asks nothing that the conversation does not know: all its names
-    and numbers stand there, and it repeats none of the earlier questions. If `strict`, it also has
-    every content word of the message, as small models change what is asked."""
+    """Return whether a rewritten message fits the conversation: all its names and numbers occur
+    there, and it repeats none of the earlier questions. With `strict`, it must also contain every
+    content word of the message, because small models change the meaning."""
     if any(turn.role == "user" and _same(turn.text, written) for turn in history):
         return _same(question, written)
     known = {_stem(word) for turn in history for word in _WORD.findall(turn.text)}
@@ -74,8 +74,8 @@ def agrees(written: str, question: str, history: Sequence[Turn], *, strict: bool
 
 
 async def condense(scope: Scope) -> None:
-    """Put the question of a conversation in the place of its last message, if that does not stand
-    alone. Where the model writes none, or a limit is reached, the message is asked as it stands,
+    """Replace the last message of a conversation by a question that can be understood alone, if
+    necessary. If the model writes none, or a limit is reached, the message is asked unchanged and
     flagged `repaired`."""
     inquiry = scope.inquiry
     message, history = inquiry.request.question, inquiry.request.history

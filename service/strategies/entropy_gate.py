@@ -56,6 +56,6 @@ class EntropyGate:
 
 
 def is_sure(answer: str | None, probability: float | None, threshold: float) -> bool:
-    """Whether a closed-book answer may stand: there is one, and the geometric mean of its tokens'
-    probabilities is at least `threshold`. An unknown probability counts as unsure."""
+    """Return whether a closed-book answer is accepted: there is one, and the geometric mean of its
+    tokens' probabilities is at least `threshold`. An unknown probability counts as unsure."""
     return bool(answer) and probability is not None and probability >= threshold

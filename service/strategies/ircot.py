@@ -146,7 +146,8 @@ def next_query(question: str, written: Sequence[str], retriever: RetrieverName) 
 
 
 def infers(sentence: str) -> bool:
-    """Whether a sentence only draws a conclusion, or does a sum, which no passage tells."""
+    """Return whether a sentence only draws a conclusion or calculates, so that no passage contains
+    it."""
     return sentence.lower().startswith(_INFERS) or _SUM.match(sentence) is not None
 
 
@@ -169,8 +170,9 @@ def next_sentence(text: str, written: Sequence[str]) -> str:
 
 
 def after_sentence(written: Sequence[str], most: int) -> StoppedBy | None:
-    """Return why the chain ends after its newest sentence; None if it goes on. A sentence that
-    states the answer ends it, and so does an empty one; then the limit of `most` sentences."""
+    """Return why the chain ends after its latest sentence, or None if it continues. It ends with a
+    sentence that states the answer, with an empty sentence, and at the limit of `most`
+    sentences."""
     if not written[-1] or concludes(written[-1]):
         return "answer"
     return "max_steps" if len(written) >= most else None

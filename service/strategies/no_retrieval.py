@@ -10,7 +10,7 @@ from service.strategies.direct import answer_from_memory
 
 
 class NoRetrieval:
-    """Answers closed book. Nothing is searched, so nothing supports the answer, and it stands."""
+    """Answers closed book. Nothing is searched, so the answer is given without support."""
 
     name: LoopName = "no_retrieval"
 

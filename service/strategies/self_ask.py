@@ -62,8 +62,8 @@ Turn = FollowUp | Conclusion
 
 
 def read_turn(text: str) -> Turn:
-    """Return what a turn asks or concludes. A follow-up question stands in the last line; a turn
-    with neither is a conclusion that is still to be asked for."""
+    """Return what a turn asks or concludes. A follow-up question is in the last line. If a turn has
+    neither, the conclusion must be requested."""
     text = _INTERMEDIATE.split(text, maxsplit=1)[0].strip()
     last = text.rpartition("\n")[2].strip()
     if (asked := _FOLLOW_UP.match(last)) and asked[1].strip():
@@ -75,8 +75,8 @@ def read_turn(text: str) -> Turn:
 
 
 def scratchpad(pairs: Sequence[Pair]) -> str:
-    """Return what stands behind the question in the prompt: the follow-up questions so far, each
-    with its intermediate answer."""
+    """Return the text after the question in the prompt: the follow-up questions so far, each with
+    its intermediate answer."""
     if not pairs:
         return ""
     lines = [" Yes."]

@@ -91,7 +91,7 @@ _LABELLED = re.compile(
 
 
 class WordSpan(NamedTuple):
-    """A word, and where it stands: `text` is the source's [start:end], in code points."""
+    """A word and its position: `text` equals the source text[start:end], in code points."""
 
     text: str
     start: int

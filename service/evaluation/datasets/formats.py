@@ -1,10 +1,10 @@
-"""The published formats: how to tell each, and how to bring its elements into one form.
+"""The published formats: how each is recognised, and how its elements are converted to one form.
 
-A format reads an element of its file into rows of `questions.read_question`. `route` is the gold
-route that HANRAG's protocol gives the questions of the dataset (METHODS.md §1.6); `yes_no` is the
-rule of its own script for F1. Gold passages come from the dataset's own fields: by id where it has
-passages of its own (the id that `ingest` derives from title and text), by title where it names
-articles.
+A format converts an element of its file to rows of `questions.read_question`. `route` is the gold
+route that HANRAG's protocol gives the questions of the dataset (METHODS.md §1.6). `yes_no` says
+whether the dataset's own script applies the rule for yes and no to F1. Gold passages come from
+fields of the dataset: by id if it contains passages (the id that `ingest` derives from title and
+text), by title if it names articles.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ Placed = tuple[str, Row]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`fits` tells it by the first element. `rows` yields (place within the element, row); the
-    place is empty if an element is one question. `aliases` are those of 2Wiki's answer ids."""
+    """A published format. `fits` recognises it by the first element. `rows` yields pairs of the
+    place within the element and a row; the place is empty if an element is one question. `aliases`
+    are those of 2Wiki's answer ids."""
 
     name: str
     fits: Callable[[Row], bool]

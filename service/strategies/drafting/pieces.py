@@ -16,8 +16,8 @@ from service.strategies.drafting.run import DraftingRun
 
 
 class DraftReader(Protocol):
-    """Reads a text as it is written. `kept` is the part of it that stands; `done`: no more is
-    wanted."""
+    """Reads a text while it is written. `kept` is the part of it that is accepted so far; `done`
+    means that no more text is needed."""
 
     text: str
     done: bool

@@ -26,12 +26,12 @@ SLACK: Final = 2  # tokens that a prompt's ends may cost beyond its own text's
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """What every method that drafts can be told (METHODS.md §3.4, §6 #1).
+    """The options of the methods that draft (METHODS.md §3.4, §6 #1).
 
-    `limit` is L: the tokens of a draft, and of the whole text. `cut_drafts`: a draft ends at its
-    first line break. `may_decline`: a demonstration shows how to say that no answer was found.
-    `keep_examples`: an answer that is an example of the prompt stands. `keep_passages`: passages
-    stay in the prompt until others are found.
+    `limit` is L, the maximum number of tokens of a draft and of the complete text. With
+    `cut_drafts`, a draft ends at its first line break. With `may_decline`, a demonstration shows
+    how to state that no answer was found. With `keep_examples`, an answer that is an example of the
+    prompt is accepted. With `keep_passages`, passages stay in the prompt until others are found.
     """
 
     limit: int = 128

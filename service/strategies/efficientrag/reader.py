@@ -62,9 +62,10 @@ async def read(
     *,
     official: bool = False,
 ) -> None:
-    """Stream the answer and leave it in `step.answer`; None if there is none.
+    """Stream the answer and store it in `step.answer`, or None if there is none.
 
-    At a limit of the question, told in `step.stopped_by`, what was written so far is the answer.
+    At a limit of the question, which `step.stopped_by` names, the answer is the text written so
+    far.
     """
     templates = step.inquiry.roles.reader.templates
     prompt = _prompt(templates, question, passages, official)
