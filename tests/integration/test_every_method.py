@@ -132,7 +132,7 @@ def test_there_is_a_row_for_each_question_by_each_method(evaluated: Evaluated) -
     assert len(evaluated.rows) == len(SETS) * len(methods) * QUESTIONS
     assert [row.error for row in evaluated.rows if row.error] == []
     assert all(row.llm_calls > 0 for row in evaluated.rows if row.answered)
-    assert any(row.scores["em"] == 1 for row in evaluated.rows)
+    assert any(row.scores["f1"] > 0.5 for row in evaluated.rows)
 
 
 def test_what_had_a_row_was_not_asked_again(evaluated: Evaluated) -> None:
