@@ -111,13 +111,10 @@ async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str 
     """The seed question of this step; None when the refiner repeats itself (`refine_loop`)."""
     if "refine" in step.inquiry.settings.hanrag.skip:
         return question
-    crossing = bridged(question, progress.pairs) if _is_small(step) else None
-    if crossing is not None and not progress.repeats(crossing):
-        return crossing
+    planned = _planned(question, progress) if _is_small(step) else None
+    if planned is not None:
+        return planned
     seed = resolved(await refine(step, question, progress.pairs), progress.pairs)
-    if not progress.pairs and same_question(seed) == same_question(question):
-        clause = last_clause(question) if _is_small(step) else None
-        seed = clause.question if clause else seed
     history = [*progress.failed, *progress.pairs]
     if progress.repeats(seed) and _last_failed(history):
         again = await refine(step, question, history, RETRY_TEMPERATURE)
@@ -146,9 +143,26 @@ async def _retrieve(step: OpenStep, question: str, seed: str, progress: _Progres
     if step.answer is None and "refine" not in skipped:
         return
     if "ending" not in skipped:
-        over = _is_small(step) and crossed(question, progress.pairs) is not None
-        progress.done = over or await judge_ending(step, question, progress.pairs)
+        progress.done = await _is_done(step, question, progress)
         await step.emit(Judgement(ending=progress.done))
+
+
+async def _is_done(step: OpenStep, question: str, progress: _Progress) -> bool:
+    """ENDING, which a small model is not asked for where the plan of a bridge tells."""
+    if _is_small(step):
+        if crossed(question, progress.pairs) is not None:
+            return True
+        if _planned(question, progress) is not None:
+            return False
+    return await judge_ending(step, question, progress.pairs)
+
+
+def _planned(question: str, progress: _Progress) -> str | None:
+    """What a question that describes a thing by another one asks next: its last clause, then itself
+    with what was found in the place of the description. None where that was asked."""
+    clause = None if progress.pairs else last_clause(question)
+    asked = clause.question if clause else bridged(question, progress.pairs)
+    return None if asked is None or progress.repeats(asked) else asked
 
 
 def _is_small(step: OpenStep) -> bool:

@@ -1,8 +1,8 @@
 """The clause at the end of a question that describes a thing by a name, as a question of its own.
 
 "What is the name of the airport in the city where WILM is licensed to broadcast?" first asks "In
-which city is WILM licensed to broadcast?". It stands in for REFINE where a small model repeats the
-question instead of taking it apart (METHODS.md §1.3).
+which city is WILM licensed to broadcast?". It stands in for the first REFINE of a small model,
+which often repeats the question instead of taking it apart (METHODS.md §1.3).
 """
 
 from __future__ import annotations
@@ -45,5 +45,6 @@ def last_clause(question: str) -> Clause | None:
         asked = f"{opening} {where['sort']}{where['is']} {where['name']} {where['state']}?"
         return Clause(asked, where.start(), where.end())
     if who := _WHO.search(question):
-        return Clause(f"Which {who['sort']}{who['does']}?", who.start(), who.end())
+        opening = "Who " if who["sort"] == "person " else f"Which {who['sort']}"
+        return Clause(f"{opening}{who['does']}?", who.start(), who.end())
     return None
