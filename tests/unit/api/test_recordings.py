@@ -72,6 +72,7 @@ async def test_the_tenant_that_asked_finds_what_comes_after_an_event() -> None:
         ("a", f"{INSTANCE}-1-" + "9" * 40, MalformedRequest),
         ("a", "", MalformedRequest),
     ],
+    ids=["another tenant", "unknown", "another process", "nonsense", "too large", "empty"],
 )
 async def test_others_and_unknown_ids_find_nothing(
     tenant: str, last: str, error: type[Exception]

@@ -120,7 +120,7 @@ def test_parquet(tmp_path: Path) -> None:
     ("content", "format", "ids"),
     [
         (b'{"id": "a", "text": "t"}\n', None, ["a"]),
-        (gzip.compress(b'{"_id": "b", "text": "t"}\n'), None, ["b"]),
+        (gzip.compress(b'{"_id": "b", "text": "t"}\n', mtime=0), None, ["b"]),
         (b'[{"id": "c", "title": "", "text": "t"}]', None, ["c"]),
         (b"id\ttext\ttitle\n7\tt\tT\n", None, ["7"]),
         (b"title\tid\ttext\nT\t7\tt\n", "dpr", ["7"]),
