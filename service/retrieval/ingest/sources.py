@@ -147,14 +147,18 @@ def read_source(source: SourceFile, format: str | None = None) -> Iterator[Sourc
 def _found(
     source: SourceFile, rows: Iterator[SourceRow]
 ) -> Iterator[tuple[int, Document | SourceProblem | WholeFile]]:
-    """Yield each row's number, and what it is in this file."""
+    """Yield each row's number, and what it is in this file.
+
+    Only ids of pages and sections are remembered: those of a corpus's lines may be millions."""
     ids, faults = set[str](), 0
+    part = f"{source.label}#"
     for row in rows:
         if isinstance(row.found, str):
             faults += 1
             yield row.number, SourceProblem(source.name, row.number, row.found)
         elif isinstance(row.found, Document):
-            ids.add(row.found.id)
+            if row.found.id == source.label or row.found.id.startswith(part):
+                ids.add(row.found.id)
             yield row.number, row.found
         elif not faults and source.path != STANDARD_INPUT:
             yield row.number, WholeFile(source.label, frozenset(ids))

@@ -384,5 +384,5 @@ async def test_a_folder_that_cannot_be_used(tmp_path: Path, opened: Opened) -> N
         await evaluated(file, out=out)
     (out / "rows.jsonl").unlink()
     (out / "run.json").write_text('{"version": 99}')
-    with pytest.raises(StoreError, match="not of an evaluation of this version"):
+    with pytest.raises(StoreError, match="was not written by this version"):
         await evaluated(file, out=out)

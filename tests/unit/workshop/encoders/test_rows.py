@@ -77,7 +77,7 @@ def test_a_row_whose_words_are_not_the_encoders_is_refused(tmp_path: Path) -> No
     (row,) = labeler_rows(item(KNOWN), [])
     file = tmp_path / "rows.jsonl"
     file.write_text(row.model_dump_json().replace('"A"', '"An"'), encoding="utf-8")
-    with pytest.raises(InvalidRequest, match="not those the encoders cut"):
+    with pytest.raises(InvalidRequest, match="split into other words than the encoders use"):
         list(read_rows_of(LabelerRow, file))
 
 
