@@ -5,9 +5,9 @@
         async for event in client.stream("Who wrote Billy Elliot?", loop="anrag"):
             print(event)
 
-A server that is busy is asked again when it says so (`Retry-After`), and a connection that was lost
-is opened again. Questions have an `Idempotency-Key`, so that none is answered twice, and a stream
-that broke continues after its last event (`Last-Event-ID`).
+A request to a busy server is repeated after the time that the server states (`Retry-After`), and a
+lost connection is opened again. Questions have an `Idempotency-Key`, so that none is answered
+twice, and an interrupted stream continues after its last event (`Last-Event-ID`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.core.connections import open_session, reason_of
 from service.core.domain import Answer, Problem
 from service.core.errors import EngineFailure, InvalidRequest, RevelatorError
 from service.core.settings.urls import address_of, authorization, checked, shown
-from service.retrieval.client import ANOTHER, refused, send
+from service.retrieval.client import ANOTHER, refusal_error, send
 from service.retrieval.collections.bodies import (
     CollectionInfo,
     CollectionList,
@@ -43,19 +43,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-RETRIES: Final = 2  # of a connection that was lost, one after the other
-BACKOFF_S: Final = 0.25  # before the first of them; twice as long before each further one
-PATIENCE_S: Final = 60.0  # in all, for a server that is busy
-SILENCE_S: Final = 60.0  # of a stream; the server sends a comment more often
-CALL_S: Final = 300.0  # of a request that is no question: embedding takes time on a busy machine
-STREAM_LIMIT: Final = 8 * 1024 * 1024  # bytes of one event: an answer's body holds every step
+RETRIES: Final = 2  # attempts to reopen a lost connection
+BACKOFF_S: Final = 0.25  # seconds before the first attempt; doubles with each later one
+PATIENCE_S: Final = 60.0  # seconds to wait in total for a busy server
+SILENCE_S: Final = 60.0  # seconds without data in a stream; the server sends comments more often
+# Time limit in seconds of requests other than questions: embedding is slow on a busy machine.
+CALL_S: Final = 300.0
+STREAM_LIMIT: Final = 8 * 1024 * 1024  # most bytes of an event: a body contains every step
 NDJSON: Final = "application/x-ndjson"
 _KNOWN: Final = frozenset(event_models())
 _EVENT: Final[TypeAdapter[BaseEvent]] = TypeAdapter(Event)
 
 
 class AnswerFailed(RevelatorError):
-    """The server ended the question with `problem` instead of an answer."""
+    """Raised if the server ended the question with `problem` instead of an answer."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
@@ -65,13 +66,13 @@ class AnswerFailed(RevelatorError):
 
 
 class Client:
-    """Asks the server at `base`; any number of questions at the same time.
+    """Asks the server at `base` any number of questions at the same time.
 
-    `key` is an API key; credentials in `base` are sent without one. `retries` is how many times in
-    a row a lost connection is opened again, and `patience_s` how long, in all, a busy server is
-    waited for. Every method raises what the server refuses it for, with its message: Overloaded or
-    Draining, NotFound, LoopUnavailable, ConfigurationError for a key, InvalidRequest, StoreError;
-    and EngineFailure if the connection is lost for good.
+    `key` is an API key; without one, credentials in `base` are sent. `retries` is the number of
+    consecutive attempts to reopen a lost connection, and `patience_s` the total time in seconds to
+    wait for a busy server. Every method raises the error that the server reports, with its message:
+    Overloaded or Draining, NotFound, LoopUnavailable, ConfigurationError for a key, InvalidRequest,
+    or StoreError. It raises EngineFailure if the connection is lost permanently.
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class Client:
             self._opened = None
 
     async def answer(self, question: str, **fields: Any) -> Answer:
-        """Return the answer. `fields` are those of a request, such as `collection` or `loop`.
+        """Return the answer to a question.
 
-        Raises AnswerFailed if the question failed.
+        `fields` are request fields such as `collection` or `loop`. Raises AnswerFailed if the
+        question failed.
         """
         result = await collect(self.stream(question, **fields))
         if isinstance(result, Problem):
@@ -116,18 +118,21 @@ class Client:
         return result
 
     def stream(self, question: str, **fields: Any) -> AsyncIterator[BaseEvent]:
-        """Iterate over the events of a question: `Start` first, `Done` last.
+        """Yield the events of a question: `Start` first, `Done` last.
 
-        Event types that this version does not know are ignored. A question whose iterator is
-        closed is cancelled, after 10 s in which another reader might come.
+        Event types that this version does not know are ignored. After the iterator is closed, the
+        server cancels the question unless another reader connects within 10 s.
         """
         return self.events({"question": question, **fields})
 
     async def events(
         self, fields: Mapping[str, Any], *, resumed: bool = True
     ) -> AsyncIterator[BaseEvent]:
-        """Iterate over the events of a request, as `stream` does. If it is not to be `resumed`, it
-        has no key: closing the iterator cancels the question at once."""
+        """Yield the events of a request, as `stream` does.
+
+        Without `resumed`, the request has no key, and closing the iterator cancels the question at
+        once.
+        """
         headers = {"Accept": "text/event-stream"}
         if resumed:
             headers["Idempotency-Key"] = uuid.uuid4().hex
@@ -151,16 +156,17 @@ class Client:
     async def _once(
         self, fields: Mapping[str, Any], headers: Mapping[str, str]
     ) -> AsyncIterator[tuple[str, BaseEvent]]:
-        """One attempt: the id of each event, and the event. Raises _Broken."""
+        """Make one attempt, and yield the id of each event with the event. Raises _Broken if it is
+        interrupted."""
         import aiohttp  # noqa: PLC0415
 
         address = f"{address_of(self.base).url}/answer/stream"
         try:
             async with self._session.post(address, json=dict(fields), headers=headers) as response:
-                if response.status == 204:  # the event before the break was the last one
+                if response.status == 204:  # the last event was received before the interruption
                     return
                 if response.status != 200:
-                    raise await refused(response, shown(self.base))
+                    raise await refusal_error(response, shown(self.base))
                 if response.content_type != "text/event-stream":
                     raise InvalidRequest(f"{shown(self.base)}: {ANOTHER}")
                 async for place, event in read_events(response.content):
@@ -192,7 +198,7 @@ class Client:
     ) -> IngestReport:
         """Add documents with `text`, and optionally `id`, `title` and metadata fields.
 
-        They are sent in one request; send large corpora in batches.
+        They are sent in one request, so send large corpora in batches.
         """
         lines = b"\n".join(orjson.dumps(dict(document)) for document in documents)
         return await self._call("POST", f"{_path(name)}/documents", IngestReport, lines, NDJSON)
@@ -219,7 +225,7 @@ class Client:
     async def _send(
         self, method: str, path: str, content: bytes = b"", kind: str = "application/json"
     ) -> Any:
-        """Send a request that may be repeated: each of them leaves the same state a second time."""
+        """Send a request that can be repeated, because a repetition leaves the same state."""
         url = f"{self.base}/collections{path}"
         return await self._retried(
             lambda: send(self._session, method, url, content, kind, again="try again later")
@@ -252,26 +258,24 @@ class Client:
 
 
 class _Lost(EngineFailure):
-    """The connection was not accepted, or ended too early."""
+    """The connection was not accepted, or ended early."""
 
 
 class _Broken(Exception):
-    """An attempt that ended early, by a fault of the connection."""
+    """An attempt was interrupted by the loss of the connection."""
 
     def __init__(self, error: _Lost) -> None:
         self.error = error
 
 
 class _Attempts:
-    """The attempts of one request."""
-
     def __init__(self, client: Client) -> None:
         self._client = client
         self._waited_s = 0.0
         self.failures = 0
 
     async def wait(self, error: RevelatorError) -> None:
-        """Wait until the next attempt. Raises the error if there is none."""
+        """Wait until the next attempt. Raises the error if no attempts remain."""
         lost = isinstance(error, _Lost)
         self.failures += lost
         left_s = self._client.patience_s - self._waited_s
@@ -283,10 +287,10 @@ class _Attempts:
 
 
 def pause(error: RevelatorError, failures: int, retries: int, left_s: float) -> float | None:
-    """Return the seconds until a request is repeated after an error, or None if it is not.
+    """Return the seconds until a request is repeated after an error, or None if it is not repeated.
 
-    A connection that was lost is opened `retries` times in a row. A refusal that names a time to
-    wait is repeated after this time, if `left_s` allows it.
+    A lost connection is reopened up to `retries` times in a row. A refusal with a waiting time is
+    repeated after that time, if it is at most `left_s` seconds.
     """
     if isinstance(error, _Lost):
         return BACKOFF_S * 2 ** (failures - 1) if failures <= retries else None
@@ -295,7 +299,7 @@ def pause(error: RevelatorError, failures: int, retries: int, left_s: float) -> 
 
 
 async def read_events(lines: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, BaseEvent]]:
-    """Read the lines of an event stream. Yields the id of each event, and the event."""
+    """Parse the lines of an event stream, and yield the id of each event with the event."""
     place, fields = "", dict[str, str]()
     async for line in lines:
         text = line.decode().rstrip("\r\n")
@@ -311,6 +315,9 @@ async def read_events(lines: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, B
 
 
 def _path(*names: str) -> str:
-    """The path of a collection, or of a document in one, below `/collections`."""
-    name, *document = [quote(name, safe="/" if place else "") for place, name in enumerate(names)]
+    """Return the path of a collection, or of a document in one, below `/collections`.
+
+    Slashes in ids are quoted, because `..` between slashes would refer to another document.
+    """
+    name, *document = [quote(name, safe="") for name in names]
     return f"/{name}" + "".join(f"/documents/{each}" for each in document)

@@ -1,4 +1,4 @@
-"""Opens all implementations from the settings, and closes them in reverse order."""
+"""Open the implementations that the settings name, and close them in reverse order."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
     from service.retrieval.factory import EmbeddedStores
     from service.telemetry.spans import Tracing
 
-INSTANCE: Final = secrets.token_hex(3)  # names this process in the ids of its answers
-PROBE: Final = "ready"  # what a check searches for
-# Where a side is on a server, which may be frozen: what each side may take, and all of it. A check
-# must be done within the time that a probe waits for it.
+INSTANCE: Final = secrets.token_hex(3)  # identifies this process in the ids of its answers
+PROBE: Final = "ready"  # the query of a readiness check
+# Time limits in seconds for each side, and for the whole check, if a side is on a server, which may
+# not respond. A check must end within the time that a readiness probe waits for it.
 SEARCH_S: Final = 0.4
 PROBE_S: Final = 0.65
-LATELY_S: Final = 5.0  # in which an answered question says more than a probe that failed
-# The same for one that opens the collection, or where both sides are in this process: that is late
-# only where the machine is busy.
+LATELY_S: Final = 5.0  # seconds in which an answered question outweighs a failed probe
+# The time limit if the collection must be opened, or if both sides are in this process, where a
+# check is late only because the machine is busy.
 OPEN_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `revelator check` and `/readyz`. A failed check that is not `needed` does not
-    keep questions from being answered."""
+    """One line of `revelator check` and `/readyz`. A failure prevents answers only if it is
+    `needed`."""
 
     name: str
     ok: bool
@@ -66,7 +66,7 @@ class Check:
 
 @dataclass(slots=True)
 class Runtime:
-    """Everything a question needs. Created by `open_runtime`."""
+    """The implementations that answer questions, created by `open_runtime`."""
 
     settings: Settings
     engines: Mapping[str, Generator]
@@ -77,10 +77,8 @@ class Runtime:
     tracing: Tracing | None = None
 
     async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
-        """Check a request against this deployment, before the first byte is sent.
-
-        Raises InvalidRequest, LoopUnavailable or NotFound.
-        """
+        """Check a request against this deployment. Raises InvalidRequest, LoopUnavailable or
+        NotFound."""
         if asked.route == "direct" and asked.loop != "default":
             raise InvalidRequest(
                 f"route 'direct' runs no loop; remove loop {asked.loop!r}, or choose another route"
@@ -102,8 +100,10 @@ class Runtime:
     def ask(
         self, request: PreparedRequest, *, answer_id: str | None = None, queued_s: float = 0.0
     ) -> AsyncIterator[BaseEvent]:
-        """Iterate over the events of one prepared question. Closing the iterator, or cancelling the
-        task that awaits it, cancels the question."""
+        """Yield the events of one prepared question, which waited `queued_s` seconds for admission.
+
+        Closing the iterator, or cancelling the task that awaits it, cancels the question.
+        """
         return emitted(partial(self.answer, request, answer_id=answer_id, queued_s=queued_s))
 
     async def answer(
@@ -115,8 +115,10 @@ class Runtime:
         queued_s: float = 0.0,
         caller: Mapping[str, str] = NONE,
     ) -> None:
-        """Emit the events of one prepared question, observed by the metrics and traced. Cancelling
-        the task cancels the question. `caller`: the header fields of its trace."""
+        """Emit the events of one prepared question, which is also measured and traced.
+
+        Cancelling the task cancels the question. `caller` contains the header fields of its trace.
+        """
         hold("question", request.question)
         answer_id = answer_id or new_id()
         with traced(self.tracing, answer_id, caller) as trace:
@@ -133,14 +135,15 @@ class Runtime:
                     await answer_question(inquiry, observed, queued_s)
 
     async def search(self, request: SearchRequest) -> SearchResult:
-        """Search without a question. Raises RetrievalFailure and DeadlineExceeded."""
+        """Search without a question. Raises RetrievalFailure or DeadlineExceeded."""
         async with self._held_retriever() as retriever:
             with deadline(self.settings.limits.timeout_s):
                 return await retriever.search(request)
 
     @asynccontextmanager
     async def _held_retriever(self) -> AsyncIterator[Retriever]:
-        """For one question, whose searches must all see one generation of the collection."""
+        """Yield the retriever of one question, whose searches all use one generation of a
+        collection."""
         if self.stores is None:
             yield self.retriever
         else:
@@ -190,7 +193,8 @@ class Runtime:
         return loads
 
     async def checks(self) -> list[Check]:
-        """Check what is configured, whether it is reachable, and what is missing."""
+        """Return checks of the configuration, of the reachability of all parts, and of missing
+        parts."""
         looks: list[Callable[[], Awaitable[list[Check]]]] = [
             partial(_check, f"engine {name}", engine) for name, engine in self.engines.items()
         ]
@@ -203,7 +207,7 @@ class Runtime:
         return [*results, *retrieval, *collections]
 
     async def _check_collections(self) -> list[Check]:
-        """Those that are incomplete, or embedded in another way than the settings say."""
+        """Report collections that are incomplete or were embedded with other settings."""
         if self.stores is None:
             return []
         problems = await self.stores.collections.problems()
@@ -213,8 +217,8 @@ class Runtime:
         ]
 
     async def _check_retrieval(self) -> list[Check]:
-        """Whether a search comes back in time, and from which side it does not. One side is enough
-        to answer questions; a side that this installation has not is no problem."""
+        """Check whether a search returns in time, and name each side that does not. One side is
+        enough."""
         limit = OPEN_S
         try:
             with anyio.fail_after(limit) as scope:
@@ -230,21 +234,20 @@ class Runtime:
         except RevelatorError as error:
             return [self._retrieval_lost(error.detail)]
         without = f", without {' and '.join(missing)}" if missing else ""
-        told = f"collection {name!r} is searched by default{without}"
+        detail = f"collection {name!r} is searched by default{without}"
         out = set(missing) & {"bm25", "dense"}
         if self.stores is not None and self.stores.embedder.problem() is not None:
             out.discard("dense")
-        return [Check("retrieval", not out, told, needed=False)]
+        return [Check("retrieval", not out, detail, needed=False)]
 
     def _retrieval_lost(self, why: str) -> Check:
-        """A probe that finds nothing takes nothing out of service while questions are answered: a
-        busy machine may be late for a probe."""
+        """Report a failed probe, which may only be late while questions are still answered."""
         busy = self.stores is not None and self.stores.retriever.answered_within(LATELY_S)
         return Check("retrieval", False, why, needed=not busy)
 
 
 def new_id() -> str:
-    """Return a new answer id: URL-safe and unguessable, after the id of this process."""
+    """Return a new answer id: the id of this process, followed by a URL-safe, unguessable part."""
     return f"{INSTANCE}-{secrets.token_hex(8)}"
 
 
@@ -255,7 +258,10 @@ async def open_runtime(
     engines: Mapping[str, Generator] | None = None,
     retriever: Retriever | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open what the settings name, or use what is given. At the end, close what was opened."""
+    """Open what the settings name, unless it is given, and close what was opened at the end.
+
+    Raises ConfigurationError or StoreError if something cannot be opened.
+    """
     async with AsyncExitStack() as stack:
         metrics, tracing = Metrics(), open_tracing(settings.tracing)
         if tracing is not None:
@@ -278,7 +284,7 @@ async def open_runtime(
 async def open_engines(
     settings: Settings, observer: PoolObserver = UNOBSERVED
 ) -> AsyncIterator[Mapping[str, Generator]]:
-    """Open all engines of the settings, by name, and close them at the end."""
+    """Open all engines of the settings by name, and close them at the end."""
     async with AsyncExitStack() as stack:
         engines: dict[str, Generator] = {}
         for name, engine in settings.engines.items():
@@ -321,8 +327,8 @@ def _role(
 
 
 def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list[Check]:
-    """Describe each role's engine, model and prompts, and the mode of Auto-RAG, with defaults
-    resolved. Raises ConfigurationError."""
+    """Describe each role's engine, model and prompts, and Auto-RAG's mode. Raises
+    ConfigurationError."""
     named = settings.roles
     roles = [_role("revelator", named.revelator, engines), _role("reader", named.reader, engines)]
     if named.judge is not None:
@@ -334,7 +340,7 @@ def describe_roles(settings: Settings, engines: Mapping[str, Generator]) -> list
 
 
 def _describe_router(settings: Settings, revelator: Role) -> str:
-    """What chooses the route."""
+    """Describe how routes are chosen."""
     model = "the model of the role revelator"
     if open_classifier(settings.router, small=revelator.generator.capabilities.small) is None:
         return model
@@ -352,7 +358,7 @@ def _describe(role: Role) -> str:
 
 
 def _check_role(role: Role) -> Check | None:
-    """What is wrong with a role whose model or adapter no worker of its pool serves."""
+    """Report a role whose model or adapter no worker of its pool serves."""
     if role.model is None or not isinstance(role.generator, WorkerPool):
         return None
     up = [worker for worker in role.generator.workers() if worker.phase == "up"]
@@ -366,7 +372,7 @@ def _check_role(role: Role) -> Check | None:
 
 
 def _check_labelling(roles: Roles, settings: Settings) -> list[Check]:
-    """Nothing where it cannot run and nobody asked for it, as in a base install."""
+    """Check labeler and filter, unless they cannot run and are not configured (base install)."""
     if roles.labelling is None:
         return []
     problem = roles.labelling.labeler.problem() or roles.labelling.filter.problem()

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
-from service.vllm_plugin.versions import POINTS, moved, reader
+from service.vllm_plugin.versions import POINTS, differences, reader
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0")
@@ -186,7 +186,7 @@ def row(version: str, folder: Path, over: Path | None, columns: Sequence[str]) -
     """Install, test, print, remove."""
     try:
         with installed(version, folder, over) as python:
-            gone = len(list(moved(reader(_vllm(python)))))
+            gone = len(list(differences(reader(_vllm(python)))))
             shown = cells(tested(python, folder, columns), columns)
     except NotInstalled as reason:
         print(f"{version:10}not installed: {reason}", flush=True)

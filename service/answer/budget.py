@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from service.core.domain import StoppedBy
 from service.core.errors import BudgetExceeded
 
-RESERVE_SHARE = 0.2  # no step starts when less than this share of the time is left,
-RESERVE_CALLS = 1.5  # or less than this many times the question's slowest reader call.
-ANSWER_CALLS = 1  # engine calls that are kept for the answer; of the tokens, RESERVE_SHARE is
+RESERVE_SHARE = 0.2  # no step starts if less than this share of the time is left,
+RESERVE_CALLS = 1.5  # or less than this multiple of the question's slowest reader call
+ANSWER_CALLS = 1  # engine calls that are reserved for the answer; of the tokens, RESERVE_SHARE is
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,19 @@ class Budget:
 
     @property
     def reserve_s(self) -> float:
-        """Seconds kept back for writing the final answer from the evidence."""
+        """Seconds reserved for writing the final answer from the evidence."""
         share = RESERVE_SHARE * self.limits.timeout_s
         return max(share, RESERVE_CALLS * self.slowest_reader_s)
 
     @property
     def step_remaining_s(self) -> float:
-        """Seconds a step may still take without eating into the reserve."""
+        """Seconds that a step may still take without using the reserve."""
         return max(0.0, self.remaining_s - self.reserve_s)
 
     def exhausted(self) -> StoppedBy | None:
-        """Why no further step may start: ``"deadline"``, ``"budget"``, or None if one may."""
+        """Return why no further step may start: ``"deadline"``, ``"budget"``, or None if one
+        may.
+        """
         if self.remaining_s < self.reserve_s:
             return "deadline"
         spent = (
@@ -77,8 +79,9 @@ class Budget:
         return "budget" if spent else None
 
     def start_call(self, tokens: int, *, final: bool = False) -> None:
-        """Count one engine call, a retry too, that may take `tokens`. A `final` one writes the
-        question's answer, and may use what is kept for that. Raises BudgetExceeded."""
+        """Count one engine call, or retry, that may take `tokens`. A `final` call writes the
+        question's answer, and may use the reserve. Raises BudgetExceeded.
+        """
         kept = 0 if final else ANSWER_CALLS
         if self.llm_calls + kept >= self.limits.max_llm_calls:
             raise BudgetExceeded(
@@ -101,7 +104,7 @@ class Budget:
         )
 
     def end_call(self, estimated: int, tokens: int, seconds: float, *, reader: bool) -> None:
-        """Count the tokens that a call took, in place of those it was expected to take."""
+        """Count the tokens that a call used, in place of the estimate."""
         self.under_way -= estimated
         self.tokens += tokens
         if reader:

@@ -1,4 +1,4 @@
-"""Roles; the state of one engine call, its restart, and who measures it."""
+"""Roles, the state of one engine call, its restart, and its observers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.retrieval.base import SearchResult
 
 Request = TypeVar("Request", GenerationRequest, SignalRequest, ScoreRequest)
 T = TypeVar("T")
-RESTARTS: Final = 2  # of a call whose worker was lost in mid-output
+RESTARTS: Final = 2  # of a call whose worker was lost during output
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,9 @@ EndCall = Callable[[EngineCall], None]
 
 
 class Trace(Protocol):
-    """Makes spans of a question's calls and searches. Each method returns what ends the span."""
+    """Creates spans of a question's calls and searches. Each method returns the function that ends
+    the span.
+    """
 
     def call(self, step: str, role: Role) -> EndCall: ...
 
@@ -120,11 +122,12 @@ class CallObserver(Protocol):
     def worker_in_flight(self, worker: str, change: int) -> None: ...
 
 
-async def restarted(
+async def with_restarts(
     call: Callable[[], Awaitable[T]], void: Callable[[], Awaitable[None]] | None = None
 ) -> T:
-    """Await a call, and begin it again if a pool's worker is lost in mid-output, `RESTARTS` times
-    at most. `void` withdraws what the lost worker wrote."""
+    """Await a call, and restart it if a pool's worker is lost during output, at most `RESTARTS`
+    times. `void` withdraws the output of the lost worker.
+    """
     for _ in range(RESTARTS):
         try:
             return await call()
@@ -142,7 +145,9 @@ def texts_of(request: GenerationRequest | SignalRequest | ScoreRequest) -> list[
 
 
 def expected_tokens(request: GenerationRequest | SignalRequest | ScoreRequest) -> int:
-    """Estimate the tokens of a call at most, assuming four letters per token of the prompt."""
+    """Return an upper estimate of a call's tokens, assuming four characters per token of the
+    prompt.
+    """
     if isinstance(request, ScoreRequest):
         return len(request.token_ids) + len(request.text or "") // 4
     letters = len(request.prompt or "")

@@ -26,7 +26,7 @@ from service.core.domain import (
     TriggerDetail,
 )
 
-LONGEST_URL: Final = 2_000  # characters; a longer one is no address that a reader opens
+LONGEST_URL: Final = 2_000  # characters; a longer URL is no address that a reader opens
 TokenRole = Literal["draft", "answer"]
 
 
@@ -121,7 +121,7 @@ class RetrievedPassage(Model):
     def of(
         cls, hit: ScoredPassage, kept: bool | None = None, reason: str | None = None
     ) -> RetrievedPassage:
-        """Return a hit of a search as events have it."""
+        """Return a hit of a search in the form of events."""
         passage = hit.passage
         url, page = passage.metadata.get("url"), passage.metadata.get("page")
         return cls(

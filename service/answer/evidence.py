@@ -23,11 +23,11 @@ from service.core.domain import (
 from service.prompts.templates import NO_ANSWER, UNANSWERED
 from service.text.grounding import is_yes_no, support
 
-# A merged answer may say of a part that nothing was found; that needs no support.
+# A merged answer may state that a part was not found; that needs no support.
 _DECLINED_PART: Final = re.compile(
     rf"(,| and|;)?\s*\b{NO_ANSWER}\b|\. {UNANSWERED}.*", re.IGNORECASE | re.DOTALL
 )
-# Loops whose retrievals answer a question; the others leave the model's reasoning there.
+# Loops whose retrievals answer a question; in others the step has the model's reasoning.
 ANSWERING: Final[frozenset[LoopName | None]] = frozenset(
     [None, "anrag", "one_retrieval", "entropy_gate", "self_ask"]
 )
@@ -130,7 +130,7 @@ class Steps:
 
     @property
     def kept(self) -> list[RetrievedPassage]:
-        """The passages that readers were shown, or were to be shown."""
+        """The passages that readers were shown, or were about to be shown."""
         return [passage for step in self.all if not step.withdrawn for passage in step.shown()]
 
     def searched(self, question: str) -> bool:
@@ -164,7 +164,7 @@ class Steps:
     def _borne(
         self, by: StepState, answer: str, within: Sequence[StepState]
     ) -> dict[tuple[str, int], Evidence]:
-        """The passages that bear an answer, by their step and their place in it."""
+        """Return the passages that contain an answer, with their step and their place in it."""
         shown = [(step.id, n, p) for step in within for n, p in enumerate(step.shown())]
         borne = support(answer, by.question or "", [_text(passage) for _, _, passage in shown])
         return {
@@ -179,8 +179,9 @@ class Steps:
         return step.kind in ("answer", "merge")
 
     def _within(self, step: StepState) -> list[StepState]:
-        """The steps that an answer may rest on: a retrieval's own, else those up to it in its part
-        of the question, without what was withdrawn."""
+        """Return the steps that may support an answer: a retrieval's own step, else those before it
+        in its part of the question, except withdrawn ones.
+        """
         if step.kind == "retrieve":
             return [step]
         part = step.id.rpartition(".")[0]
@@ -194,8 +195,7 @@ class Steps:
 
 
 def same_question(question: str) -> str:
-    """Return the form in which two equal questions are equal: words, ignoring case and end
-    marks."""
+    """Return the normal form for comparing questions: words, ignoring case and end marks."""
     return " ".join(question.casefold().rstrip(" ?.!").split())
 
 

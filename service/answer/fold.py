@@ -100,13 +100,14 @@ class Fold:
 
     @property
     def without_evidence(self) -> bool:
-        """Whether some step found no relevant passage, or no answer in those it read."""
+        """Whether some step found no relevant passage, or no answer in the passages it read."""
         return any({"no_evidence", "declined"} & set(step.flags) for step in self._steps.values())
 
     @property
     def from_memory(self) -> bool:
         """Whether the answer was to come from the model's own knowledge, by the route, or by a loop
-        that searched nothing because that is its way to answer."""
+        that works without searches.
+        """
         if self.route == "direct":
             return True
         searched = any(step.queries for step in self._steps.values())
@@ -119,7 +120,7 @@ class Fold:
         return any(step.queries for step in steps) and not any(step.shown() for step in steps)
 
     def answer(self, timing: Timing) -> Answer:
-        """The body. Raises ValueError before `start`, `route` and `stop` were added."""
+        """Return the body. Raises ValueError before `start`, `route` and `stop` were added."""
         if self._start is None or self.route is None or self.loop is None or self._stop is None:
             raise ValueError("the body needs the events start, route and stop")
         return Answer(
@@ -159,8 +160,9 @@ def _cycles(step_ids: list[str]) -> int:
 async def collect(
     events: AsyncIterator[BaseEvent], show: Callable[[BaseEvent], None] | None = None
 ) -> Answer | Problem:
-    """Run a question to its end, and `show` its events. Returns the body, or the problem that ended
-    it."""
+    """Run a question to its end, and pass its events to `show`. Returns the body, or the problem
+    that ended it.
+    """
     result: Answer | Problem | None = None
     async with closing(events) as stream:
         async for event in stream:

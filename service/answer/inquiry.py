@@ -21,8 +21,8 @@ from service.answer.calls import (
     Roles,
     Trace,
     expected_tokens,
-    restarted,
     texts_of,
+    with_restarts,
 )
 from service.answer.events import (
     BaseEvent,
@@ -48,11 +48,12 @@ from service.retrieval.base import QueryShape, Retriever, SearchRequest, SearchR
 T = TypeVar("T")
 Emit = Callable[[BaseEvent], Awaitable[None]]
 
-SEARCH_SHARE = 0.8  # of the step's time: a backend that hangs is out while there is time to answer
+# of the step's time: a backend that hangs is given up while there is time to answer
+SEARCH_SHARE = 0.8
 
 
 async def discard(event: BaseEvent) -> None:
-    """Receives events that nobody reads."""
+    """Discard an event."""
 
 
 @dataclass(slots=True)
@@ -82,8 +83,9 @@ class Inquiry:
 
     @property
     def abstains(self) -> bool:
-        """Whether a question for which nothing was found gets no answer. There is nothing then that
-        `top3_unfiltered` could show."""
+        """Whether a question without evidence gets no answer. In that case there is nothing that
+        `top3_unfiltered` could show.
+        """
         return self.settings.answers.no_evidence != "closed_book"
 
 
@@ -127,8 +129,8 @@ class OpenStep:
     If `weighed`, calls report `probability`: the geometric mean over the tokens of the latest call,
     or None if the engine does not report it. `left_unread`: passages were kept, but a limit of the
     question was reached before they were used for an answer. `cut`: the latest call was ended
-    early, by its token limit or by a limit of the question. `pieces`: what stands of the text that
-    the latest `write` has shown.
+    early, by its token limit or by a limit of the question. `pieces`: the text that the latest
+    `write` has emitted and not withdrawn.
     """
 
     inquiry: Inquiry
@@ -181,13 +183,13 @@ class OpenStep:
     async def ask(
         self, role_name: RoleName, request: GenerationRequest, *, final: bool = False
     ) -> Completion:
-        """Make one engine call and return its output without thinking. `final` may use the reserve
-        kept for the answer.
+        """Make one engine call and return its output without reasoning. `final` may use the reserve
+        for the answer.
 
-        The call is restarted if a pool's worker is lost. Raises DeadlineExceeded when the time is
-        up, BudgetExceeded if no call is left, and EngineFailure.
+        The call is restarted if a pool's worker is lost. Raises DeadlineExceeded if the time is up,
+        BudgetExceeded if no call is left, and EngineFailure.
         """
-        return await restarted(partial(self._complete, role_name, request, final))
+        return await with_restarts(partial(self._complete, role_name, request, final))
 
     async def _complete(
         self, role_name: RoleName, request: GenerationRequest, final: bool
@@ -219,14 +221,14 @@ class OpenStep:
         final: bool = False,
         show: Emit | None = None,
     ) -> None:
-        """Make one engine call and emit its output as `token` events; thinking is never shown.
-        `show` receives these events instead. What stands is left in `written`, at a limit of the
-        question too.
+        """Make one engine call and emit its output as `token` events, without reasoning. `show`
+        receives these events instead if given. The valid text is left in `written`, also at a limit
+        of the question.
 
         White space before the first and after the last word is held back, so that the joined tokens
-        are the exact answer. A `withdraw` means that the tokens so far were thinking (a closing tag
-        appeared that nothing had opened), or that a pool's worker was lost and another one starts
-        again. Raises as `ask`.
+        are the exact answer. A `withdraw` means that the tokens so far were reasoning (there was a
+        closing tag without an opening one), or that a pool's worker was lost and the call is
+        restarted. Raises the errors of `ask`.
         """
         show = show or self.emit
 
@@ -234,7 +236,7 @@ class OpenStep:
             if self.pieces:
                 await show(Withdraw(step=self.id, role=as_role, reason="restart"))
 
-        await restarted(partial(self._write, role, request, as_role, final, show), void)
+        await with_restarts(partial(self._write, role, request, as_role, final, show), void)
 
     async def _write(
         self,
@@ -268,7 +270,7 @@ class OpenStep:
             self.count(call)
 
     async def timed(self, call: Awaitable[T], *, final: bool = False) -> T:
-        """Wait for an engine under the question's clock. Raises DeadlineExceeded."""
+        """Await an engine within the question's time limit. Raises DeadlineExceeded."""
         budget = self.inquiry.budget
         left = budget.remaining_s if final else budget.step_remaining_s
         with self.inquiry.generation_time, deadline(left):

@@ -1,4 +1,4 @@
-"""A question and how to answer it: the only place that declares these fields.
+"""A question and how to answer it: the only declaration of these fields.
 
 Values of the wrong type are never converted.
 """

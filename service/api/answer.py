@@ -47,6 +47,9 @@ TAG_AND_STEP: Final = frozenset({"event", "step"})
 LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 REFUSALS: Final = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 503)
 QUERY_REFUSALS: Final = (400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
+ENDED: Final[dict[int | str, dict[str, Any]]] = {
+    204: {"description": "The event in `Last-Event-ID` was the last one of its stream."}
+}
 BODY: Final = body_schema((JSON, "AnswerRequest"))
 KEY_HEADER: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
@@ -102,7 +105,9 @@ async def body_request(request: Request) -> AnswerRequest:
 
 
 async def utf8_query(request: Request) -> None:
-    """Dependency: refuse query strings that are not UTF-8, which would be decoded wrongly."""
+    """Dependency: refuse query strings that are not UTF-8, because they would be decoded
+    wrongly.
+    """
     try:
         unquote_to_bytes(request.scope["query_string"]).decode()
     except UnicodeDecodeError:
@@ -169,10 +174,10 @@ async def open_events(
     unsent: bool = False,
 ) -> AsyncIterator[Events]:
     """Admit a question and answer it; leaving the context ends that. Its events are recorded if
-    they are to be `kept`, or the request has an `Idempotency-Key`.
+    `kept` is set, or if the request has an `Idempotency-Key`.
 
-    `only_end`: only the last events are needed. `unsent`: nothing is sent before the end, so that
-    disconnects are watched. Raises what `prepare`, `open_question` and `record` raise.
+    `only_end`: only the last events are needed. `unsent`: nothing is sent before the end, so
+    disconnects are watched. Raises the errors of `prepare`, `open_question` and `record`.
     """
     key = idempotency_key(request.headers.get("idempotency-key"))
     prepared = await prepare(request, asked)
@@ -193,7 +198,9 @@ async def open_events(
 
 
 async def _leave(request: Request, reading: RecordingReader) -> None:
-    """Nothing is sent before the end that would reveal that the client has disconnected."""
+    """End the reading when the client disconnects, because nothing is sent before the end that
+    would reveal it.
+    """
     await disconnected(request)
     reading.leave()
 
@@ -237,7 +244,7 @@ def server_timing(timing: Timing) -> str:
 @router.post(
     "/answer/stream",
     response_class=StreamingResponse,
-    responses=documented(*REFUSALS),
+    responses=documented(*REFUSALS) | ENDED,
     openapi_extra=BODY | {"parameters": [KEY_HEADER, LAST_EVENT_HEADER]},
     summary="Answer a question and stream its events",
 )
@@ -255,8 +262,7 @@ async def answer_stream(
 @router.get(
     "/answer/stream",
     response_class=StreamingResponse,
-    responses=documented(*QUERY_REFUSALS)
-    | {204: {"description": "The event in `Last-Event-ID` was the last one of its stream."}},
+    responses=documented(*QUERY_REFUSALS) | ENDED,
     dependencies=[Depends(utf8_query)],
     openapi_extra={"parameters": [LAST_EVENT_HEADER]},
     summary="Answer a question and stream its events, for EventSource",
@@ -272,8 +278,9 @@ async def answer_stream_query(
 
 
 async def encoded(task: Events) -> AsyncIterator[bytes]:
-    """The events of a question as they are sent: those that are there in one piece, since a write
-    costs as much as several events."""
+    """Yield the encoded events of a question. Available events are joined, since a write costs as
+    much as several events.
+    """
     ready: list[bytes] = []
     async for event in task.events():
         ready.append(encode(task.id, event))

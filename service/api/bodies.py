@@ -1,4 +1,4 @@
-"""Read request bodies with size and time limits, before anything is parsed."""
+"""Reads request bodies with size and time limits, before anything is parsed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ BODY_TIMEOUT_S: Final = 30.0
 
 
 def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any]:
-    """Describe, for OpenAPI, a body that a dependency reads. `kinds`: each media type with the
-    component schema of its content; empty for text."""
+    """Return the OpenAPI description of a body that a dependency reads. `kinds` maps each media
+    type to the component schema of its content; empty for text.
+    """
     content = {
         kind: {"schema": {"$ref": f"#/components/schemas/{model}"} if model else {"type": "string"}}
         for kind, model in kinds

@@ -1,6 +1,6 @@
-"""What a connection may send before its request is known: so many bytes, in so much time.
+"""Limits for the bytes and the time of a request's head.
 
-uvicorn bounds neither: a head that never ends would hold a connection and memory for ever.
+uvicorn has neither limit: a head that never ends would occupy a connection and memory indefinitely.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-MAX_HEAD_BYTES: Final = 65_536  # of a request's first line and header fields together
-MOST_WAITING: Final = 8  # requests behind the one that is answered, before reading stops
-HEAD_S: Final = 10.0  # from a connection's beginning, or a head's first byte, to the head's end
+MAX_HEAD_BYTES: Final = 65_536  # bytes of a request's first line and header fields together
+MOST_WAITING: Final = 8  # pipelined requests before reading stops
+# seconds from a connection's beginning, or a head's first byte, to the head's end
+HEAD_S: Final = 10.0
 
 
 class Connection(HttpToolsProtocol):
     """A connection that gets 431 for a head that is too large, and 408 for one that is too late.
 
-    One that has sent nothing is closed without a word.
+    A connection that has sent nothing is closed without a response.
     """
 
-    _heading = True  # what comes next belongs to a head
-    _received = 0  # bytes of it, without those that came with the request before
+    _heading = True  # whether the next bytes belong to a head
+    _received = 0  # bytes of the head, except for those that came with the previous request
     _begun = False
     _oversized = False
     _timer: asyncio.TimerHandle | None = None
-    _answered: RequestResponseCycle | None = None  # the newest, `cycle`, may wait behind it
+    _answered: RequestResponseCycle | None = None  # the newest request, `cycle`, may wait for it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -67,7 +68,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError  # ends the parsing; `send_400_response` follows
         super().on_headers_complete()
         if self._responding and len(self.pipeline) <= MOST_WAITING:
-            self.flow.resume_reading()  # else nobody would notice that the client leaves
+            self.flow.resume_reading()  # otherwise a disconnect of the client would not be noticed
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
@@ -78,7 +79,9 @@ class Connection(HttpToolsProtocol):
         self._heading = True
 
     def send_400_response(self, msg: str) -> None:
-        """Behind a response that is still being sent, uvicorn's own would seem to be that one."""
+        """Refuse an invalid head. uvicorn's own response would be taken for one that is still being
+        sent.
+        """
         if self._oversized or self._responding:
             self._refuse(431)
         else:
@@ -96,7 +99,9 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, status: int) -> None:
-        """Refuse the head and close; behind a response that is still being sent, only close."""
+        """Refuse the head and close the connection. While a response is still being sent, only
+        close.
+        """
         if not self._responding:
             end = b"content-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + end)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 LONGEST_LINE: Final = 1_000_000  # bytes of one NDJSON line
 BATCH: Final = 256  # documents written at once
-BATCH_BYTES: Final = 8_000_000  # of their lines
-MOST_FAILED: Final = 10_000  # bad documents after which reading stops
+BATCH_BYTES: Final = 8_000_000  # characters of their lines
+MOST_FAILED: Final = 10_000  # invalid documents after which reading stops
 REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
 READ_REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
 
@@ -157,7 +157,7 @@ async def add_documents(request: Request, name: str, stores: Stores) -> IngestRe
 async def ingest(
     request: Request, stores: Collections, name: str, items: AsyncIterator[Item]
 ) -> IngestReport:
-    """Index documents. Raises NotFound, Draining, and what reading the items raises."""
+    """Index documents. Raises NotFound, Draining, and the errors of reading the items."""
     drain: Drain = request.app.state.drain
     drain.check()
     await stores.resolve(name)
@@ -215,12 +215,12 @@ async def delete_document(name: str, document_id: str, stores: Stores) -> None:
     await stores.delete_document(name, document_id)
 
 
-Item = tuple[int, bytes | object | None]
+Item = tuple[int, bytes | object]
 
 
 async def items_of(request: Request, *, whole: bool = False) -> AsyncIterator[Item]:
-    """Yield index and value of each document: decoded JSON, a raw line, or None for a line too
-    long.
+    """Yield index and value of each document: decoded JSON, a raw line, or BadDocument for a line
+    too long.
 
     An interrupted body ends the items; with `whole`, it raises ClientDisconnect.
     """
@@ -237,11 +237,13 @@ async def numbered(documents: list[Any]) -> AsyncIterator[Item]:
 
 
 async def _numbered_lines(request: Request, *, whole: bool) -> AsyncIterator[Item]:
-    """Lines until the body ends or the client leaves: what came whole is kept."""
+    """Yield lines until the body ends or the client disconnects; complete lines are kept."""
     index = 0
     try:
         async for line in read_lines(request, LONGEST_LINE):
-            if line is None or line.strip():
+            if line is None:
+                yield index, BadDocument(f"The line is longer than {LONGEST_LINE:,} bytes.")
+            elif line.strip():
                 yield index, line
             index += 1
     except ClientDisconnect:
@@ -297,11 +299,11 @@ class Ingest:
             self._batch[document.id] = document
             self._size += len(item) if isinstance(item, bytes) else 0
 
-    def _parse(self, index: int, item: bytes | object | None) -> Document | None:
+    def _parse(self, index: int, item: bytes | object) -> Document | None:
         value: object = item
         try:
-            if item is None:
-                raise BadDocument(f"The line is longer than {LONGEST_LINE:,} bytes.")
+            if isinstance(item, BadDocument):
+                raise item
             if isinstance(item, bytes):
                 value = orjson.loads(item)
             return parse_document(value)

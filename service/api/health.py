@@ -19,11 +19,11 @@ from service.core.concurrency import retrieve
 from service.runtime import Check, Runtime
 from service.telemetry.metrics import CONTENT_TYPE
 
-FRESH_S: Final = 1.0  # checks are asked no more often than that, by however many probes
+FRESH_S: Final = 1.0  # seconds between checks, however many probes there are
 CHECK_TIMEOUT_S: Final = 5.0
-# That a probe waits for a round of checks. One that takes longer goes on, and the probe is told
-# what the round before found: Kubernetes gives a probe a second, and a round is late where a
-# machine is busy, which says nothing of what is checked.
+# Seconds that a probe waits for a round of checks. If the round takes longer, it continues, and the
+# probe gets the result of the previous one: the limit of Kubernetes for a probe is one second, and
+# a round may be late because the machine is busy, which says nothing about what is checked.
 PATIENCE_S: Final = 0.75
 ALIVE: Final = b'{"status":"ok"}'
 
@@ -45,7 +45,7 @@ class Ready(Health):
 class Readiness:
     """Cached results of the runtime's checks.
 
-    One round of checks runs at a time, in a task of its own, so that a probe that disconnects does
+    One round of checks runs at a time, in a separate task, so that a probe that disconnects does
     not cancel it. Must be closed.
     """
 
@@ -62,7 +62,7 @@ class Readiness:
         Waits for the first round of checks, and for later ones at most `PATIENCE_S`.
         """
         if time.monotonic() >= self._until and self._round is None:
-            self._round = asyncio.create_task(self._look())
+            self._round = asyncio.create_task(self._run_round())
             self._round.add_done_callback(retrieve)
         if self._round is not None:
             patience = None if self._checks is None else PATIENCE_S
@@ -72,7 +72,7 @@ class Readiness:
                     each.result()
         if self._checks is None:
             return ["The checks ended before any of them returned a result."]
-        missing = _told(check for check in self._checks if check.needed)
+        missing = _descriptions(check for check in self._checks if check.needed)
         self.was_ready = self.was_ready or not missing
         return missing
 
@@ -85,16 +85,16 @@ class Readiness:
     def degraded(self) -> list[str]:
         """Return the problems found by the last checks that do not keep the service from
         answering."""
-        return _told(check for check in self._checks or () if not check.needed)
+        return _descriptions(check for check in self._checks or () if not check.needed)
 
-    async def _look(self) -> None:
+    async def _run_round(self) -> None:
         try:
-            self._checks = await self._ask()
+            self._checks = await self._run_checks()
             self._until = time.monotonic() + FRESH_S
         finally:
             self._round = None
 
-    async def _ask(self) -> list[Check]:
+    async def _run_checks(self) -> list[Check]:
         checks: list[Check] = []
         with anyio.move_on_after(CHECK_TIMEOUT_S) as waiting:
             checks = await self._runtime.checks()
@@ -108,7 +108,7 @@ class Readiness:
         return checks
 
 
-def _told(checks: Iterable[Check]) -> list[str]:
+def _descriptions(checks: Iterable[Check]) -> list[str]:
     return [f"{check.name}: {check.detail}" for check in checks if not check.ok]
 
 

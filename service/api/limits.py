@@ -1,8 +1,9 @@
 """Admission: limits for running questions, waiting questions and waiting time.
 
-Places are shared fairly between tenants: a free place goes to the waiting tenant that has the
-fewest questions running (max-min fairness), and within a tenant to the question that has waited
-longest. So a tenant's flood fills its own line, and delays nobody who asks less than a fair share.
+Places are shared fairly between tenants: a free place goes to the waiting tenant with the fewest
+running questions (max-min fairness), and within a tenant to the question that has waited longest.
+So a tenant with many questions fills only its own queue, and does not delay a tenant that uses less
+than a fair share.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from service.core.errors import Overloaded
 from service.core.settings import ServerSettings
 from service.telemetry.metrics import Metrics
 
-# Questions that may wait, for each that may run. Where questions take equally long, the last of
-# them waits for less than one question's time, so that under overload an admitted question takes
-# at most twice its own time, and the rest is told at once to come back.
+# Waiting questions per running question. If questions take equally long, the last one waits for
+# less than one question's time, so that under overload an admitted question takes at most twice its
+# own time, and all others are refused at once.
 WAITING: Final = 0.75
-MAX_WAIT_S: Final = 30.0  # that a question waits for a place
+MAX_WAIT_S: Final = 30.0  # seconds that a question waits for a place
 LATEST: Final = 0.1  # weight of the newest question in the mean duration
 MAX_RETRY_S: Final = 60
 
@@ -51,7 +52,7 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class WaitingQuestion:
-    """A question that waits. `since`: when it began to, in seconds of a monotonic clock."""
+    """A question that waits. `since` is the start of the wait, in seconds of a monotonic clock."""
 
     tenant: str
     since: float
@@ -62,7 +63,7 @@ class WaitingQuestion:
 
 
 class Lines:
-    """The waiting questions, a line for each tenant."""
+    """The waiting questions, with a queue for each tenant."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[WaitingQuestion]] = {}
@@ -78,7 +79,7 @@ class Lines:
         self._lines.setdefault(waiter.tenant, deque()).append(waiter)
 
     def remove(self, waiter: WaitingQuestion) -> None:
-        """Take a waiter out, if it still waits."""
+        """Remove a waiting question, if it still waits."""
         line = self._lines.get(waiter.tenant, ())
         if waiter in line:
             self._lines[waiter.tenant].remove(waiter)
@@ -86,7 +87,9 @@ class Lines:
                 del self._lines[waiter.tenant]
 
     def next(self, running: Mapping[str, int]) -> WaitingQuestion | None:
-        """Take out who gets a free place, given each tenant's running questions."""
+        """Remove and return the question that gets a free place, given each tenant's running
+        questions.
+        """
         heads = [line[0] for line in self._lines.values()]
         if not heads:
             return None
@@ -95,8 +98,10 @@ class Lines:
         return chosen
 
     def displace(self, tenant: str) -> WaitingQuestion | None:
-        """Take out who makes room for a question of `tenant` where no more may wait: the newest of
-        the longest line, if that line stays at least as long as the tenant's becomes."""
+        """Remove and return the question that makes room for one of `tenant` if the queues are
+        full: the newest of the longest queue, if that stays at least as long as the tenant's
+        becomes.
+        """
         longest = max(self._lines.values(), key=len, default=None)
         if longest is None or len(longest) - 1 < len(self._lines.get(tenant, ())) + 1:
             return None
@@ -149,7 +154,7 @@ class Admission:
         return await self._wait(gone, WaitingQuestion(tenant, time.monotonic()))
 
     def hand_on(self, tenant: str) -> None:
-        """Give the place of a question of `tenant` that has ended to one that waits."""
+        """Give the place of a question of `tenant` that has ended to a waiting question."""
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
@@ -159,7 +164,7 @@ class Admission:
             waiter.woken.set()
 
     def took(self, seconds: float) -> None:
-        """A question has ended after so long."""
+        """Record the duration of a question."""
         mean = seconds if self._mean_s is None else self._mean_s
         self._mean_s = mean + LATEST * (seconds - mean)
 
@@ -186,7 +191,9 @@ class Admission:
         return Place(self, waiter.tenant, time.monotonic() - waiter.since)
 
     async def _woken(self, waiter: WaitingQuestion, gone: Gone) -> None:
-        """Until the waiter is woken, its client leaves, or it has waited too long."""
+        """Wait until the question gets a place, its client disconnects, or it has waited too
+        long.
+        """
 
         async def watch() -> None:
             await gone()
@@ -200,7 +207,7 @@ class Admission:
             group.cancel_scope.cancel()
 
     def _refuse(self, waiter: WaitingQuestion) -> None:
-        """Raise why a waiter gets no place."""
+        """Raise the reason why a waiting question gets no place."""
         if waiter.gone:
             self._metrics.left_waiting()
             raise ClientGone("The client disconnected while its question was waiting.")
@@ -215,14 +222,16 @@ class Admission:
             f"{self.running} questions are running and {self.waiting} are waiting."
         )
 
-    def _overloaded(self, said: str) -> Overloaded:
+    def _overloaded(self, reason: str) -> Overloaded:
         seconds = retry_after(self.running, self.waiting, self._mean_s)
-        error = Overloaded(f"{said} Ask again in {seconds} s.")
+        error = Overloaded(f"{reason} Ask again in {seconds} s.")
         error.retry_after = seconds
         return error
 
     def _drop(self, waiter: WaitingQuestion) -> None:
-        """Take it out of its line; a place it was just given goes to the next."""
+        """Remove the question from its queue; a place that it was just given goes to the next
+        one.
+        """
         if waiter.granted:
             self.hand_on(waiter.tenant)
         else:

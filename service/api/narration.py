@@ -22,12 +22,12 @@ from service.answer.events import (
     Withdraw,
 )
 
-# What the answer, its citations and errors say, or what may still be taken back.
+# Events that are shown in the answer, its citations and errors, or that may be withdrawn.
 UNTOLD = (Start, Token, Withdraw, Stop, AnswerReady, Failed, Done)
 
 
 class Narrator:
-    """Tells events as they come. `line` returns a line without its end, or None."""
+    """Describes events in words as they arrive. `line` returns a line without its end, or None."""
 
     def __init__(self) -> None:
         self._titles: dict[str, str] = {}
@@ -48,8 +48,8 @@ class Narrator:
             case Judgement():
                 return self._judged(event)
             case ThoughtWritten():
-                said = "Question" if self._kinds.get(event.step) == "condense" else "Thought"
-                return f"{said}: {_flat(event.text)}"
+                label = "Question" if self._kinds.get(event.step) == "condense" else "Thought"
+                return f"{label}: {_flat(event.text)}"
             case Trigger():
                 return f"Unsure of {_flat(event.token)!r}"
             case StepEnd():
@@ -74,7 +74,7 @@ class Narrator:
         return None
 
     def _ended(self, event: StepEnd) -> str | None:
-        """A sub-answer. That of the last step is the answer itself."""
+        """Return the line of a sub-answer. That of the last step is the answer itself."""
         if event.answer and self._kinds.get(event.step) == "retrieve":
             return f"Found: {_flat(event.answer)}"
         return None

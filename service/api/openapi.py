@@ -51,7 +51,7 @@ def build_schema(app: FastAPI) -> dict[str, Any]:
 
 
 def _models() -> dict[str, Any]:
-    """Component schemas of what no route's signature names."""
+    """Return component schemas of the models that no route's signature names."""
     inputs: list[type[BaseModel]] = [
         AnswerRequest, ChatRequest, CollectionRequest, DocumentBatch, ResponsesRequest,
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def _models() -> dict[str, Any]:
 
 
 def _as_data(schema: dict[str, Any], model: type[BaseEvent]) -> None:
-    """From the model's schema to that of `data`: the tag is the SSE field `event`."""
+    """Convert the model's schema to that of `data`: the tag is the SSE field `event`."""
     schema["properties"].pop("event")
     optional = set(schema["properties"]) if model is Judgement else set()
     optional |= {name for name, field in model.model_fields.items() if field.exclude_if}
@@ -81,7 +81,7 @@ def _as_data(schema: dict[str, Any], model: type[BaseEvent]) -> None:
 
 
 def _describe_stream(operation: dict[str, Any]) -> None:
-    """One schema per event: its name, and what its `data` holds as JSON."""
+    """Add one schema per event: its name, and the JSON of its `data`."""
     items = [
         {
             "type": "object",
@@ -111,7 +111,9 @@ def _describe_stream(operation: dict[str, Any]) -> None:
 
 
 def _secure(paths: dict[str, Any]) -> None:
-    """Keys, where the deployment has some: for questions and collections, not for operation."""
+    """Require keys, if the deployment has some, for questions and collections but not for
+    operation.
+    """
     for operations in paths.values():
         for operation in operations.values():
             if operation.get("tags") != ["operation"]:

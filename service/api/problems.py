@@ -35,7 +35,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service.core.domain import Problem
-from service.core.errors import InvalidRequest, NotFound, RevelatorError
+from service.core.errors import InvalidRequest, NotFound, RevelatorError, UnknownCollection
 from service.core.validation import explain
 from service.strategies.pipeline import problem_of
 
@@ -80,7 +80,9 @@ class ClientGone(RevelatorError):
 
 
 class ReconnectRefused(Exception):
-    """A reconnect has had every event already. The response 204 stops an EventSource."""
+    """A reconnecting client has received every event already. The response 204 stops an
+    EventSource.
+    """
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -107,7 +109,9 @@ def problem_response(
 
 
 def problem_headers(problem: Problem, status: int, retry_after: int | None) -> dict[str, str]:
-    """The headers of a problem's response. A 503 or 429 always has `Retry-After` (seconds)."""
+    """Return the headers of a problem's response. A 503 or 429 always has `Retry-After`
+    (seconds).
+    """
     headers = {REQUEST_ID: problem.request_id}
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         headers["Retry-After"] = str(retry_after or RETRY_AFTER_S)
@@ -118,7 +122,17 @@ def problem_headers(problem: Problem, status: int, retry_after: int | None) -> d
 
 async def answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RevelatorError)
-    return problem_response(problem_of(error, request_id(request)), error.retry_after)
+    told = disclosed(error, request)
+    return problem_response(problem_of(told, request_id(request)), error.retry_after)
+
+
+def disclosed(error: RevelatorError, request: Request) -> RevelatorError:
+    """Return the error as the tenant that sent the request may read it: without the names of
+    collections that it may not use."""
+    tenant = getattr(request.state, "tenant", None)
+    if isinstance(error, UnknownCollection) and tenant is not None:
+        return error.among(tenant.may_use)
+    return error
 
 
 async def answer_validation(request: Request, error: Exception) -> Response:

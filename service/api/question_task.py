@@ -1,20 +1,19 @@
 """One question in progress at the HTTP edge.
 
-One producer task answers the question, in a task group owned by the request. The response takes
+One producer task, which ends with the request, answers the question. The response takes
 events from a bounded channel. Therefore both kinds of disconnect cancel the question at once: a
 request cancelled while it waits, and one blocked in a send or at a yield.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
-import anyio.lowlevel
 import structlog
-from anyio.abc import TaskGroup
 from fastapi import Request
 from starlette.datastructures import State
 
@@ -27,7 +26,7 @@ from service.api.security import access_of, tenant_of
 from service.api.shutdown import DETAIL, Drain
 from service.api.turns import EVENT, Turns
 from service.core.channel import Channel
-from service.core.concurrency import first_of
+from service.core.concurrency import running
 from service.core.errors import Draining, RevelatorError
 from service.core.trace_context import FIELDS
 from service.runtime import Runtime, new_id
@@ -39,7 +38,7 @@ log = structlog.get_logger(__name__)
 BUFFERED_EVENTS: Final = 64
 ENDS: Final = (AnswerReady, Failed, Done)
 HOPS: Final = 4  # turns of the event loop that an event takes from here to the socket
-STALLED_S: Final = 60.0  # so long an event may wait for a client that does not read
+STALLED_S: Final = 60.0  # seconds that an event may wait for a client that does not read
 
 
 class ClientStalled(RevelatorError):
@@ -63,7 +62,7 @@ class QuestionTask:
         own = getattr(request.state, "own_id", False)
         self.id = self._request_id if own else new_id()
         self._caller = {name: request.headers[name] for name in FIELDS if name in request.headers}
-        self._scope = anyio.CancelScope()
+        self.producer: asyncio.Task[None] | None = None
         self._cut: RevelatorError | None = None
         self._channel: Channel[BaseEvent] = Channel(BUFFERED_EVENTS)
 
@@ -86,7 +85,7 @@ class QuestionTask:
 
     @property
     def more(self) -> bool:
-        """Whether the next event is there."""
+        """Whether the next event is available."""
         return self._channel.more
 
     def close(self) -> None:
@@ -96,7 +95,9 @@ class QuestionTask:
     def cut_off(self, why: RevelatorError) -> None:
         """Stop the question. Its stream ends with an `error` that gives this reason."""
         self._cut = self._cut or why
-        self._scope.cancel()
+        self._channel.close()
+        if self.producer is not None:
+            self.producer.cancel()
 
     async def watch(self, request: Request) -> None:
         """Stop the question when the client disconnects."""
@@ -115,7 +116,7 @@ class QuestionTask:
                 await self._put(event)
 
         try:
-            with self._scope, drain.work(self._expire):
+            with drain.work(self._expire):
                 await self._runtime.answer(
                     self._question,
                     emit,
@@ -137,16 +138,16 @@ class QuestionTask:
                 await self._channel.room()
             if waiting.cancelled_caught:
                 self.cut_off(ClientStalled(f"The client read no event for {STALLED_S:.0f} s."))
-                await anyio.lowlevel.checkpoint()
+                await asyncio.sleep(0)
         if isinstance(event, Start):  # it reaches the socket before the work begins
             for _ in range(HOPS):
-                await anyio.lowlevel.checkpoint()
+                await asyncio.sleep(0)
 
     def _expire(self) -> None:
         self.cut_off(Draining(DETAIL))
 
     def _named(self, event: BaseEvent) -> BaseEvent:
-        """A problem on the stream carries the request's id, as everywhere."""
+        """Add the request's id to a problem on the stream, as in other responses."""
         if not isinstance(event, Failed):
             return event
         update = {"request_id": self._request_id}
@@ -167,24 +168,20 @@ async def open_question(
     admission: Admission = state.admission
     place = await admission.enter(lambda: disconnected(request), tenant_of(request).name)
     task = QuestionTask(state.runtime, question, request, only_end)
-    async with _produced(state, task, place) as group:
-        if unsent:
-            group.start_soon(task.watch, request)
-        yield task
+    async with _produced(state, task, place):
+        if not unsent:
+            yield task
+            return
+        async with running(task.watch(request)):
+            yield task
 
 
 @asynccontextmanager
-async def _produced(state: State, task: QuestionTask, place: Place) -> AsyncIterator[TaskGroup]:
-    """Answer in a task of the group that is given. Leaving the context cancels all its tasks."""
+async def _produced(state: State, task: QuestionTask, place: Place) -> AsyncIterator[None]:
+    """Answer in a new task. Leaving the context cancels it."""
     try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(task.produce, place, state.drain)
-            try:
-                yield group
-            finally:
-                group.cancel_scope.cancel()
-    except BaseExceptionGroup as failures:
-        raise first_of(failures) from None
+        async with running(task.produce(place, state.drain)) as task.producer:
+            yield
     finally:
         task.close()
         place.release()
@@ -195,8 +192,8 @@ async def record(
 ) -> Recording:
     """Admit a prepared question, and answer it in a task of the app, not of the request.
 
-    The same request with the same key gets the recording that is there, and is not counted as a
-    question. Raises KeyReused, and what `open_question` raises.
+    The same request with the same key gets the existing recording, and is not counted as a
+    question. Raises KeyReused, and the errors of `open_question`.
     """
     state = request.app.state
     recordings: Recordings = state.recordings

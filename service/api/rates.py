@@ -1,8 +1,8 @@
-"""Requests and questions a minute for each tenant, and the header fields that tell of them.
+"""Requests and questions per minute for each tenant, and their header fields.
 
 The fields are those of the IETF draft "RateLimit header fields for HTTP"
-(draft-ietf-httpapi-ratelimit-headers-10): `RateLimit-Policy` states the quota, `RateLimit` what is
-left of it.
+(draft-ietf-httpapi-ratelimit-headers-10): `RateLimit-Policy` states the quota, `RateLimit` the
+remainder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.api.tenants import Tenant
 from service.core.errors import RevelatorError
 
 WINDOW_S: Final = 60.0
-MOST_BUCKETS: Final = 1_000  # before those that are full again are forgotten
+MOST_BUCKETS: Final = 1_000  # buckets before full ones are removed
 
 
 class RateLimited(RevelatorError):
@@ -30,7 +30,7 @@ class RateLimited(RevelatorError):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What is left of a quota. `reset_s`: seconds until one more unit is available."""
+    """The remainder of a quota. `reset_s`: seconds until one more unit is available."""
 
     name: str
     quota: int
@@ -47,7 +47,9 @@ class Quota:
 
 
 class Bucket:
-    """A token bucket that holds a minute's quota and fills evenly. Time is the caller's."""
+    """A token bucket that holds a minute's quota and is refilled evenly. The caller passes the
+    time.
+    """
 
     def __init__(self, name: str, quota: int) -> None:
         self.name, self.quota = name, quota
@@ -64,7 +66,7 @@ class Bucket:
         return Quota(self.name, self.quota, allowed, int(self._level), lacking / rate)
 
     def full(self, now: float) -> bool:
-        """Whether it holds the whole quota, as a new one does."""
+        """Whether it holds the whole quota, like a new one."""
         return self._filled(now) >= self.quota
 
     def _filled(self, now: float) -> float:
@@ -83,7 +85,7 @@ class Rates:
         return len(self._buckets)
 
     def request(self, tenant: Tenant) -> Quota | None:
-        """Count a request. Return what is left, or None if the tenant has no limit."""
+        """Count a request. Returns the remaining quota, or None if the tenant has no limit."""
         return self._take(tenant, "requests", tenant.requests_per_minute)
 
     def question(self, tenant: Tenant) -> Quota | None:
@@ -101,7 +103,9 @@ class Rates:
         return bucket.take(self._clock())
 
     def _forget_full(self) -> None:
-        """Tokens may name any number of tenants: the buckets stay as many as are in use."""
+        """Remove full buckets. Tokens may name any number of tenants, so only buckets in use are
+        kept.
+        """
         if len(self._buckets) >= self._most:
             now = self._clock()
             self._buckets = {key: each for key, each in self._buckets.items() if not each.full(now)}

@@ -1,9 +1,9 @@
-"""Recordings: questions whose events are kept, so that a client that was cut off can resume.
+"""Recordings: questions whose events are stored, so that a disconnected client can resume.
 
 `GET /answer/stream` (EventSource reconnects by itself) and requests with an `Idempotency-Key` are
 recorded. A recorded question continues for `GRACE_S` without a reader; after its end, its events
-stay for `TTL_S`, or until newer ones need the room. All recordings belong to one process, whose id
-begins the id of each answer.
+are stored for `TTL_S`, or until newer ones need the memory. All recordings belong to one process,
+whose id is the beginning of the id of each answer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from service.api.problems import ClientGone, MalformedRequest
 from service.core.errors import RevelatorError
 from service.runtime import INSTANCE
 
-GRACE_S: Final = 10.0  # for which a question goes on without a reader
-TTL_S: Final = 60.0  # for which its events stay after its end
-MOST_BYTES: Final = 64_000_000  # of all recorded events together, as JSON, once questions ended
+GRACE_S: Final = 10.0  # seconds that a question continues without a reader
+TTL_S: Final = 60.0  # seconds that its events are stored after its end
+# bytes of all recorded events together, as JSON, after their questions ended
+MOST_BYTES: Final = 64_000_000
 LAST_EVENT_ID: Final = re.compile(r"([A-Za-z0-9._-]{1,128})-([0-9]{1,9})")
-KEY: Final = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')  # the draft's quoted string, or plain
+# a quoted string as in the draft, or plain text
+KEY: Final = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')
 
 NOT_KEPT: Final = (
     "The events after this one are not kept: the answer ended too long ago, newer answers needed "
@@ -48,7 +50,7 @@ class KeyReused(RevelatorError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose question it is, and by which path and `Idempotency-Key`, if any, it came."""
+    """The tenant of a question, the path, and the `Idempotency-Key`, if any."""
 
     tenant: str
     path: str
@@ -81,7 +83,7 @@ class Recording:
         return size
 
     def end(self) -> None:
-        """No more events come."""
+        """Record that there are no more events."""
         self.ended_at = time.monotonic()
         self.tell()
 
@@ -107,7 +109,7 @@ class Recording:
         return self._events[position] if position < len(self._events) else None
 
     async def changed(self) -> None:
-        """Return when there is something new: an event, the end, or a reader that leaves."""
+        """Return after a change: an event, the end, or a reader that leaves."""
         await self._changed.wait()
 
     def tell(self) -> None:
@@ -138,7 +140,7 @@ class RecordingReader:
         self._gone = False
 
     async def events(self) -> AsyncIterator[BaseEvent]:
-        """Iterate over the events, as they come. Raises ClientGone after `leave`."""
+        """Iterate over the events as they arrive. Raises ClientGone after `leave`."""
         while not self._gone:
             event = self._recording.at(self._position)
             if event is not None:
@@ -152,11 +154,11 @@ class RecordingReader:
 
     @property
     def more(self) -> bool:
-        """Whether the next event is there."""
+        """Whether the next event is available."""
         return not self._gone and self._recording.at(self._position) is not None
 
     def leave(self) -> None:
-        """End the events, because the client has left."""
+        """End the events, because the client has disconnected."""
         self._gone = True
         self._recording.tell()
 
@@ -173,9 +175,9 @@ class Recordings:
         self._by_id[recording.id] = recording
 
     def put(self, recording: Recording, event: BaseEvent) -> None:
-        """Add an event to a recording. The oldest ended ones make room for it.
+        """Add an event to a recording. The oldest finished recordings are removed to make room.
 
-        Running ones stay: their number and each question's events are limited already.
+        Running ones are kept: their number and each question's events are limited already.
         """
         self._size += recording.put(event)
         while self._size > MOST_BYTES and (oldest := self._oldest_ended()):
@@ -184,7 +186,8 @@ class Recordings:
     def same(self, origin: Origin, request: PreparedRequest) -> Recording | None:
         """Return the recording of the same request, sent before with the same key.
 
-        One that failed on our side is not the same: the question is asked again. Raises KeyReused.
+        A recording that failed because of the service does not count: the question is answered
+        again. Raises KeyReused.
         """
         if origin.key is None:
             return None

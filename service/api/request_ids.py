@@ -1,5 +1,4 @@
-"""ASGI middleware that gives every request an id, returned in its response and written to
-its logs."""
+"""ASGI middleware that gives every request an id, which is returned in its response and logged."""
 
 from __future__ import annotations
 

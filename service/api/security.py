@@ -1,4 +1,4 @@
-"""Who may do what: keys, rights, rates, and where the server may listen without keys."""
+"""Authorisation: keys, rights, rates, and the hosts on which the server may listen without keys."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import anyio
 import structlog
@@ -18,10 +19,13 @@ from service.api.tenants import OWNER, KeyRing, Right, Tenant, read_tenants
 from service.api.tokens import Tokens, is_token
 from service.core.errors import ConfigurationError, RevelatorError
 from service.core.settings import ServerSettings
+from service.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 1.0  # between looks at the tenants file
+# Paths at which every request is a question.
+ASKING: Final = frozenset(["/answer", "/answer/stream", "/v1/chat/completions", "/v1/responses"])
+LOOK_S: Final = 1.0  # seconds between checks of the tenants file
 
 
 class NotAllowed(RevelatorError):
@@ -44,8 +48,9 @@ def check_exposure(settings: ServerSettings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached only from this machine. Names other than localhost count as
-    not."""
+    """Whether `host` can be reached only from this machine. Names other than localhost do not
+    count.
+    """
     if host == "localhost":
         return True
     try:
@@ -54,23 +59,47 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def names_this_machine(host: str) -> bool:
+    """Whether no other site can have the name in a header `Host`: an address, `localhost`, or a
+    name without a dot.
+
+    To a browser, a page of `evil.example` is of the same origin as this server once that name is
+    made to mean 127.0.0.1 (DNS rebinding).
+    """
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "." not in name or name.endswith(".localhost")
+    return True
+
+
 class TenantAccess:
-    """The tenants of this server and their rates. `watch` follows changes of the tenants file."""
+    """The tenants of this server and their rates. `watch` follows changes of the tenants file.
+
+    `local`: whoever can reach the server may do everything, since that is this machine alone.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
-        """Read the tenants file. Raises ConfigurationError, also where tokens are set up and the
-        extra `oidc` is not installed."""
+        """Read the tenants file. Raises ConfigurationError, also if tokens are configured and the
+        extra `oidc` is not installed.
+        """
         self._keys = [key.get_secret_value() for key in settings.keys]
         self._path = settings.tenants_file
         self._open = not settings.has_keys
+        self.local = self._open and not settings.insecure and is_loopback(settings.host)
         self._tokens = Tokens(settings.oidc) if settings.oidc.enabled else None
         self._rates = Rates()
         self._version = _version(self._path)
         self._ring = KeyRing(self._keys, read_tenants(self._path) if self._path else ())
 
     async def tenant(self, key: bytes | None) -> Tenant:
-        """Return who sends this key or token. Raises KeyMissing, KeyRefused, TokenRefused or
-        IssuerUnavailable."""
+        """Return the tenant of a key or token. Raises KeyMissing, KeyRefused, TokenRefused or
+        IssuerUnavailable.
+        """
         if self._open:
             return OWNER
         if key is None:
@@ -91,9 +120,9 @@ class TenantAccess:
         _take(request, self._rates.question(tenant_of(request)))
 
     async def watch(self) -> None:
-        """Read the tenants file again whenever it changes, for ever.
+        """Read the tenants file again whenever it changes, until cancelled.
 
-        A file that is missing or not valid is logged, and the tenants read before stay.
+        If a file is missing or not valid, this is logged, and the previous tenants stay.
         """
         while self._path is not None:
             await asyncio.sleep(LOOK_S)
@@ -113,7 +142,9 @@ class TenantAccess:
 
 
 def _version(path: Path | None) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced. Kubernetes replaces a link to it."""
+    """Return a value that changes when the file is written or replaced. Kubernetes replaces a link
+    to it.
+    """
     try:
         status = path.stat() if path else None
     except OSError:
@@ -122,20 +153,25 @@ def _version(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def _take(request: Request, quota: Quota | None) -> None:
-    """Tell of the quota in the response's headers. Raises RateLimited if it is used up."""
+    """Report the quota in the response's headers. Raises RateLimited if it is used up."""
     if quota is None:
         return
-    told: dict[str, str] = getattr(request.state, "response_headers", {})
+    headers: dict[str, str] = getattr(request.state, "response_headers", {})
     for name, value in quota.headers.items():
-        told[name] = f"{told[name]}, {value}" if name in told else value
-    request.state.response_headers = told
-    if not quota.allowed:
-        raise refuse(quota)
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    request.state.response_headers = headers
+    if quota.allowed:
+        return
+    if quota.name == "questions" or request.url.path in ASKING:
+        runtime: Runtime = request.app.state.runtime
+        runtime.metrics.rejected("key_limit")
+    raise refuse(quota)
 
 
 def require(right: Right) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that admits only tenants with this right, to the collections that they
-    may use. It raises CrossSite, RateLimited, NotAllowed, and what `Access.tenant` raises."""
+    may use. It raises CrossSite, RateLimited, NotAllowed, and the errors of `TenantAccess.tenant`.
+    """
 
     async def check(request: Request) -> None:
         tenant = await authenticate(request)
@@ -152,14 +188,21 @@ def require(right: Right) -> Callable[[Request], Awaitable[None]]:
 
 
 async def authenticate(request: Request) -> Tenant:
-    """Return who sends the request, and count it. Raises CrossSite, RateLimited, and what
-    `Access.tenant` raises."""
+    """Return the tenant that sent the request, and count the request. Raises CrossSite,
+    RateLimited, and the errors of `TenantAccess.tenant`.
+    """
     if request.headers.get("Sec-Fetch-Site") == "cross-site":
         raise CrossSite(
             "A browser sent this request for a page of another site. Let the page's own server "
             "ask, or serve both under one name."
         )
     access = access_of(request)
+    host = request.headers.get("host", "")
+    if access.local and not names_this_machine(host):
+        raise CrossSite(
+            f"This server has no keys and answers this machine alone, and was called as "
+            f"{host[:80]!r}. Use its address, or set server.keys, or pass --insecure."
+        )
     tenant = await access.tenant(_given(request))
     request.state.tenant = tenant
     structlog.contextvars.bind_contextvars(tenant=tenant.name)
@@ -172,7 +215,7 @@ def check_collection(tenant: Tenant, name: str) -> None:
     if not tenant.may_use(name):
         raise NotAllowed(
             f"The key of {tenant.name!r} may not use the collection {name!r}. It may use: "
-            f"{', '.join(tenant.collections)}."
+            f"{', '.join(tenant.collections) or 'none'}."
         )
 
 
@@ -182,7 +225,7 @@ def access_of(request: Request) -> TenantAccess:
 
 
 def tenant_of(request: Request) -> Tenant:
-    """Return who sends the request, as found by `require`."""
+    """Return the tenant that sent the request, as determined by `require`."""
     tenant: Tenant = request.state.tenant
     return tenant
 

@@ -69,7 +69,7 @@ class Drain:
         self.expire()
 
     def expire(self) -> None:
-        """Cancel all work that is left."""
+        """Cancel all remaining work."""
         for cut in list(self._work.values()):
             cut()
         self._idle.set()

@@ -57,7 +57,7 @@ class Tenant(BaseModel):
         return any(fnmatchcase(collection, pattern) for pattern in self.collections)
 
 
-# Who sends a key of `server.keys`, or who asks a server without keys.
+# The tenant of the keys in `server.keys`, and of a server without keys.
 OWNER: Final = Tenant(name="default", rights=list(RIGHTS))
 
 
@@ -70,8 +70,8 @@ class _File(BaseModel):
 class KeyRing:
     """Tenants by the digests of their keys. Immutable.
 
-    Keys are looked up by digest, so that the time of a lookup says nothing about a key. A plain
-    digest is enough for keys of 256 random bits; people do not choose them.
+    Keys are looked up by digest, so that the time of a lookup reveals nothing about a key. A plain
+    digest is sufficient for keys of 256 random bits, which people do not choose.
     """
 
     def __init__(self, keys: Iterable[str] = (), tenants: Iterable[Tenant] = ()) -> None:
@@ -128,7 +128,7 @@ def parse_tenants(text: str) -> list[Tenant]:
 
 
 def _entry(table: Mapping[str, object], place: tuple[int | str, ...]) -> str:
-    """`tenants.3 (search-team).rights.0: `."""
+    """Return the place of an entry, such as `tenants.3 (search-team).rights.0: `."""
     shown = [str(part) for part in place]
     entries = table.get("tenants")
     if len(place) > 1 and isinstance(place[1], int) and isinstance(entries, list):

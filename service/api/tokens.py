@@ -1,8 +1,8 @@
-"""Bearer tokens: JSON Web Tokens of one OpenID Connect issuer, beside the API keys.
+"""Bearer tokens: JSON Web Tokens of one OpenID Connect issuer, in addition to the API keys.
 
-The issuer's public keys come from the configured URL alone. A token is refused unless one of these
-keys signed it with an allowed algorithm that fits the key, and `iss`, `aud`, `exp` and `nbf` hold.
-Its claims then name the tenant, the rights and the collections (`OidcSettings`).
+The issuer's public keys come only from the configured URL. A token is refused unless one of these
+keys signed it with an allowed algorithm that fits the key, and `iss`, `aud`, `exp` and `nbf` are
+valid. Its claims then give the tenant, the rights and the collections (`OidcSettings`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ log = structlog.get_logger(__name__)
 
 TOKEN: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 LARGEST_TOKEN: Final = 16_000  # bytes
-LEEWAY_S: Final = 30.0  # by which the clocks of issuer and gateway may differ
+LEEWAY_S: Final = 30.0  # seconds that the clocks of issuer and gateway may differ
 FETCH_S: Final = 5.0
 LARGEST_SET: Final = 256_000  # bytes of the issuer's keys
 MOST_KEYS: Final = 100
-FRESH_S: Final = 300.0  # for which keys are used without asking for new ones
-AGAIN_S: Final = 10.0  # between two requests for them, whatever tokens come
-STALE_S: Final = 3_600.0  # for which keys are used while the issuer does not answer
+FRESH_S: Final = 300.0  # seconds that keys are used without requesting new ones
+AGAIN_S: Final = 10.0  # seconds between two requests for them, whatever tokens arrive
+STALE_S: Final = 3_600.0  # seconds that keys are used while the issuer does not respond
 RIGHT: Final = "revelator:"
 SIGNS: Final = ("RSA", "EC", "OKP")
 
@@ -51,25 +51,26 @@ class IssuerUnavailable(RevelatorError):
 
 
 class TokenTenant(Tenant):
-    """The tenant that a token names. No tenants file can hold its name, which has a colon."""
+    """The tenant that a token names. A tenants file cannot contain its name, which has a colon."""
 
     name: Annotated[str, StringConstraints(pattern=r"^oidc:[\x21-\x7e]{1,128}$")]
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A key, and the one algorithm that the issuer uses it for, if it says so."""
+    """A key, and the only algorithm that the issuer uses it for, if that is specified."""
 
     key: Any
     algorithm: str | None
 
 
 class IssuerKeys:
-    """The public keys at one URL, by their ids. Requests for them are bounded in number, time and
-    size, and made only when a token needs them."""
+    """The public keys at one URL, by their ids. Requests for them are limited in number, time and
+    size, and made only when a token needs them.
+    """
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises ConfigurationError for a CA file that holds no certificate."""
+        """Raise ConfigurationError for a CA file without certificates."""
         tls_context(settings.ca_files, "server.oidc.ca_files")
         self._settings = settings
         self._clock = clock
@@ -79,9 +80,9 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str) -> PublicKey:
-        """Return a key. An unknown one is looked for at the issuer, at most every `AGAIN_S`.
+        """Return a key. An unknown one is requested from the issuer, at most every `AGAIN_S`.
 
-        Raises TokenRefused, or IssuerUnavailable where there are no keys at all.
+        Raises TokenRefused, or IssuerUnavailable if there are no keys at all.
         """
         age = self._age()
         if age is None or age > FRESH_S or key_id not in self._keys:
@@ -135,17 +136,17 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _read_keys(status: int, content: bytes) -> dict[str, PublicKey]:
-    """Parse a JWKS (RFC 7517). Keys that are not for signatures, or not known, are ignored.
+    """Parse a JWKS (RFC 7517). Keys that are not for signatures, or of unknown kinds, are ignored.
 
-    Raises ValueError if it holds no key to use.
+    Raises ValueError if there is no usable key.
     """
     from jwt import PyJWK  # noqa: PLC0415
     from jwt.exceptions import InvalidKeyError, PyJWKError  # noqa: PLC0415
 
     if status != 200:
         raise ValueError(f"HTTP {status}")
-    told = orjson.loads(content)
-    listed = told.get("keys") if isinstance(told, dict) else None
+    document = orjson.loads(content)
+    listed = document.get("keys") if isinstance(document, dict) else None
     keys: dict[str, PublicKey] = {}
     for each in listed[:MOST_KEYS] if isinstance(listed, list) else ():
         if not isinstance(each, dict) or not isinstance(each.get("kid"), str):
@@ -161,10 +162,10 @@ def _read_keys(status: int, content: bytes) -> dict[str, PublicKey]:
 
 
 class Tokens:
-    """Finds out who sends a token."""
+    """Verifies tokens and returns their tenants."""
 
     def __init__(self, settings: OidcSettings) -> None:
-        """Raises ConfigurationError where the extra `oidc` is not installed."""
+        """Raise ConfigurationError if the extra `oidc` is not installed."""
         try:
             import jwt  # noqa: PLC0415
         except ImportError:
@@ -194,11 +195,13 @@ class Tokens:
                 raise TokenRefused("The token's signature algorithm is not that of its key.")
             claims = self._claims(text, key, algorithm)
         except (self._error, ValueError, TypeError, RecursionError) as error:
-            raise TokenRefused(f"The token is not valid: {_said(error)}.") from None
+            raise TokenRefused(f"The token is not valid: {_reason(error)}.") from None
         return tenant_of_claims(claims, self._settings)
 
     def _claims(self, token: str, key: PublicKey, algorithm: str) -> Mapping[str, Any]:
-        """A key of another kind than the algorithm's is an error of PyJWT."""
+        """Return the verified claims. A key of another kind than the algorithm's is an error of
+        PyJWT.
+        """
         own = self._settings
         return self._decode(
             token,
@@ -219,11 +222,12 @@ def is_token(given: bytes) -> bool:
 def tenant_of_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Tenant:
     """Return the tenant that verified claims describe. Raises TokenRefused."""
     rights = _words(claims, settings.rights_claim) or []
+    collections = _words(claims, settings.collections_claim)
     try:
         return TokenTenant(
             name=f"oidc:{claims[settings.name_claim]}",
             rights=[right for right in RIGHTS if f"{RIGHT}{right}" in rights],
-            collections=_words(claims, settings.collections_claim) or ["*"],
+            collections=["*"] if collections is None else collections,
             requests_per_minute=settings.requests_per_minute,
             questions_per_minute=settings.questions_per_minute,
         )
@@ -234,16 +238,16 @@ def tenant_of_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Tenan
 
 
 def _words(claims: Mapping[str, Any], claim: str) -> list[str] | None:
-    """The values of a claim, None where it is absent. Raises TokenRefused."""
-    value = claims.get(claim)
-    if value is None:
+    """Return the values of a claim, None if it is absent. Raises TokenRefused."""
+    if claim not in claims:
         return None
+    value = claims[claim]
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise TokenRefused(f"The claim {claim!r} of the token is neither a list nor text.")
     return words
 
 
-def _said(error: Exception) -> str:
-    """What PyJWT says, without what the token holds."""
+def _reason(error: Exception) -> str:
+    """Return PyJWT's message without the contents of the token."""
     return " ".join(re.findall(r"[A-Z]+[a-z]*|[a-z]+", type(error).__name__)).lower()

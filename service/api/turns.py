@@ -1,8 +1,9 @@
-"""A share of the event loop for what is short: probes, refusals, and the beginning of a stream.
+"""Reserves a share of the event loop for short work: probes, refusals, and the beginning of a
+stream.
 
-What is ready runs in one turn of the loop, before anything new is received. A thousand questions
-that arrive together, or go on together, would make a turn of a second, and a request for `/healthz`
-waits for two or three of them.
+All ready tasks run in one turn of the loop, before new data are received. A thousand questions that
+start or continue at once would make a turn of one second, and a request for `/healthz` waits for
+two or three turns.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import asyncio
 from collections import deque
 from typing import Final
 
-SHARES: Final = 48  # that one turn has
-EVENT: Final = 1  # of a question: 0.2 ms
-REQUEST: Final = 8  # to begin one: 1.5 ms
+SHARES: Final = 48  # shares of one turn
+EVENT: Final = 1  # shares of an event of a question: 0.2 ms
+REQUEST: Final = 8  # shares of the start of a question: 1.5 ms
 
 
 class Turns:
-    """Lets tasks continue in the order in which they come, so many in each turn of the loop."""
+    """Lets tasks continue in order of arrival, a limited number in each turn of the loop."""
 
     def __init__(self) -> None:
         self._left = SHARES
@@ -25,7 +26,7 @@ class Turns:
         self._renewing = False
 
     async def take(self, shares: int) -> None:
-        """Go on in this turn, or wait for the next one that has room."""
+        """Continue in this turn, or wait for the next one that has room."""
         self._renew_soon()
         if not self._waiting and self._left > 0:
             self._left -= shares
@@ -40,12 +41,12 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        """A turn begins."""
+        """Start a turn."""
         self._renewing = False
         self._left = SHARES
         while self._waiting and self._left > 0:
             waiter, shares = self._waiting.popleft()
-            if not waiter.done():  # else it was cancelled
+            if not waiter.done():  # otherwise it was cancelled
                 waiter.set_result(None)
                 self._left -= shares
         if self._waiting:

@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 import anyio
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
+from starlette.responses import Response
 
-from service.api.bodies import JSON, NDJSON, body_schema
+from service.api.bodies import EVENT_STREAM, JSON, NDJSON, body_schema
 from service.api.documents import (
     ADMINISTER,
     MOST_FAILED,
@@ -20,13 +21,35 @@ from service.api.documents import (
     Stores,
     items_of,
 )
-from service.api.problems import RequestTimeout, documented
+from service.api.event_stream import EventStream, followed
+from service.api.problems import RequestTimeout, documented, request_id
 from service.api.shutdown import DETAIL, Drain
 from service.core.errors import Draining, InvalidRequest
+from service.core.progress import Follow, unseen
 from service.retrieval.collections.bodies import IngestReport
 
 REFUSALS: Final = (401, 403, 404, 422, 429, 500, 503)
 REPLACE_REFUSALS: Final = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)
+
+FOLLOWED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "content": {
+            EVENT_STREAM: {
+                "itemSchema": {
+                    "type": "object",
+                    "description": "`progress` while the work runs: `data` has `stage`, `done` and "
+                    "`total`, which count passages. At the end `report`, with the body that is "
+                    "returned otherwise, or `error`, with a problem.",
+                    "properties": {
+                        "event": {"enum": ["progress", "report", "error"]},
+                        "data": {"type": "string", "contentMediaType": JSON},
+                    },
+                    "required": ["event", "data"],
+                }
+            }
+        }
+    }
+}
 
 T = TypeVar("T")
 
@@ -59,21 +82,48 @@ class CollectionReport(BaseModel):
 router = APIRouter(tags=["collections"])
 
 
-@router.get("/collections/{name}/check", dependencies=ADMINISTER, responses=documented(*REFUSALS))
-async def check_collection(request: Request, name: str, stores: Stores) -> CollectionReport:
-    """Compare manifest, BM25 store and dense store, passage by passage. Waits for a running
-    writer."""
-    report = await _drained(request, lambda: stores.check(name))
-    return CollectionReport.model_validate(report, from_attributes=True)
+@router.get(
+    "/collections/{name}/check",
+    dependencies=ADMINISTER,
+    response_model=CollectionReport,
+    responses=documented(*REFUSALS) | FOLLOWED,
+)
+async def check_collection(
+    request: Request, name: str, stores: Stores
+) -> CollectionReport | Response:
+    """Compare manifest, BM25 store and dense store, passage by passage. Waits for a running writer.
+    With `Accept: text/event-stream`, the progress is streamed."""
+    return await _reported(request, name, stores, repair=False)
 
 
-@router.post("/collections/{name}/repair", dependencies=ADMINISTER, responses=documented(*REFUSALS))
-async def repair_collection(request: Request, name: str, stores: Stores) -> CollectionReport:
+@router.post(
+    "/collections/{name}/repair",
+    dependencies=ADMINISTER,
+    response_model=CollectionReport,
+    responses=documented(*REFUSALS) | FOLLOWED,
+)
+async def repair_collection(
+    request: Request, name: str, stores: Stores
+) -> CollectionReport | Response:
     """Repair a collection: rebuild what a server has lost, embed passages without a vector, remove
     passages without a document, and complete the manifest. An interrupted repair keeps its
-    progress; call it again to continue."""
-    report = await _drained(request, lambda: stores.check(name, repair=True))
-    return CollectionReport.model_validate(report, from_attributes=True)
+    progress; call it again to continue. With `Accept: text/event-stream`, the progress is streamed;
+    the repair is interrupted if the client disconnects."""
+    return await _reported(request, name, stores, repair=True)
+
+
+async def _reported(
+    request: Request, name: str, stores: Any, *, repair: bool
+) -> CollectionReport | Response:
+    async def work(follow: Follow) -> CollectionReport:
+        check = lambda: stores.check(name, repair=repair, follow=follow)  # noqa: E731
+        report = await _drained(request, check)
+        return CollectionReport.model_validate(report, from_attributes=True)
+
+    if EVENT_STREAM not in request.headers.get("accept", ""):
+        return await work(unseen)
+    await stores.resolve(name)
+    return EventStream(followed(work, request_id(request)))
 
 
 @router.put(
@@ -108,7 +158,7 @@ async def _replace(name: str, stores: Any, items: AsyncIterator[Item]) -> Ingest
 
 
 async def _drained(request: Request, work: Callable[[], Awaitable[T]]) -> T:
-    """Cut off when the server goes down. Raises Draining then."""
+    """Run the work until a shutdown cancels it, and then raise Draining."""
     drain: Drain = request.app.state.drain
     with anyio.CancelScope() as scope, drain.work(scope.cancel):
         return await work()

@@ -1,7 +1,7 @@
-"""The page at `/`: asks questions in a browser and draws their events.
+"""The page at `/`: asks questions in a browser and shows their events.
 
-Its files need no key and are served as they are; what the page asks of the API needs one. The
-policy allows scripts and styles from these files only, and no outside request.
+Its files need no key and are served unchanged; its requests to the API need one. The policy allows
+scripts and styles from these files only, and no external request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # browsers ask each time, and get 304 until the service changes
+    # browsers revalidate each time, and get 304 until the service changes
+    "Cache-Control": "no-cache",
 }
 
 

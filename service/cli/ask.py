@@ -1,5 +1,5 @@
-"""`revelator ask` and `revelator chat`: questions in the terminal, answered in this process or
-through a running server."""
+"""`revelator ask` and `revelator chat`: questions in the terminal, answered in this process or by a
+running server."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from service.answer.fold import collect
 from service.answer.request import MOST_TURNS
 from service.cli.terminal import EventPrinter
 from service.core.concurrency import closing
-from service.core.domain import Answer
+from service.core.domain import Answer, Problem
+from service.core.errors import RevelatorError
 from service.core.locks import find_server
 from service.core.settings import Settings
 
 Asking = Callable[[Mapping[str, Any]], AsyncIterator[BaseEvent]]
 
 PROMPT: Final = "\n> "
-CHUNK: Final = 65_536  # bytes read at once
+CHUNK: Final = 65_536  # most bytes read at once
 
 
 async def ask_in_terminal(
@@ -36,8 +37,12 @@ async def ask_in_terminal(
     as_json: bool,
     trace: Path | None = None,
 ) -> int:
-    """Ask and print; keep the events in the file `trace`. Returns the exit code: 0 if answered, 1
-    if the question failed. Raises StoreError if the file cannot be written."""
+    """Ask a question, print its events, and return the exit code: 0 if answered, 1 if the question
+    failed.
+
+    The events are also written to the file `trace`, if one is given. Raises StoreError if it cannot
+    be written.
+    """
     from service.evaluation.traces import recorder_of_question  # noqa: PLC0415
 
     recorder = recorder_of_question(trace, fields) if trace is not None else None
@@ -61,9 +66,9 @@ async def ask_in_terminal(
 async def chat_in_terminal(
     settings: Settings, fields: Mapping[str, Any], *, url: str | None, source: int = 0
 ) -> int:
-    """Answer each line of the file descriptor `source`, with the messages before it, until it ends.
+    """Answer each line of the file descriptor `source`, taking the previous messages into account.
 
-    Returns the exit code: 0, or 1 if the last question failed.
+    Returns at the end of the input with the exit code: 0, or 1 if the last question failed.
     """
     console, history, code = Console(), list[dict[str, str]](), 0
     async with open_asking(settings, url) as ask, closing(read_lines(source)) as lines:
@@ -74,7 +79,14 @@ async def chat_in_terminal(
             if not question:
                 break
             asked = {**fields, "question": question, "history": history[-MOST_TURNS:]}
-            result = await collect(ask(asked), EventPrinter(console).show)
+            result: Answer | Problem | None = None
+            try:
+                result = await collect(ask(asked), EventPrinter(console).show)
+            except RevelatorError as error:
+                if not history:
+                    raise
+                # A question that is too long, or a busy server, does not end the conversation.
+                console.print(error.detail, markup=False, highlight=False)
             code = 0 if isinstance(result, Answer) else 1
             if isinstance(result, Answer):
                 history += [
@@ -87,8 +99,8 @@ async def chat_in_terminal(
 
 @asynccontextmanager
 async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Asking]:
-    """Open what answers: the server at `url`, else the one that owns the data directory, else this
-    process."""
+    """Open the server at `url`, else the one that has locked the data directory, else a runtime in
+    this process."""
     base = find_server(settings.data_dir, url)
     if base is not None:
         from service.client import Client  # noqa: PLC0415
@@ -111,8 +123,11 @@ async def open_asking(settings: Settings, url: str | None) -> AsyncIterator[Aski
 
 
 async def read_lines(source: int) -> AsyncIterator[str]:
-    """Iterate over the lines of a terminal, a pipe or a file. Nothing waits in a thread, for which
-    Ctrl-C would have to wait."""
+    """Yield the lines of a terminal, a pipe or a file.
+
+    The descriptor is polled by the event loop, because Ctrl-C would have to wait for a thread that
+    reads it.
+    """
     left = b""
     while True:
         with suppress(PermissionError):  # a file is always readable

@@ -1,4 +1,4 @@
-"""What `revelator serve` prints when it is ready: its address, and questions to try."""
+"""The message that `revelator serve` prints when it is ready: its address, and sample questions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SAMPLE_QUESTIONS = Path(__file__).parents[1] / "models" / "sample" / "questions.
 
 
 def sample_questions() -> Iterator[dict[str, object]]:
-    """The shipped sample questions: `question`, `route`, `answer`, supporting passages."""
+    """Yield the shipped sample questions: `question`, `route`, `answer` and supporting passages."""
     with SAMPLE_QUESTIONS.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
 
 def print_banner(url: str, *, page: bool = True) -> None:
-    """Print the URL and one sample question of each type as a curl line."""
+    """Print the URL and a sample question of each type as a curl command."""
     console = Console()
     where = f"{url} (in a browser, too; Ctrl-C stops it)" if page else f"{url} (Ctrl-C stops it)"
     console.print(f"revelator answers at {where}, API: {url}/docs", soft_wrap=True)

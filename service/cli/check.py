@@ -1,4 +1,4 @@
-"""`revelator check`: shows what is configured, what is reachable and what is missing."""
+"""`revelator check` shows what is configured, what is reachable and what is missing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from service.engines.pool.report import WorkerPool, WorkerState
 from service.retrieval.collections.backends import open_backends
 from service.runtime import Check, describe_roles, open_engines, open_runtime
 
-TRANSPORT_S: Final = 5.0  # that a look at how Qdrant is spoken to may take
+TRANSPORT_S: Final = 5.0  # time limit for finding out which transport reaches Qdrant
 
 
 async def check_in_terminal(settings: Settings) -> int:
-    """Print the checks as a table. Returns the exit code: 0 if all are ok, 1 otherwise."""
+    """Print the checks as a table, and return the exit code: 0 if all are ok, else 1."""
     owner = find_owner(settings.data_dir)
     checks = [Check("data directory", True, str(settings.data_dir))]
     if owner is not None:
@@ -52,7 +52,7 @@ async def check_in_terminal(settings: Settings) -> int:
 
 
 async def _transport(settings: Settings) -> list[Check]:
-    """How Qdrant is spoken to, looked at from here."""
+    """Find out which transport this process uses for Qdrant."""
     backends = open_backends(settings.retrieval)
     try:
         with anyio.fail_after(TRANSPORT_S):
@@ -67,13 +67,13 @@ async def _transport(settings: Settings) -> list[Check]:
 
 
 async def _pools(settings: Settings) -> dict[str, list[WorkerState]]:
-    """The workers of every pool, each asked once from here."""
+    """Return the workers of every pool after one check of each."""
     pools: dict[str, list[WorkerState]] = {}
     for name, engine in settings.engines.items():
         if engine.kind == "vllm":
             pool = open_generator(name, engine)
             try:
-                with suppress(EngineFailure):  # a row of the first table says it
+                with suppress(EngineFailure):  # the first table shows the failure
                     await pool.check()
                 pools[name] = pool.workers() if isinstance(pool, WorkerPool) else []
             finally:

@@ -1,4 +1,4 @@
-"""The subcommands of `revelator collections`. Each imports what it needs when it runs."""
+"""The subcommands of `revelator collections`, which import their dependencies when they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`revelator completion`: completion of commands and options by a shell."""
+"""`revelator completion` prints the script that completes commands and options in a shell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-ASKED: Final = "_REVELATOR_COMPLETE"  # the variable in which a shell's script asks
+ASKED: Final = (
+    "_REVELATOR_COMPLETE"  # environment variable by which the script requests completions
+)
 
 
 def completion(
@@ -30,7 +32,7 @@ def completion(
 
 
 def prepare_completion() -> None:
-    """Let the shells be known if one asks what completes a line."""
+    """Register the shells if this process was started to complete a line."""
     if ASKED in os.environ:
         from typer import completion as shells  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `tune`. They import what they need when they run."""
+"""The commands `evaluate` and `tune`, which import their dependencies when they run."""
 
 from __future__ import annotations
 

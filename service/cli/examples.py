@@ -36,8 +36,7 @@ EXAMPLES: Final = {
 
 
 def add_examples(app: typer.Typer) -> None:
-    """Add an example to the help of each command, and the exit codes to the help of the whole
-    program."""
+    """Add an example to the help of each command, and the exit codes to the help of `revelator`."""
     app.info.epilog = EXIT_CODES
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")

@@ -1,4 +1,4 @@
-"""`revelator key`: a new API key, and its entry in the tenants file."""
+"""`revelator key` creates an API key and its entry for the tenants file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The `revelator` command. Subcommands import what they need when they run: `--help` is fast."""
+"""The `revelator` command. Subcommands import their dependencies when they run, which keeps
+`--help` fast."""
 
 from __future__ import annotations
 

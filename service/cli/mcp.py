@@ -27,12 +27,15 @@ from service.core.settings.urls import address_of, authorization, shown
 from service.runtime import new_id
 
 CONNECT_S: Final = 30.0
-SILENCE_S: Final = 300.0  # of an answer: the longest time limit of a question
+SILENCE_S: Final = 300.0  # read timeout of an answer: the longest time limit of a question
 
 
 async def serve_stdio(settings: Settings, url: str | None) -> None:
-    """Serve until standard input ends: through the server at `url`, or the one that holds the data
-    directory, else in this process. Raises InvalidRequest if that server cannot be used."""
+    """Serve until standard input ends.
+
+    Questions are answered by the server at `url`, by the one that has locked the data directory, or
+    in this process. Raises InvalidRequest if the server cannot be used.
+    """
     base = find_server(settings.data_dir, url)
     if base is None:
         await serve_here(settings)
@@ -41,7 +44,7 @@ async def serve_stdio(settings: Settings, url: str | None) -> None:
 
 
 async def serve_here(settings: Settings) -> None:
-    """Answer in this process, as its own app does. Whoever started it may do everything."""
+    """Answer in this process with its own app. The caller who started it has all rights."""
     local = settings.server.model_copy(update={"host": "127.0.0.1"})
     app = create_app(settings.model_copy(update={"server": local}))
     async with app.router.lifespan_context(app):
@@ -49,7 +52,7 @@ async def serve_here(settings: Settings) -> None:
 
 
 async def serve_through(base: str, settings: Settings) -> None:
-    """Pass everything on to the server at `base`, with the first of the settings' keys."""
+    """Forward everything to the server at `base`, with the first of the settings' keys."""
     headers = authorization(base, settings.server.own_key)
     timeout = httpx2.Timeout(CONNECT_S, read=SILENCE_S)
     async with AsyncExitStack() as stack:
@@ -57,7 +60,7 @@ async def serve_through(base: str, settings: Settings) -> None:
         transport = streamable_http_client(f"{address_of(base).url}{PATH}", http_client=http)
         try:
             client = await stack.enter_async_context(Client(transport, cache=None))
-        except Exception as error:  # the SDK raises any kind, and groups of them
+        except Exception as error:  # the SDK raises exceptions of any kind, and exception groups
             raise InvalidRequest(
                 f"the server at {shown(base)} does not answer at {PATH}: {type(error).__name__}; "
                 "check its address, its key (server.keys) and that it has the extra `mcp`"
@@ -66,7 +69,8 @@ async def serve_through(base: str, settings: Settings) -> None:
 
 
 def forwarding(client: Client) -> Server[Any]:
-    """Make a server that asks another one through `client`, and passes on its progress."""
+    """Return a server that forwards requests to another one through `client`, and reports its
+    progress."""
 
     async def call_tool(
         context: Context, called: types.CallToolRequestParams
@@ -103,7 +107,7 @@ async def _serve(server: Server[Any]) -> None:
 
 
 def _request(app: FastAPI) -> Request:
-    """What the app knows a caller by: here whoever started this process."""
+    """Return a request in the name of the caller who started this process."""
     state = {"tenant": OWNER, "request_id": new_id(), "own_id": True}
     scope = {
         "type": "http", "method": "POST", "path": PATH, "headers": [], "query_string": b"",
@@ -113,6 +117,6 @@ def _request(app: FastAPI) -> Request:
 
 
 async def _never() -> Message:
-    """This caller disconnects by ending the process."""
+    """Wait forever, since this caller disconnects by ending the process."""
     await anyio.sleep_forever()
     raise AssertionError

@@ -54,7 +54,7 @@ Timeout = Annotated[float | None, _field("timeout_s")]
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """Return the fields of a request that were given."""
+    """Return the request fields that were given, without those that are None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -66,7 +66,8 @@ def fail(detail: str) -> NoReturn:
 
 
 def settings_from(config: Path | None, **flags: Any) -> Settings:
-    """Load the settings from file, environment and flags, with `__` for a dot in a flag's name."""
+    """Load the settings from file, environment and flags. In the name of a flag, `__` stands for a
+    dot."""
     named = {name.replace("__", "."): value for name, value in flags.items()}
     try:
         return load_settings(config, named)
@@ -75,9 +76,10 @@ def settings_from(config: Path | None, **flags: Any) -> Settings:
 
 
 def run(work: Callable[[], Awaitable[T]], interrupted: str = "Interrupted.") -> T:
-    """Run async work. Expected errors print one line and exit with code 2.
+    """Run async work and return its result.
 
-    Ctrl-C prints `interrupted` and exits with code 130.
+    An expected error prints one line and exits with code 2. Ctrl-C prints `interrupted` and exits
+    with code 130.
     """
     import anyio  # noqa: PLC0415
 

@@ -1,11 +1,12 @@
-"""Several processes that serve one address: `revelator serve --workers N`.
+"""Several worker processes that serve one address: `revelator serve --workers N`.
 
-The first process binds the address, starts the workers and watches them; it answers no request. The
-workers accept connections from the same socket, so that a connection waits for whoever is free, and
-none is lost with a worker that had not accepted it. A worker that ends or hangs is replaced. Each
-has everything of its own but the stores: engines, models, places, rates and recordings.
+The first process binds the address, and starts and monitors the workers; it answers no requests.
+The workers accept connections from the same socket, so a waiting connection is accepted by any free
+worker, and the end of a worker loses only the connections that it had accepted. A worker that ends
+or hangs is replaced. Workers share only the stores: each has its own engines, models, request
+slots, rate limits and recordings.
 
-SIGTERM or SIGINT lets all workers drain at the same time (`serve.py`), a second one ends them.
+SIGTERM or SIGINT lets all workers drain at the same time (`serve.py`); a second signal ends them.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from service.telemetry.metrics import SHARED
 
 log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 0.2  # between looks at the workers
+LOOK_S: Final = 0.2  # interval between checks of the workers
 BEAT_S: Final = 1.0
-HUNG_S: Final = 60.0  # without a beat
-AGAIN_S: Final = 1.0  # before a worker that could not serve is started again
-CLOSE_S: Final = 10.0  # to close engines and stores, once every question has ended
+HUNG_S: Final = 60.0  # time without a heartbeat after which a worker counts as hung
+AGAIN_S: Final = 1.0  # delay before restarting a worker that failed to start
+CLOSE_S: Final = 10.0  # time for closing engines and stores after the last question
 
 Prepare = Callable[[], None]
 _spawn: Final = multiprocessing.get_context("spawn")
@@ -48,8 +49,12 @@ _spawn: Final = multiprocessing.get_context("spawn")
 
 @dataclass(eq=False)
 class Worker:
-    """A process. `told`: what it says when it serves, or cannot. `beat`: when its event loop last
-    ran, in seconds of the monotonic clock, which all processes share."""
+    """A worker process.
+
+    `told` is the connection on which it reports that it serves, or why it cannot. `beat` is the
+    time at which its event loop last ran, in seconds of the monotonic clock, which all processes
+    share.
+    """
 
     number: int
     process: multiprocessing.process.BaseProcess
@@ -66,7 +71,11 @@ class Worker:
                 self.serving = not self.problem
 
     def leave(self, *, now: bool = False) -> None:
-        """Let it drain; the signal is sent once, since a second one ends it `now`."""
+        """Start draining the worker.
+
+        The signal is sent only once, since a second one ends the worker immediately; `now` sends it
+        again.
+        """
         if now or not self.leaving:
             self.leaving = True
             self.process.terminate()
@@ -77,7 +86,7 @@ class Worker:
 
     @property
     def end(self) -> str:
-        """Why it is gone."""
+        """The reason why the worker ended."""
         code = self.process.exitcode
         return self.problem or f"worker {self.number} ended with {code}; its log says why"
 
@@ -87,10 +96,11 @@ class Worker:
 
 
 def run_workers(settings: Settings, prepare: Prepare, on_started: OnStarted | None = None) -> None:
-    """Serve with `server.workers` processes until a signal. `on_started` gets the base URL once all
-    of them serve. Each calls `prepare` first, which must be a function of a module.
+    """Serve with `server.workers` processes until a signal.
 
-    Raises ConfigurationError, also where a store is embedded, and what keeps a worker from serving.
+    `on_started` gets the base URL once all workers serve. Each worker first calls `prepare`, which
+    must be a function of a module so that it can be pickled. Raises ConfigurationError if a store
+    is embedded or a worker cannot serve.
     """
     check_exposure(settings.server)
     check_stores(settings)
@@ -109,8 +119,8 @@ def run_workers(settings: Settings, prepare: Prepare, on_started: OnStarted | No
 
 
 def check_stores(settings: Settings) -> None:
-    """Raise ConfigurationError unless both stores are on servers: an embedded one belongs to one
-    process."""
+    """Raise ConfigurationError unless both stores are on servers: an embedded store can be open in
+    only one process."""
     lacking = [
         f"retrieval.{name}_url"
         for name in ("elasticsearch", "qdrant")
@@ -125,7 +135,8 @@ def check_stores(settings: Settings) -> None:
 
 @contextmanager
 def _metrics_folder() -> Iterator[str]:
-    """prometheus-client reads its name from the environment when a worker imports it."""
+    """Create the folder whose name prometheus-client reads from the environment when a worker
+    imports it."""
     with tempfile.TemporaryDirectory(prefix="revelator-metrics-") as folder:
         os.environ[SHARED] = folder
         try:
@@ -135,7 +146,7 @@ def _metrics_folder() -> Iterator[str]:
 
 
 class Workers:
-    """Starts, watches and ends the workers."""
+    """Starts, monitors and stops the workers."""
 
     def __init__(
         self, settings: Settings, listener: socket.socket, prepare: Prepare, metrics: str
@@ -148,7 +159,7 @@ class Workers:
         self._stopping = False
 
     def run(self, on_started: Callable[[], None]) -> None:
-        """Serve until a signal. Raises ConfigurationError if a worker cannot serve at first."""
+        """Serve until a signal. Raises ConfigurationError if a worker cannot start serving."""
         try:
             for number in range(self._settings.server.workers):
                 self._workers.append(self._start(number))
@@ -160,7 +171,7 @@ class Workers:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Pass SIGTERM and SIGINT on to the workers meanwhile, as SIGTERM."""
+        """Forward SIGTERM and SIGINT to the workers, as SIGTERM."""
 
         def handle(*_: object) -> None:
             again, self._stopping = self._stopping, True
@@ -189,7 +200,7 @@ class Workers:
         return Worker(number, process, receiving, beat)
 
     def _serve_all(self) -> bool:
-        """Wait until all workers serve; false if a signal came before."""
+        """Wait until all workers serve. Returns False if a signal arrives first."""
         while not self._stopping:
             self._look()
             for worker in self._workers:
@@ -200,7 +211,7 @@ class Workers:
         return False
 
     def _watch(self) -> None:
-        """Replace workers that end or hang, until a signal."""
+        """Replace workers that end or hang, until a signal arrives."""
         while not self._stopping:
             self._look()
             for place, worker in enumerate(self._workers):
@@ -215,7 +226,7 @@ class Workers:
                     self._workers[place] = self._start(worker.number)
 
     def _look(self) -> None:
-        """Return after `LOOK_S`, or earlier if a worker says something or ends."""
+        """Wait for `LOOK_S`, or until a worker reports or ends, and read the reports."""
         alive = [worker for worker in self._workers if worker.alive]
         silent = [worker.told for worker in alive if not (worker.serving or worker.problem)]
         wait([*(worker.process.sentinel for worker in alive), *silent], timeout=LOOK_S)
@@ -237,7 +248,7 @@ class Workers:
             self._bury(worker)
 
     def _bury(self, worker: Worker) -> None:
-        """Its gauges are over; its counters stay in the sums."""
+        """Remove the worker's gauges from the metrics. Its counters remain part of the totals."""
         mark_process_dead(worker.process.pid, self._metrics)  # type: ignore[no-untyped-call]
         worker.told.close()
 
@@ -245,8 +256,8 @@ class Workers:
 def _work(
     settings: Settings, listener: socket.socket, prepare: Prepare, told: Connection, beat: Any
 ) -> None:
-    """One worker, in its own process."""
-    os.setpgrp()  # Ctrl-C in a terminal reaches the first process alone, which passes it on
+    """Run one worker in its own process."""
+    os.setpgrp()  # Ctrl-C in a terminal must only reach the first process, which forwards it
     prepare()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -261,7 +272,7 @@ async def _serve(settings: Settings, listener: socket.socket, told: Connection, 
     loop = asyncio.get_running_loop()
 
     def orphaned() -> None:
-        """The first process was killed: drain, as it would have asked for."""
+        """Drain if the first process was killed and can no longer request it."""
         loop.remove_reader(first.sentinel)
         signal.raise_signal(signal.SIGTERM)
 

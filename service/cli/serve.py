@@ -1,8 +1,9 @@
-"""The HTTP server: bind first, open everything, serve, and stop in an orderly way in bounded time.
+"""The HTTP server: it binds the address, opens the runtime, serves, and stops within a bounded
+time.
 
-The first SIGTERM or SIGINT starts draining: new questions get 503, running ones have
-`server.drain_s` seconds, then their streams end by `error` and `done`. A second signal exits at
-once. Connections are accepted until the last question has ended, so that clients read the 503.
+The first SIGTERM or SIGINT starts draining: new questions get status 503, and running ones have
+`server.drain_s` seconds until their streams end with `error` and `done`. A second signal exits at
+once. Connections are accepted until the last question has ended, so that clients receive the 503.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_S: Final = 5
-FLUSH_S: Final = 5  # for last bytes to clients, once every question has ended
+FLUSH_S: Final = 5  # seconds for sending the last bytes to clients after the last question
 BACKLOG: Final = 2048
-COLLECTED: Final = (10_000, 10, 20)  # new objects, and rounds, between collections
+COLLECTED: Final = (10_000, 10, 20)  # thresholds of the garbage collector's three generations
 
 OnStarted = Callable[[str], None]
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a draining phase between the first signal and the end of listening."""
+    """A uvicorn server with a draining phase between the first signal and the end of listening."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
         super().__init__(config)
@@ -70,8 +71,8 @@ class Server(uvicorn.Server):
         await self._drain.finished(0 if self.force_exit else self._drain_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal without passing it on, so that the process can clean up and exit
-        with 0."""
+        """Handle a signal without raising it again, so that the process can clean up and exit with
+        0."""
         self.force_exit = self.should_exit
         self.should_exit = True
         if self.started:
@@ -89,8 +90,8 @@ def run_server(
 ) -> None:
     """Serve until a signal. `on_started` gets the base URL once questions are accepted.
 
-    Raises ConfigurationError (for example if the port is in use, or if the server would be exposed
-    without keys) and StoreError before anything is served. Port 0 lets the system choose a port.
+    Port 0 lets the system choose a port. Raises StoreError or ConfigurationError before anything is
+    served, for example if the port is in use or the server would be exposed without keys.
     """
     check_exposure(settings.server)
     listener = bind(settings.server)
@@ -108,7 +109,7 @@ async def serve(
     engines: Mapping[str, Generator] | None = None,
     retriever: Retriever | None = None,
 ) -> None:
-    """Serve on a bound socket until a signal; as `run_server`, in a running event loop."""
+    """Serve on a bound socket until a signal, as `run_server` does, in a running event loop."""
     url = base_url(listener)
     async with open_runtime(settings, engines=engines, retriever=retriever) as runtime:
         for line in describe_roles(settings, runtime.engines):
@@ -190,13 +191,14 @@ def _cannot_listen(settings: ServerSettings, error: OSError) -> ConfigurationErr
 
 
 def _announce(runtime: Runtime, url: str | None) -> None:
-    """Tell other processes, by the data directory's lock, that this one serves it."""
+    """Write the URL to the lock of the data directory, where other processes find it."""
     if runtime.stores is not None:
         runtime.stores.directory.set_url(url)
 
 
 async def _warm(runtime: Runtime) -> None:
-    """Load what the first question would wait for. What cannot be had, `/readyz` names."""
+    """Load what the first question needs. What is unavailable is logged, and `/readyz` reports
+    it."""
     for check in await runtime.warm():
         if not check.ok:
             log.warning("not ready", what=check.name, reason=check.detail)
@@ -205,15 +207,18 @@ async def _warm(runtime: Runtime) -> None:
 
 
 def _exempt_from_collection() -> None:
-    """What stays as long as the process is looked at no more by the garbage collector, and a
-    thousand open streams make it look less often: it stops the event loop."""
+    """Reduce the pauses of the event loop by garbage collection.
+
+    Objects that live as long as the process are excluded, and higher thresholds avoid frequent runs
+    with a thousand open streams.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTED)
 
 
 def _give_memory_back() -> None:
-    """What loading models has freed; glibc would keep it."""
+    """Return the memory that loading the models has freed to the system, which glibc would keep."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,4 +1,4 @@
-"""The command `revelator synthesize`. It imports what it needs when it runs."""
+"""The command `revelator synthesize`, which imports its dependencies when it runs."""
 
 from __future__ import annotations
 

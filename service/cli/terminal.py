@@ -25,15 +25,16 @@ from service.answer.events import (
 )
 from service.core.domain import Answer, Citation
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tabulator and line feed
+# All control characters except tab and line feed.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class EventPrinter:
-    """Prints each event as it arrives: the answer's tokens continuously, other events as a line
-    each.
+    """Prints each event as it arrives.
 
-    Drafts are not printed token by token, because parallel parts write theirs at the same time. The
-    last line of a step shows its result.
+    The tokens of the answer are printed continuously, other events as one line each. Drafts are not
+    printed token by token, because parallel parts write theirs at the same time. The last line of a
+    step shows its result.
     """
 
     def __init__(self, console: Console) -> None:
@@ -142,7 +143,8 @@ class EventPrinter:
 
 
 def _plain(text: str) -> str:
-    """A text of a passage or a model, without what a terminal would obey."""
+    """Remove control characters, which a terminal would execute, from the text of a passage or a
+    model."""
     return _CONTROLS.sub("", text)
 
 
@@ -155,13 +157,13 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _place(citation: Citation) -> str:
-    """The page and the address of a citation, where its document has them."""
+    """Return the page and the address of a citation, if its document has them."""
     page = f", page {citation.page}" if citation.page is not None else ""
     return f"{page} ({_shown(citation.url)})" if citation.url else page
 
 
 def _chooser(chosen: RouteChosen) -> str:
-    """Who chose the route, and how sure they were where they could be."""
+    """Return what chose the route, with its confidence if it is known."""
     if chosen.by not in ("model", "classifier"):
         return chosen.by
     sure = "unknown" if chosen.confidence is None else f"{chosen.confidence:.0%}"

@@ -1,7 +1,7 @@
-"""From one task, or several, that produce items to one that reads them: a bounded channel.
+"""A bounded channel from one or several producing tasks to one reader.
 
-Much cheaper per item than a general memory stream: waiting items are taken without returning to
-the event loop.
+It is much cheaper per item than a general memory stream: waiting items are taken without returning
+to the event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
-import anyio
+from service.core.concurrency import running
 
 T = TypeVar("T")
 BUFFERED: Final = 64
@@ -57,8 +57,9 @@ class Channel(Generic[T]):
             await self._room.wait()
 
     def close(self) -> None:
-        """Accept no more items. The reader gets those that wait, then the end. May be called
-        twice."""
+        """Accept no more items. The reader gets the waiting ones, then the end. May be called
+        twice.
+        """
         self._closed = True
         self._changed.set()
         self._room.set()
@@ -80,7 +81,8 @@ async def emitted(
     work: Callable[[Callable[[T], Awaitable[None]]], Awaitable[None]],
 ) -> AsyncIterator[T]:
     """Yield the items that `work` emits through the function it is given, until it ends. Closing
-    the iterator cancels `work` and waits for its end. Raises what `work` raises."""
+    the iterator cancels `work` and waits for its end. Raises the errors of `work`.
+    """
     channel: Channel[T] = Channel()
 
     async def run() -> None:
@@ -89,12 +91,7 @@ async def emitted(
         finally:
             channel.close()
 
-    task = asyncio.create_task(run())
-    try:
+    async with running(run()) as task:
         async for item in channel:
             yield item
         await task
-    finally:
-        task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([task])

@@ -1,9 +1,9 @@
-"""Connections to HTTP servers that are kept between calls, and calls that meet a closed one.
+"""HTTP connections that are reused between calls, and repetition of calls that meet a closed one.
 
-A server closes a connection that was idle for its keep-alive time: 5 s in uvicorn (and thus vLLM)
-and in llama.cpp's server. A call may be on its way by then, and ends without a reply through no
-fault of anybody's. A client may send it again where that is safe (RFC 9110, 9.2.2; RFC 9112,
-9.3.1). Every call made here is: it computes, and changes nothing.
+A server closes idle connections after its keep-alive time: 5 s in uvicorn (and thus vLLM) and in
+llama.cpp's server. A call that was just sent then ends without a reply, although nothing failed. A
+client may repeat it if that is safe (RFC 9110, 9.2.2; RFC 9112, 9.3.1). It is for every call made
+here, because they compute and change nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from service.core.errors import ConfigurationError
 if TYPE_CHECKING:
     import aiohttp
 
-KEPT_S: Final = 3.0  # below what servers keep, and what a busy event loop is late by
-CONNECT_S: Final = 5.0  # a host that is up accepts at once
+# seconds: below the keep-alive times of servers, less the delays of a busy event loop
+KEPT_S: Final = 3.0
+CONNECT_S: Final = 5.0  # seconds: a running host accepts at once
 MOST_AT_ONCE: Final = 100
 
 
@@ -95,8 +96,8 @@ class Connections:
         self._closed = False
 
     async def request(self, method: str, url: Any, **fields: Any) -> aiohttp.ClientResponse:
-        """Return the reply with its body still to be read. `fields` are those of aiohttp, `data` is
-        in bytes.
+        """Return the reply, whose body is not read yet. `fields` are those of aiohttp, `data` is in
+        bytes.
 
         Raises the errors of aiohttp, ConfigurationError as `open_session` does, and RuntimeError
         after closing.
@@ -126,19 +127,19 @@ class Connections:
 
 def reason_of(error: Exception) -> str:
     """Return in one line why a request failed, such as "Connection refused"."""
-    said = getattr(error, "strerror", None) or getattr(error, "message", None) or error
-    text = (str(said).splitlines() or [type(error).__name__])[0]
-    if "Connect call failed" in text:  # asyncio's words, with the address
+    reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+    text = (str(reason).splitlines() or [type(error).__name__])[0]
+    if "Connect call failed" in text:  # asyncio's message, with the address
         numbers = re.findall(r"Errno (\d+)", f"Errno {getattr(error, 'errno', None)} {text}")
         return os.strerror(int(numbers[0])) if numbers else text
     return text[:100]
 
 
 def _was_closed(error: aiohttp.ClientConnectionError) -> bool:
-    """Whether a connection ended before a reply began, rather than never was, or was silent."""
+    """Whether a connection ended before the reply began, as opposed to never opened, or silent."""
     import aiohttp  # noqa: PLC0415
 
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError):
         return False
-    # else, aiohttp tells by what had come of a reply's head
+    # for other errors, aiohttp shows it by the received part of the reply's head
     return not isinstance(error, aiohttp.ServerDisconnectedError) or isinstance(error.message, str)

@@ -4,6 +4,7 @@ RevelatorError
 ├── InvalidRequest        422 invalid-request        the input is not valid
 │   └── LoopUnavailable   422 loop-unavailable       a known loop that this deployment cannot run
 ├── NotFound              404 not-found              no such collection or document
+│   └── UnknownCollection 404 not-found              no collection of this name
 ├── Overloaded            503 overloaded             too many questions are waiting
 ├── Draining              503 draining               the server is shutting down
 ├── EngineFailure         503 engine-unavailable     an engine failed or sent an invalid response
@@ -24,7 +25,10 @@ RevelatorError
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+MOST_NAMES: Final = 10  # of collections in a message
 
 
 class RevelatorError(Exception):
@@ -50,6 +54,22 @@ class LoopUnavailable(InvalidRequest):
 
 class NotFound(RevelatorError):
     slug, title, status = "not-found", "Not found", 404
+
+
+class UnknownCollection(NotFound):
+    """There is no collection `name`; `existing` are the names that there are."""
+
+    def __init__(self, name: str, existing: Sequence[str]) -> None:
+        known = ", ".join(existing[:MOST_NAMES]) or "none"
+        more = f" and {len(existing) - MOST_NAMES:,} more" if len(existing) > MOST_NAMES else ""
+        super().__init__(
+            f"there is no collection {name[:80]!r}; existing collections: {known}{more}"
+        )
+        self.name, self.existing = name, existing
+
+    def among(self, visible: Callable[[str], bool]) -> UnknownCollection:
+        """Return the error for someone to whom only some collections are `visible`."""
+        return UnknownCollection(self.name, [each for each in self.existing if visible(each)])
 
 
 class Overloaded(RevelatorError):

@@ -1,4 +1,4 @@
-"""Files and folders that are there as a whole or not at all, also after a kill or a power cut."""
+"""Files and folders that are either complete or absent, also after a kill or a power cut."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import BinaryIO
 
 from service.core.errors import StoreError
 
-ROOM = 32_000_000  # bytes that a disk must have free before anything is added to an embedded store
+ROOM = 32_000_000  # bytes that must be free on a disk before anything is added to an embedded store
 
 _DISCARDED = ".deleted-"
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file durably. A reader sees the old contents or the new ones, never a part.
+    """Write a file durably. Readers see the old or the new contents, never a part.
 
-    A string is written as UTF-8; what has no UTF-8 form (lone surrogates) is escaped. Raises
-    OSError, and then the file is as it was.
+    A string is written as UTF-8; characters without a UTF-8 form (lone surrogates) are escaped.
+    Raises OSError, and then the file is unchanged.
     """
     if isinstance(content, str):
         content = content.encode("utf-8", errors="backslashreplace")
@@ -35,7 +35,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new version of a file, which replaces the old one when the block ends.
 
-    Creates the folder if necessary. An exception in the block leaves the old version.
+    Creates the folder if necessary. After an exception in the block, the old version stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
@@ -76,7 +76,7 @@ def _lock(handle: int, path: Path) -> None:
 
 
 def whole_lines(handle: int) -> bytes:
-    """Return the contents of a file but for a last line without its end, which a kill leaves."""
+    """Return the contents of a file without an incomplete last line, which a kill may leave."""
     with os.fdopen(os.dup(handle), "rb") as file:
         file.seek(0)
         content = file.read()
@@ -93,16 +93,16 @@ def discard(folder: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Delete what a killed `discard` has left in `root` and in its folders."""
+    """Delete the remains of a killed `discard` in `root` and in its folders."""
     for left in (*root.glob(f"{_DISCARDED}*"), *root.glob(f"*/{_DISCARDED}*")):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def check_room(folder: Path) -> None:
-    """Raise StoreError unless the disk of a folder, which need not exist yet, has `ROOM` free.
+    """Raise StoreError unless `ROOM` is free on the disk of a folder, which need not exist yet.
 
-    The embedded vectors are in memory-mapped files that grow as they are written to. A page that
-    finds no room on the disk ends the process (SIGBUS), so that no error could be caught.
+    The embedded vectors are in memory-mapped files that grow when they are written. If there is no
+    room on the disk for a page, the process ends (SIGBUS) without an error that could be caught.
     """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -117,7 +117,7 @@ def check_room(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The name of a new file is durable once its folder is."""
+    """Sync a folder, which makes the names of its new files durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

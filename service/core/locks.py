@@ -20,8 +20,8 @@ import orjson
 from service.core.errors import StoreError
 
 FILE = "lock"
-LOOK_S = 0.2  # someone who only looks holds the lock for far less
-PATIENCE_S = 1.0  # within which a new owner has written its note
+LOOK_S = 0.2  # seconds; a process that only looks holds the lock for far less
+PATIENCE_S = 1.0  # seconds within which a new owner has written its note
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +151,13 @@ def _note(handle: int) -> Owner | None:
         note = orjson.loads(os.pread(handle, 4_096, 0))
         return Owner(int(note["pid"]), note["url"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        return None  # the owner is just writing it
+        return None  # the owner is still writing it
 
 
 def _lives(owner: Owner | None) -> bool:
-    """False for the note of an owner before the present one, which was killed."""
+    """Whether a note's owner is alive. The note of a previous owner, which was killed, is not
+    valid.
+    """
     if owner is None:
         return False
     try:

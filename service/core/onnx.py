@@ -14,10 +14,11 @@ def open_onnx(model: Path | bytes, threads: int, *, spinning: bool = False) -> A
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Between passes the cores are free: others here need them.
+    # Between passes the threads sleep, because other work needs the cores.
     spin = ("force_spinning_stop", "1") if spinning else ("intra_op.allow_spinning", "0")
     options.add_session_config_entry(f"session.{spin[0]}", spin[1])
-    # Sums of products overflow on x86 processors without VNNI unless this is on; others ignore it.
+    # On x86 processors without VNNI, sums of products overflow unless this is set; others ignore
+    # it.
     options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3
     source = model if isinstance(model, bytes) else str(model)

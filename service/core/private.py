@@ -1,7 +1,7 @@
-"""Texts of the question under way, which no log line and no error may repeat.
+"""Texts of the current question, which no log line and no error may repeat.
 
-A server that refuses a call often says what it was sent. What a question sends is held here, per
-task, and taken out of whatever is said meanwhile.
+A server that refuses a call often quotes what it was sent. The texts of a question are stored here,
+per task, and removed from all messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 WITHHELD: Final = "[withheld]"
-LEAST: Final = 16  # letters in a row that make a repetition of a long text
+LEAST: Final = 16  # consecutive characters that count as a repetition of a long text
 
 _held: ContextVar[Mapping[str, Sequence[str]]] = ContextVar(
     "private_texts", default=MappingProxyType({})
@@ -20,14 +20,16 @@ _held: ContextVar[Mapping[str, Sequence[str]]] = ContextVar(
 
 
 def hold(kind: str, *texts: str) -> None:
-    """Hold these texts in place of the earlier ones of the same kind, in this task and those that
-    it starts."""
+    """Store these texts in place of the earlier ones of the same kind, for this task and its
+    children.
+    """
     _held.set({**_held.get(), kind: texts})
 
 
 def withhold(text: str) -> str:
-    """Return `text` without what it repeats of the texts that are held: each of them as a whole,
-    and every run of at least `LEAST` letters from one."""
+    """Return `text` without the stored texts: each of them as a whole, and every run of at least
+    `LEAST` characters from one.
+    """
     held = [each for texts in _held.get().values() for each in texts if each.strip()]
     for whole in held:
         if whole in text:

@@ -1,37 +1,47 @@
-"""How far long work is: a bar on a terminal, else a line from time to time."""
+"""Progress of long work: a bar on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-LOGGED_S: Final = 30.0  # between two lines where no terminal shows a bar
+LOGGED_S: Final = 30.0  # seconds between two lines if no terminal shows a bar
 
-Tell = Callable[..., None]  # (done, more=""): how much is done, and what else is to be said
+Tell = Callable[..., None]  # (done, more=""): the count, and additional text
+Follow = Callable[[str, int, int], None]  # (stage, done, total): the progress of a stage
+
+
+def unseen(stage: str, done: int, total: int) -> None:
+    """Ignore the progress."""
 
 
 def rate_and_left(done: int, total: int, seconds: float, begun: int = 0) -> str:
-    """Return the rate and the time left, or the whole time at the end. `seconds` are those of
-    `done` without the first `begun`, which an earlier run did. Empty while nothing is known."""
+    """Return the rate and the time left, or the total time at the end. `seconds` is the duration of
+    `done` without the first `begun`, which an earlier run did. Empty while nothing is known.
+    """
     if done <= begun or seconds <= 0:
         return ""
     rate = (done - begun) / seconds
-    told = f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
     if done >= total:
-        return f"{told}, in {timedelta(seconds=round(seconds))}"
-    return f"{told}, {timedelta(seconds=round((total - done) / rate))} left"
+        return f"{rate_text(rate)}, in {timedelta(seconds=round(seconds))}"
+    return f"{rate_text(rate)}, {timedelta(seconds=round((total - done) / rate))} left"
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate per second or, below one, per minute."""
+    return f"{rate:,.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
 
 
 def progress_text(
     done: int, total: int, noun: str, seconds: float, *, begun: int = 0, more: str = ""
 ) -> str:
-    """Return the counts, the rate and the time left, and what else is to be said."""
+    """Return the counts, the rate and the time left, and additional text."""
     counts = f"{done:,} of {total:,} {noun}"
     return ", ".join(filter(None, [counts, rate_and_left(done, total, seconds, begun), more]))
 
@@ -40,8 +50,9 @@ def progress_text(
 def shown_progress(
     what: str, noun: str, total: int, screen: Console, *, begun: int = 0, lines: bool = True
 ) -> Iterator[Tell]:
-    """Show the progress while the block runs, which tells how much is done. Without `lines`, only a
-    terminal shows it, because the work prints lines of its own."""
+    """Show the progress while the block runs, which reports its count. Without `lines`, only a
+    terminal shows it, because the work prints lines of its own.
+    """
     began = logged = time.monotonic()
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.fields[told]}"))
     first = progress_text(begun, total, noun, 0)
@@ -58,3 +69,19 @@ def shown_progress(
                 screen.print(told, highlight=False)
 
         yield tell
+
+
+@contextmanager
+def shown_stages(noun: str, screen: Console) -> Iterator[Follow]:
+    """Show the progress of work in several stages, one bar after the other."""
+    with ExitStack() as shown:
+        current: dict[str, Tell] = {}
+
+        def follow(stage: str, done: int, total: int) -> None:
+            if stage not in current:
+                shown.close()
+                current.clear()
+                current[stage] = shown.enter_context(shown_progress(stage, noun, total, screen))
+            current[stage](done)
+
+        yield follow

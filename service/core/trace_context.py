@@ -1,4 +1,4 @@
-"""The trace that a call to a server belongs to, as header fields (W3C Trace Context)."""
+"""The trace of a call to a server, as header fields (W3C Trace Context)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _outgoing: ContextVar[Mapping[str, str]] = ContextVar("trace_context", default=N
 
 
 def outgoing() -> Mapping[str, str]:
-    """Return the header fields that a call made now sends; none without a trace."""
+    """Return the header fields for a call made now; none without a trace."""
     return _outgoing.get()
 
 

@@ -34,7 +34,9 @@ def explain(errors: Sequence[Any]) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first thing wrong in a file: the name of the field, else `the file`, and why."""
+    """Return the first problem of a file: the name of the field, else `the file`, and the
+    reason.
+    """
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
 

@@ -19,9 +19,9 @@ from service.encoders.session import Output, Session, load_session
 from service.retrieval.embedding.factory import default_threads
 from service.retrieval.stores.batcher import Batcher
 
-SERVED: Final = "served"  # the checkpoint in the folder that `revelator train` wrote
+SERVED: Final = "served"  # name of the checkpoint in the folder that `revelator train` wrote
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "efficientrag"
-QUESTIONS: Final = 8  # whose calls share forward passes
+QUESTIONS: Final = 8  # questions whose calls share forward passes
 Asked = tuple[str, Sequence[str]]
 _NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
 _NEEDED_SAVED: Final = ("torch", "transformers", "safetensors", "tokenizers")
@@ -31,7 +31,7 @@ class EncoderModel:
     """A checkpoint that is loaded at its first use."""
 
     def __init__(self, folder: Path, kind: Kind, threads: int) -> None:
-        """Read the card only. `problem` says what is wrong with it."""
+        """Read the card only. `problem` says what is wrong with the checkpoint."""
         self._folder = folder
         self._threads = threads
         self._model = InProcess(f"the model in {folder}", self._load, EngineFailure)
@@ -45,7 +45,7 @@ class EncoderModel:
             self.problem = error.detail
 
     def _load(self) -> Session:
-        """Raises LoopUnavailable."""
+        """Load the checkpoint. Raises LoopUnavailable."""
         if self.card and self.problem is None:
             try:
                 return load_session(self._folder, self.card, self._threads)
@@ -118,5 +118,7 @@ def open_labelling(settings: EfficientragSettings) -> Labelling:
 
 
 def _checkpoint(folder: Path) -> Path:
-    """A checkpoint, or the one in the folder of a training run."""
+    """Return the folder of a checkpoint, or that of the checkpoint in the folder of a training
+    run.
+    """
     return served if (served := folder / SERVED).is_dir() else folder

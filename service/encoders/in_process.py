@@ -1,7 +1,7 @@
-"""Small encoders in this process: how one is opened, run in a thread, and given its inputs.
+"""Small encoders in this process: loading, running in a thread, and batching of inputs.
 
 Used by the labeler and the filter, the router, the embedders and the cross-encoder. Importing this
-imports no numpy, ONNX Runtime or torch.
+module does not import numpy, ONNX Runtime or torch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from service.core.errors import RevelatorError
 
 Model = TypeVar("Model")
 T = TypeVar("T")
-PACK: Final = 1024  # pieces of a pass, with padding: what a layer works on stays in the cache
-PADDING: Final = 0.05  # share of a pass: on a processor padding costs as much as text
+PACK: Final = 1024  # pieces of a pass, with padding; the data of a layer then fit the cache
+PADDING: Final = 0.05  # share of padding in a pass: on a processor padding costs as much as text
 
 
 class Gone(Exception):
-    """Raised by work whose caller has left. It is never seen by a caller."""
+    """Raised by work whose caller has left. Callers never see it."""
 
 
 class InProcess(Generic[Model]):

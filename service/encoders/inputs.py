@@ -1,7 +1,7 @@
-"""What the two encoders read, exactly (METHODS.md §4.3), in training and when served.
+"""The exact inputs of the two encoders (METHODS.md §4.3), in training and when served.
 
-Words are tokenised one by one, so that no text can become a special token: `words` cuts each of
-those apart. Nor can a text forge a marker of the filter's sentence.
+Words are tokenised one by one, so that no text can become a special token: `words` separates the
+characters of those. Nor can a text imitate a marker of the filter's sentence.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ def markable_words(text: str) -> list[str]:
 
 
 def _bare(word: str) -> str:
-    """Without case and accents, as an uncased tokenizer reads it."""
+    """Remove case and accents, as an uncased tokenizer does."""
     letters = unicodedata.normalize("NFD", word.casefold())
     return "".join(letter for letter in letters if not _is_unseen(letter))
 
 
 def _is_unseen(word: str) -> bool:
-    """A lone accent, control or format character, of which a tokenizer makes no piece."""
+    """Whether a word is a lone accent, control or format character, which has no word piece."""
     return len(word) == 1 and unicodedata.category(word) in _UNSEEN
 
 
@@ -170,7 +170,7 @@ def _cut(text: str) -> list[str]:
 
 
 def _spell(tokenizer: Any, texts: Sequence[list[str]]) -> list[list[SpeltWord]]:
-    """The words of each text with their pieces, all tokenised in one call."""
+    """Return the words of each text with their pieces, all tokenised in one call."""
     encodings = tokenizer.encode_batch(texts, is_pretokenized=True, add_special_tokens=False)
     return [_by_word(*pair) for pair in zip(texts, encodings, strict=True)]
 

@@ -24,7 +24,7 @@ from service.retrieval.embedding.in_process import InProcessEmbedder
 from service.retrieval.embedding.minilm import load_encoder, minilm_problem
 
 FORMAT: Final = 1
-SIZE: Final = 384  # of MiniLM's vectors
+SIZE: Final = 384  # size of MiniLM's vectors
 CARD_FILE: Final = "router.json"
 WEIGHTS_FILE: Final = "router.safetensors"
 SHIPPED: Final = Path(__file__).parents[1] / "models" / "router"
@@ -136,7 +136,7 @@ class MinilmClassifier:
     """A classifier with the head of a folder. Its encoder is loaded at the first question."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigurationError where a package or a file is missing or damaged."""
+        """Raise ConfigurationError if a package or a file is missing or damaged."""
         if problem := minilm_problem():
             raise ConfigurationError(problem)
         self._head = load_head(folder)

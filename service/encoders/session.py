@@ -1,7 +1,8 @@
-"""A checkpoint in memory: tokenizer and model, and the forward pass.
+"""A loaded checkpoint: tokenizer and model, and the forward pass.
 
-A model takes `input_ids`, `attention_mask` and `token_type_ids`, int64 of (inputs, pieces). It
-gives `token_logits`, float of (inputs, pieces, 2), and a labeler `tag_logits`, (inputs, tags).
+Inputs of a model: `input_ids`, `attention_mask` and `token_type_ids`, int64 of (inputs, pieces).
+Outputs: `token_logits`, float of (inputs, pieces, 2), and of a labeler `tag_logits`, (inputs,
+tags).
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _open_onnx(folder: Path, card: CheckpointCard, threads: int) -> Any:
 
 
 def _mismatch(runtime: Any, card: CheckpointCard) -> str | None:
-    """What the model takes and gives, against its card."""
+    """Return how the model's inputs and outputs differ from its card, or None."""
     taken = {each.name for each in runtime.get_inputs()}
     given = {each.name: each.shape for each in runtime.get_outputs()}
     wanted = {TOKENS, TAGS} if card.kind == "labeler" else {TOKENS}

@@ -19,7 +19,7 @@ from service.encoders.checkpoint import CONFIG_FILE, WEIGHTS_FILE, CheckpointCar
 POOLER: Final = "pooler.dense"
 TAG_HEAD: Final = "sequence_classifier"
 TOKEN_HEADS: Final = {"labeler": "token_classifier", "filter": "classifier"}
-_UNUSED: Final = "pooler."  # of an encoder, where the heads have one of their own
+_UNUSED: Final = "pooler."  # weights of the encoder that the heads replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TorchRuntime:
         return [made[name].cpu().numpy() for name in wanted]
 
     def _pooled(self, hidden: Any, mask: Any) -> Any:
-        """(inputs, pieces, size) to (inputs, size)."""
+        """Pool (inputs, pieces, size) to (inputs, size)."""
         if self.card.pool == "cls":
             return hidden[:, 0]
         counted = mask.unsqueeze(-1).to(hidden.dtype)
@@ -84,7 +84,7 @@ def open_torch(folder: Path, card: CheckpointCard, threads: int) -> TorchRuntime
 
 
 def _split(path: Path, card: CheckpointCard, encoder: Any, weights: Mapping[str, Any]) -> Any:
-    """Load the encoder; what is left are the heads."""
+    """Load the encoder; the remaining weights are the heads."""
     prefix = f"{encoder.base_model_prefix}."
     own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
     heads = {name: value for name, value in weights.items() if not name.startswith(prefix)}

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_WEIGHTS = 2**24  # of one block of rows: 64 MB
+MOST_WEIGHTS = 2**24  # float32 values in one block of rows: 64 MB
 MOST_LOGITS = 2**24
 Array = NDArray[Any]
 
 
 def attention_rows(query: Array, keys: Array, first: int, scale: float) -> Array:
-    """Return causal softmax weights (heads, rows, n) in float32.
+    """Return causal softmax weights of shape (heads, rows, n) in float32.
 
-    `query` (heads, rows, size) are of the positions `first`, `first` + 1, …; `keys` (kv_heads, n,
-    size) of positions 0 to n - 1, with n = first + rows. Head h reads kv head
-    h // (heads / kv_heads).
+    `query` (heads, rows, size) holds the positions from `first` on; `keys` (kv_heads, n, size)
+    holds positions 0 to n - 1, with n = first + rows. Query head h uses key-value head h // (heads
+    / kv_heads).
     """
     heads, rows, size = query.shape
     kv_heads, length, _ = keys.shape
@@ -35,15 +35,15 @@ def attention_rows(query: Array, keys: Array, first: int, scale: float) -> Array
 
 
 def rows_per_block(heads: int, length: int) -> int:
-    """Return how many rows over `length` keys to compute at once."""
+    """Return how many rows to compute at once over `length` keys."""
     return max(1, MOST_WEIGHTS // (heads * length))
 
 
 def entropies(logits: Array, targets: Array | None = None) -> Array:
-    """Return (2, rows): entropies, and log-probabilities of `targets` (rows,), in nats.
+    """Return (2, rows), in nats: the entropies, and the log-probabilities of `targets` (rows,).
 
-    Over the whole vocabulary, of raw logits (rows, vocabulary). Without targets those of the most
-    likely token, which a greedy request takes.
+    Both are over the whole vocabulary, from raw logits (rows, vocabulary). Without targets the
+    log-probabilities are those of the most likely token, which a greedy request chooses.
     """
     found = np.empty((2, len(logits)), np.float32)
     size = max(1, MOST_LOGITS // logits.shape[-1])
@@ -53,7 +53,8 @@ def entropies(logits: Array, targets: Array | None = None) -> Array:
         weights = np.exp(shifted)
         mass = weights.sum(axis=-1)
         logs = shifted - np.log(mass)[:, None]
-        terms = np.where(weights > 0, weights * logs, 0)  # a logit of minus infinity counts nothing
+        # a logit of minus infinity contributes nothing
+        terms = np.where(weights > 0, weights * logs, 0)
         found[0, at : at + size] = -terms.sum(axis=-1) / mass
         if targets is None:
             found[1, at : at + size] = logs.max(axis=-1)
@@ -64,10 +65,10 @@ def entropies(logits: Array, targets: Array | None = None) -> Array:
 
 
 class Maxima:
-    """Running maxima over queries, per head and key: those over q >= k and those over q > k.
+    """Running maxima of attention over queries, per head and key: over q >= k, and over q > k.
 
-    `fold` takes rows in order of position, however they are cut; a row counts keys from the first
-    one that is watched (for a draft its first token). Memory: 8 bytes * heads * capacity.
+    `fold` takes rows in order of position, in blocks of any size. A row counts only the keys from
+    the first watched one on (for a draft, its first token). Memory: 8 bytes * heads * capacity.
     """
 
     def __init__(self, heads: int, capacity: int) -> None:
@@ -75,7 +76,9 @@ class Maxima:
         self._state = np.zeros((2, heads, capacity), np.float32)
 
     def fold(self, weights: Array) -> None:
-        """Take the next rows: (heads, rows, size + rows); keys after a row's own are 0."""
+        """Add the next rows (heads, rows, size + rows), in which keys after a row's own position
+        are 0.
+        """
         rows = weights.shape[1]
         end = self.size + rows
         whole, later = self._state[0, :, :end], self._state[1, :, :end]
@@ -87,6 +90,6 @@ class Maxima:
         self.size = end
 
     def means(self) -> Array:
-        """Return means over heads: (2, size), the maxima over q >= k and over q > k."""
+        """Return the means over heads, (2, size), of the maxima over q >= k and over q > k."""
         means: Array = self._state[:, :, : self.size].mean(axis=1)
         return means

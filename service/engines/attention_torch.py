@@ -8,15 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MOST_WEIGHTS = 2**24  # of one block of rows: 64 MB
+MOST_WEIGHTS = 2**24  # values in one block of rows: 64 MB in float32
 
 
 def attention_rows(query: Tensor, keys: Tensor, first: int, scale: float) -> Tensor:
     """Return causal softmax weights in float32, as transformers' eager attention computes them.
 
-    `query` (rows, heads, size) are of the positions `first`, `first` + 1, …; `keys` (kv_heads,
-    size, n) of positions 0 to n - 1, with n = first + rows. Head h reads kv head
-    h // (heads / kv_heads). Returns (heads, rows, n).
+    `query` (rows, heads, size) holds the positions from `first` on; `keys` (kv_heads, size, n)
+    holds positions 0 to n - 1, with n = first + rows. Query head h uses key-value head h // (heads
+    / kv_heads). Returns (heads, rows, n).
     """
     rows, heads, size = query.shape
     kv_heads, _, length = keys.shape
@@ -30,11 +30,11 @@ def attention_rows(query: Tensor, keys: Tensor, first: int, scale: float) -> Ten
 
 
 def decode_rows(query: Tensor, keys: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """Return the weights of the last positions of several requests, in float32.
+    """Return the attention weights of the last positions of several requests, in float32.
 
-    `query` (requests, heads, size); `keys` (requests, blocks, kv_heads, size, block), gathered by
-    block table, anything beyond `lengths` (requests,) being padding. Returns (requests, heads,
-    blocks * block), 0 in the padding.
+    `query` is (requests, heads, size). `keys` (requests, blocks, kv_heads, size, block) are
+    gathered by the block table; all beyond `lengths` (requests,) is padding. Returns (requests,
+    heads, blocks * block), which is 0 in the padding.
     """
     requests, blocks, kv_heads, size, block = keys.shape
     grouped = query.float().view(requests, 1, kv_heads, -1, size)
@@ -46,15 +46,15 @@ def decode_rows(query: Tensor, keys: Tensor, lengths: Tensor, scale: float) -> T
 
 
 def rows_per_block(heads: int, length: int) -> int:
-    """Return how many rows over `length` keys to compute at once."""
+    """Return how many rows to compute at once over `length` keys."""
     return max(1, MOST_WEIGHTS // (heads * length))
 
 
 class Maxima:
-    """Running maxima over queries, per head and key: those over q >= k and those over q > k.
+    """Running maxima of attention over queries, per head and key: over q >= k, and over q > k.
 
-    `fold` takes rows in order of position, however they are cut; a row counts keys from the first
-    one that is watched (for a draft its first token). Memory: 8 bytes * heads * capacity.
+    `fold` takes rows in order of position, in blocks of any size. A row counts only the keys from
+    the first watched one on (for a draft, its first token). Memory: 8 bytes * heads * capacity.
     """
 
     def __init__(self, heads: int, capacity: int, device: torch.device) -> None:
@@ -62,7 +62,9 @@ class Maxima:
         self._state = torch.zeros(2, heads, capacity, device=device)
 
     def fold(self, weights: Tensor) -> None:
-        """Take the next rows: (heads, rows, size + rows); keys after a row's own are 0."""
+        """Add the next rows (heads, rows, size + rows), in which keys after a row's own position
+        are 0.
+        """
         rows = weights.shape[1]
         end = self.size + rows
         whole, later = self._state[0, :, :end], self._state[1, :, :end]
@@ -73,7 +75,7 @@ class Maxima:
         self.size = end
 
     def fold_one(self, weights: Tensor) -> None:
-        """The same for a single row: (heads, size + 1)."""
+        """Add a single row, (heads, size + 1)."""
         size = self.size
         earlier = self._state[:, :, :size]
         torch.maximum(earlier, weights[:, :size], out=earlier)
@@ -85,18 +87,18 @@ class Maxima:
         return self._state.numel() * self._state.element_size()
 
     def means(self) -> Tensor:
-        """Return means over heads: (2, size), the maxima over q >= k and over q > k."""
+        """Return the means over heads, (2, size), of the maxima over q >= k and over q > k."""
         return self._state[:, :, : self.size].mean(dim=1)
 
 
-MOST_LOGITS = 2**24  # of one block of rows: 64 MB in float32
+MOST_LOGITS = 2**24  # values in one block of rows: 64 MB in float32
 
 
 def entropies(logits: Tensor, targets: Tensor | None = None) -> Tensor:
-    """Return (2, rows) in float32: entropies, and log-probabilities of `targets` (rows,).
+    """Return (2, rows) in float32, in nats: entropies, and log-probabilities of `targets` (rows,).
 
-    Without targets those of the most likely token, which a greedy request takes. A logit of minus
-    infinity counts nothing; a NaN makes its row's values NaN.
+    Without targets the log-probabilities are those of the most likely token, which a greedy request
+    chooses. A logit of minus infinity contributes nothing; a NaN makes its row's values NaN.
     """
     rows = max(1, MOST_LOGITS // logits.shape[-1])
     values = [

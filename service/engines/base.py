@@ -50,7 +50,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one call as counted by the engine."""
+    """The tokens of one call, as counted by the engine."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -61,9 +61,9 @@ class Delta:
     """A piece of output. The last one of a call has `finish` and `usage` set (its text may be "").
 
     `logprob` is the sum of the natural-log probabilities of this piece's tokens, if requested; for
-    a choice, that of the choice among all choices, or None if it is unknown. `worker` names the
-    worker of a pool, on the first delta. `reasoning`: at least one token of thinking, which is not
-    part of the output.
+    a choice, the log-probability of the choice among all choices, or None if it is unknown.
+    `worker` names the worker of a pool, on the first delta. `reasoning` marks a delta with at least
+    one token of reasoning, which is not part of the output.
     """
 
     text: str
@@ -76,13 +76,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine supports. `context_tokens` is the limit of prompt and output together, or None
-    if unknown.
+    """What an engine supports. `context_tokens` limits prompt and output together; None if unknown.
 
-    The other values are known for models trained by this project and None for others: `passages` is
-    the number of passages that the model reads well for one answer, if small, and
-    `one_at_a_time` says that it reads each of them better alone; `templates` and `autorag` are
-    the template set and the mode of Auto-RAG that it was trained with.
+    The other values are known for models trained by this project and None for others. `passages` is
+    the number of passages that the model reads well for one answer, if small, and `one_at_a_time`
+    says that it reads them better one by one; `templates` and `autorag` are the template set and
+    the mode of Auto-RAG that it was trained with.
     """
 
     choices: bool = False
@@ -97,7 +96,7 @@ class Capabilities:
 
     @property
     def small(self) -> bool:
-        """Whether the model is known to read few passages: encoders route and judge for it."""
+        """Whether the model is known to read few passages. Encoders then route and judge for it."""
         return self.passages is not None
 
 
@@ -105,8 +104,8 @@ class Generator(Protocol):
     """An engine.
 
     `stream` yields deltas as they are generated and ends after the one with `finish`. Closing the
-    iterator, or cancelling the task that awaits it, aborts the call. Raises `EngineFailure` if the
-    engine is unavailable or sends an invalid response, `EngineTimeout` if it sends nothing for
+    iterator, or cancelling the task that awaits it, aborts the call. It raises `EngineFailure` if
+    the engine is unavailable or sends an invalid response, `EngineTimeout` if it sends nothing for
     longer than its limit, and `EngineInterrupted` if the same call may be restarted.
     """
 
@@ -119,7 +118,9 @@ class Generator(Protocol):
     def stream(self, request: GenerationRequest) -> AsyncIterator[Delta]: ...
 
     async def check(self) -> None:
-        """Return if the engine can answer. Raises `EngineFailure`, which says what is missing."""
+        """Return if the engine can answer. Raises `EngineFailure`, whose text says what is
+        missing.
+        """
 
     async def aclose(self) -> None: ...
 

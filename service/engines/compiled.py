@@ -1,10 +1,11 @@
-"""What the folder of a compiled model holds (`embedded.json`), and what its graph takes and gives.
+"""The contents of a compiled model's folder (`embedded.json`), and the inputs and outputs of its
+graph.
 
-The graph takes `ids` and `positions` (rows, tokens) in int64; `ends` (rows,) in int32, the last
-filled position of each row after the pass; `total`, the largest of them plus 1; `wanted` (n,) in
-int64, places in the flattened (rows * tokens) whose logits are computed; the cache, per layer
-(rows, kv_heads, room, size), written in place. It gives `logits` (n, vocabulary) and `queries`
-(rows, tokens, heads * size) of the last layer, rotated as the keys in its cache are.
+Inputs: `ids` and `positions` (rows, tokens) in int64; `ends` (rows,) in int32, the last filled
+position of each row after the pass; `total`, the largest of them plus 1; `wanted` (n,) in int64,
+places in the flattened (rows * tokens) whose logits are computed; and the cache, per layer (rows,
+kv_heads, room, size), which is written in place. Outputs: `logits` (n, vocabulary), and `queries`
+(rows, tokens, heads * size) of the last layer, rotated like the keys in its cache.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ FORMAT: Final = 1
 
 
 class ModelShape(BaseModel):
-    """The sizes of a Llama. `context`: tokens of prompt and output together. `tied`: the
-    embeddings are the last matrix too. `epsilon` is the norms', `rope_theta` the rotations'."""
+    """The sizes of a Llama. `context` counts the tokens of prompt and output together. `tied`: the
+    embeddings are also the output matrix. `epsilon` belongs to the norms, `rope_theta` to the
+    rotations.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,11 +49,11 @@ class ModelShape(BaseModel):
 class EmbeddedCard(BaseModel):
     """The card of a compiled model.
 
-    `digests` are the SHA-256 sums of the files beside it. `bits` are those of a weight in the
-    layers, `word_bits` those of a weight in the embeddings. `chat_template` is a Jinja template as
-    for transformers; without one, messages are joined by line breaks. `start` is put before a raw
+    `digests` are the SHA-256 sums of the files beside it. `bits` is the number of bits of a weight
+    in the layers, `word_bits` of one in the embeddings. `chat_template` is a Jinja template as in
+    transformers; without one, messages are joined by line breaks. `start` is put before a raw
     prompt, and the tokens `ends` end an output. `version` and `base_model` are for information.
-    `config.json` says what the model was trained on (see `training_notes`).
+    `config.json` has the notes on training (see `training_notes`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,7 +72,7 @@ class EmbeddedCard(BaseModel):
 
 
 def read_card(name: str, folder: Path) -> EmbeddedCard:
-    """Read the card of engine `name`. Raises EngineFailure, which names the file and the remedy."""
+    """Read the card of engine `name`. Raises EngineFailure with the file and the remedy."""
     path = folder / CARD_FILE
     if not path.is_file():
         raise EngineFailure(

@@ -1,4 +1,4 @@
-"""From messages to ids, such that no content of a message becomes a special token."""
+"""Encodes messages as ids such that no content of a message becomes a special token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.engines.signals import Span
 
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """Put the system messages before the first user message; without one they stay."""
+    """Move the system messages to the start of the first user message; without one they stay."""
     system = "".join(f"{m.content}\n" for m in messages if m.role == "system")
     rest = [m for m in messages if m.role != "system"]
     for number, message in enumerate(rest):
@@ -23,7 +23,7 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def merge_turns(messages: Sequence[Message]) -> list[Message]:
-    """Make one turn of those of one role that follow each other, with a blank line between."""
+    """Merge consecutive turns of one role, separated by a blank line."""
     merged: list[Message] = []
     for message in messages:
         if merged and merged[-1].role == message.role:
@@ -35,25 +35,30 @@ def merge_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def simplest(messages: Sequence[Message]) -> list[Message]:
-    """Return what every chat template accepts: user and assistant in turns."""
+    """Return messages in the form that every chat template accepts: alternating user and
+    assistant.
+    """
     return merge_turns(fold_system(messages))
 
 
-_MARK = "\ue0d7{}\ue0d8"  # private use: stands for a content while the template is rendered
+# private-use characters that replace a content while the template is rendered
+_MARK = "\ue0d7{}\ue0d8"
 _MARKS = re.compile("\ue0d7([0-9]+)\ue0d8")
 
 
 class PromptEncoder:
     """Encodes prompts for one fast tokenizer.
 
-    A chat template is rendered around place holders. Its own text is read with the tokenizer's
-    added tokens (`<s>`, `<|im_start|>`, …); contents are read by a copy of the tokenizer that has
-    none. Stretches without an added token are encoded in one go, so a prompt whose contents hold
-    no such token gets exactly the ids that the tokenizer itself gives to the rendered template.
+    A chat template is rendered with placeholders for the contents. Its own text is encoded with the
+    tokenizer's added tokens (`<s>`, `<|im_start|>`, …), contents with a copy of the tokenizer that
+    has none. Stretches without an added token are encoded at once, so a prompt whose contents
+    contain no such token gets exactly the ids that the tokenizer gives to the rendered template.
     """
 
     def __init__(self, tokenizer: Any, variables: Mapping[str, Any] | None = None) -> None:
-        """`variables`: for the chat template, beside those that every template has."""
+        """`variables` are passed to the chat template in addition to those that every template
+        has.
+        """
         self.tokenizer = tokenizer
         self._variables = dict(variables or {})
         self.backend = tokenizer.backend_tokenizer
@@ -72,7 +77,8 @@ class PromptEncoder:
 
     def encode(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a request's messages or prompt, at least one. Raises ValueError if the
-        chat template rejects the messages."""
+        chat template rejects the messages.
+        """
         if request.prompt is not None:
             return [*self._start, *self.encode_text(request.prompt)] or [0]
         return self.encode_messages(request.messages)
@@ -82,10 +88,11 @@ class PromptEncoder:
         return self._encode(text, self._first if at_start else self._later)[0]
 
     def encode_with_spans(self, text: str, *, bos: bool) -> tuple[list[int], list[Span]]:
-        """Ids of a raw text and where in it each lies; those put before it (`bos`) lie at (0, 0).
+        """Return the ids of a raw text and their spans; a token before the text (`bos`) has span
+        (0, 0).
 
-        A character of several tokens is the place of each of them; a word's place has the space
-        before it wherever its token has.
+        Tokens that share a character have the same span. The span of a word includes the space
+        before it wherever its token does.
         """
         start = self._start if bos else []
         ids, spans = self._encode(text, self._first)
@@ -96,7 +103,7 @@ class PromptEncoder:
         encoding = tokenizer.encode(text, add_special_tokens=False)
         if self.forbidden.isdisjoint(encoding.ids):
             return list(encoding.ids), list(encoding.offsets)
-        # A model whose own vocabulary spells a special token out: letter by letter it cannot.
+        # Where the vocabulary itself contains the special token, single characters avoid it.
         single = [
             (token, (place, place + 1))
             for place, letter in enumerate(text)
@@ -106,24 +113,24 @@ class PromptEncoder:
         return [token for token, _ in single], [span for _, span in single]
 
     def encode_messages(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of a chat up to where the model begins to write."""
+        """Return the ids of a chat up to the start of the model's reply."""
         return self._encode_pieces(_pieces(*self._render(messages))) or [0]
 
     def encode_turn(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-        """What training shows and what it counts: `encode_messages` of all messages but the last,
-        and the ids with which the model then writes the last, to the end of its turn.
+        """Return a training example: the ids of `encode_messages` for all messages but the last,
+        and the ids of the model's reply (the last message), up to the end of its turn.
 
-        ValueError: a template refuses.
+        Raises ValueError if the template rejects the messages.
         """
         asked, _ = self._render(messages[:-1])
-        told, contents = self._render(messages, ask=False)
-        head, mark, rest = told.rpartition(_MARK.format(len(contents) - 1))
+        rendered, contents = self._render(messages, ask=False)
+        head, mark, rest = rendered.rpartition(_MARK.format(len(contents) - 1))
         end = self._structure.search(rest)
         tail = mark + rest[: end.end() if end else 0]
         prompt = self._encode_pieces(_pieces(asked, contents)) or [0]
         whole = self._encode_pieces(_pieces(head + tail, contents))
         reply = whole[len(prompt) :]
-        if whole[: len(prompt)] != prompt:  # the template shows a turn otherwise than it asks for
+        if whole[: len(prompt)] != prompt:  # the template renders a finished turn differently
             lead = head.removeprefix(asked) if head.startswith(asked) else ""
             reply = self._encode_pieces(_pieces(lead + tail, contents), at_start=False)
         eos = self.tokenizer.eos_token_id
@@ -153,7 +160,9 @@ class PromptEncoder:
         return ids + (self.encode_text(plain, at_start=at_start) if plain else [])
 
     def _render(self, messages: Sequence[Message], *, ask: bool = True) -> tuple[str, list[str]]:
-        """The template around marks, and what they stand for; `ask` opens the model's turn."""
+        """Render the template with placeholders, and return their contents. `ask` opens the model's
+        turn.
+        """
         if not self.tokenizer.chat_template:
             contents = [message.content for message in messages]
             return "\n".join(_MARK.format(n) for n in range(len(contents))) + "\n", contents
@@ -161,7 +170,8 @@ class PromptEncoder:
         for form in (messages, merge_turns(messages), fold_system(messages), simplest(messages)):
             try:
                 text, contents = self._apply(form, ask)
-            except Exception as error:  # templates raise what they like, some for system messages
+            # templates raise any exception, some of them for system messages
+            except Exception as error:
                 reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
                 continue
             if all(_MARK.format(n) in text for n in range(len(contents))):
@@ -177,7 +187,7 @@ class PromptEncoder:
 
 
 def _pieces(text: str, contents: Sequence[str]) -> list[tuple[str, bool]]:
-    """A rendered template in pieces: structure (False) and contents (True)."""
+    """Split a rendered template into pieces: structure (False) and contents (True)."""
     pieces: list[tuple[str, bool]] = []
     for number, part in enumerate(_MARKS.split(text)):
         pieces.append((contents[int(part)], True) if number % 2 else (part, False))
@@ -185,9 +195,10 @@ def _pieces(text: str, contents: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def _without_added_tokens(backend: Any, *, at_start: bool) -> Any:
-    """A `tokenizers.Tokenizer` of the same model, which it shares, that knows no added tokens.
+    """Return a copy of the tokenizer without added tokens, which shares its model.
 
-    Away from the start, the word mark that some write before the first word only is not written.
+    Away from the start, it does not write the word mark that some tokenizers put before the first
+    word only.
     """
     plain = type(backend)(backend.model)
     plain.normalizer, plain.decoder = backend.normalizer, backend.decoder
@@ -198,8 +209,9 @@ def _without_added_tokens(backend: Any, *, at_start: bool) -> Any:
 
 
 def _going_on(backend: Any) -> Any:
-    """The pre-tokenizer for text that does not begin a prompt. A tokenizer of an empty model
-    carries it through JSON, where it can be edited."""
+    """Return the pre-tokenizer for text that does not begin a prompt. It is converted through the
+    JSON of a tokenizer with an empty model, because only JSON can be edited.
+    """
     carrier = type(backend)(type(backend.model)())
     carrier.pre_tokenizer = backend.pre_tokenizer
     config = json.loads(carrier.to_str())

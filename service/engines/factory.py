@@ -1,4 +1,4 @@
-"""Opens the engine that the settings name. Imports nothing heavy before it is needed."""
+"""Opens the engine that the settings name. Nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def open_generator(
 ) -> Generator:
     """Create the engine `name`. It connects or loads at its first call or `check`.
 
-    A pool reports its workers to `observer`, and the client of a server reports repeated calls.
+    A pool reports its workers to `observer`, and a client of a server reports repeated calls.
 
     Raises ConfigurationError if the settings cannot work with any server.
     """

@@ -1,4 +1,4 @@
-"""How probable a label was among the labels of a call, from a server's log-probabilities."""
+"""The probability of a label among the labels of a call, from a server's log-probabilities."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-TOP_LOGPROBS: Final = 20  # the most that OpenAI and vLLM give
+TOP_LOGPROBS: Final = 20  # the most that OpenAI and vLLM return
 Labels = frozenset[str]
 
 
 class LabelChance:
     """Follows the tokens of a label that is being written.
 
-    Where a token decides between labels, its share is that of all tokens that would have led the
-    same way, among those that would have led to any label. A label's probability is the product of
-    its shares. It is unknown where the text is no label, where the server names no alternatives,
-    and where so much else was likelier than the token that the labels left out may have been too.
+    Where a token decides between labels, its share is the probability of all tokens that lead to
+    the same labels, divided by that of all tokens that lead to any label. The probability of a
+    label is the product of its shares. It is unknown if the text is no label, if the server returns
+    no alternatives, or if the alternatives it returns are mostly other tokens and may hide those of
+    the missing labels.
     """
 
     def __init__(self, labels: Sequence[str], frame: str = "{}") -> None:
-        """`frame` is written around a label, with {} in its place; white space does not count."""
+        """`frame` is the text around a label, with {} in its place; white space is ignored."""
         head, tail = frame.split("{}") if frame != "{}" else ("", "")
         self._texts = {label: _squeezed(head + label + tail) for label in labels}
         self._text = ""
@@ -28,13 +29,15 @@ class LabelChance:
 
     @property
     def logprob(self) -> float | None:
-        """The natural logarithm of the label's probability, once it is whole; None: unknown."""
+        """The natural logarithm of the label's probability, once it is complete. None if
+        unknown.
+        """
         whole = [each for each in self._texts.values() if self._text.startswith(each)]
         decided = whole or len(self._fits(self._text)) == 1
         return self._logprob if decided else None
 
     def see(self, tokens: Iterable[Mapping[str, Any]]) -> None:
-        """Tokens as chat completions tell them: `token`, `logprob`, `top_logprobs`."""
+        """Take tokens in the form of chat completions: `token`, `logprob`, `top_logprobs`."""
         for token in tokens:
             if self._text not in self._texts.values():
                 self._see(token)
@@ -68,7 +71,7 @@ class LabelChance:
         return self._logprob + math.log(same / whole)
 
     def _fits(self, text: str) -> Labels:
-        """The labels that `text` begins or holds."""
+        """Return the labels that `text` begins or contains."""
         return frozenset(
             label
             for label, own in self._texts.items()

@@ -42,7 +42,7 @@ from service.engines.openai_wire import (
 )
 from service.engines.reasoning import Reasoning
 
-# Any server of the kind would refuse the call; and: not now.
+# Answers that every server of the kind would give (EngineRefusal), and a rate limit.
 _REFUSALS: dict[int, type[EngineFailure]] = {
     400: EngineRefusal, 413: EngineRefusal, 422: EngineRefusal, 429: EngineLimited,
 }  # fmt: skip
@@ -60,25 +60,25 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """What `/models` tells: the names served, and whether it is a vLLM."""
+    """The response of `/models`: the names served, and whether the server is a vLLM."""
 
     models: tuple[str, ...]
     is_vllm: bool
 
 
 class OpenAIGenerator:
-    """Chats and raw completions at the servers of `settings.urls`.
+    """Sends chats and raw completions to the servers of `settings.urls`.
 
     Choices and schemas are requested as `settings.constrained` says. `auto` uses vLLM's fields if
     `/models` says `owned_by: vllm`, else `response_format`. If a server refuses them (400, 422) but
     answers without them, they are not sent again, and the caller parses free text. The model is
     that of the request, else of the settings, else the first of `/models`.
 
-    A chat that the model's template refuses (because of a system message, or of two user turns in a
-    row) is sent again in a form without these; if that helps, all later ones are too.
+    A chat that the model's template refuses (because of a system message, or of two consecutive
+    user turns) is sent again in a form without these; if that helps, so are all later ones.
 
     A call whose connection closes before a response begins is repeated once, and `on_resent` is
-    notified. If there are several URLs, a call that cannot reach its server goes to the next one.
+    called. If there are several URLs, a call that cannot reach its server goes to the next one.
     Each generator has one connection pool, created in the event loop of the first call.
     """
 
@@ -93,11 +93,13 @@ class OpenAIGenerator:
         self._learning = asyncio.Lock()
         self._server: _Server | None = None
         self._refused: set[tuple[str, bool]] = set()
-        self._priority = settings.kind == "vllm"  # until the server says that it schedules without
+        # until the server reports that it has no priority scheduling
+        self._priority = settings.kind == "vllm"
         self._connections = _connections(name, settings, on_resent)
-        self._simplest = False  # until the server's chat template refuses messages as they are
+        self._simplest = False  # until the server's chat template has refused messages unchanged
         self._closed = False
         self._awaiting: set[interruptible] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._reasoning = Reasoning(settings.reasoning, settings.reasoning_tokens)
         variables = settings.template_variables
         self._extra = settings.extra_body | ({TEMPLATE_FIELD: variables} if variables else {})
@@ -132,10 +134,8 @@ class OpenAIGenerator:
                         if (delta := reader.read(data)) is not None:
                             yield delta
                     yield reader.end()
-                if not reader.overran:
-                    await _drain(response)
             finally:
-                response.close()
+                self._release(response, whole=reader.done and not reader.overran)
 
     async def check(self) -> None:
         """Request `/models`. Raises EngineFailure if there is no server, for an invalid key, or for
@@ -154,7 +154,11 @@ class OpenAIGenerator:
         """Close all connections; calls in progress fail. A second call does nothing."""
         self._closed = True
         for call in list(self._awaiting):
-            call.fire()  # aiohttp wakes nobody who reads from a connection that it closes
+            call.fire()  # aiohttp does not wake the readers of a connection that it closes
+        for ending in self._ending:
+            ending.cancel()
+        if self._ending:
+            await asyncio.wait(self._ending)
         await self._connections.aclose()
 
     @property
@@ -192,9 +196,10 @@ class OpenAIGenerator:
     def _may_be_template(
         self, request: GenerationRequest, status: int, failure: EngineFailure
     ) -> bool:
-        """Whether the model's chat template may have refused the messages, and others can be made.
+        """Whether the model's chat template may have refused the messages, and a simpler form
+        exists.
 
-        vLLM and SGLang answer such a call by 400, some versions of llama.cpp by 500.
+        vLLM and SGLang answer such a call with 400, some versions of llama.cpp with 500.
         """
         if self._simplest or simplest(request.messages) == list(request.messages):
             return False
@@ -203,7 +208,9 @@ class OpenAIGenerator:
     async def _open_simplest(
         self, request: GenerationRequest, failure: EngineFailure
     ) -> tuple[aiohttp.ClientResponse, ReplyReader]:
-        """Try once without a system message and turns in a row; what helped is remembered."""
+        """Try once without system messages and consecutive turns of one role. Success is
+        remembered.
+        """
         self._simplest = True
         try:
             return await self._open(request)
@@ -212,7 +219,7 @@ class OpenAIGenerator:
             raise failure from None
 
     def _session_of(self, request: GenerationRequest) -> dict[str, str]:
-        """For load balancers with session affinity."""
+        """Return the header for load balancers with session affinity."""
         return {SESSION_HEADER: request.question} if request.question else {}
 
     async def _mode(self, request: GenerationRequest) -> Mode:
@@ -255,7 +262,7 @@ class OpenAIGenerator:
     async def _send(
         self, path: str, body: bytes | None, headers: dict[str, str] | None = None
     ) -> aiohttp.ClientResponse:
-        """Send a call; where its server cannot be reached, to the next one."""
+        """Send a call. If its server cannot be reached, send it to the next one."""
         base = self._base
         with self._boundary(base):
             try:
@@ -291,25 +298,43 @@ class OpenAIGenerator:
         with interruptible(self._awaiting):
             return await response.content.readany()
 
+    def _release(self, response: aiohttp.ClientResponse, *, whole: bool) -> None:
+        """Close a response.
+
+        The body of a `whole` one, whose last event was read, may end a moment later. Its end is
+        read in a task of its own, so that the connection can serve the next call.
+        """
+        if not whole or self._closed or response.content.at_eof():
+            response.close()
+            return
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._ending.discard(task)
+            response.close()
+
+        ending = asyncio.create_task(_read_end(response))
+        self._ending.add(ending)
+        ending.add_done_callback(ended)
+
     async def _refusal(self, response: aiohttp.ClientResponse) -> EngineFailure:
-        """Read the error of a response that is not 200, and close it."""
+        """Return the error of a response that is not 200, and close the response."""
         try:
             with self._boundary(response.url):
-                said = body_error(await response.content.read(20_000))
+                message = body_error(await response.content.read(20_000))
         finally:
             response.close()
         status = response.status
         kind = "check the server's log" if status >= 500 else "check engines.{name}.urls"
         advice = _ADVICE.get(status, kind).format(name=self._name)
         refused = _REFUSALS.get(status, EngineFailure)
-        failure = self._failure(response.url, f"answered {status}: {said}; {advice}", refused)
+        failure = self._failure(response.url, f"answered {status}: {message}; {advice}", refused)
         wait = retry_after(response.headers.get("Retry-After", ""))
         failure.retry_after = failure.retry_after if wait is None else wait
         return failure
 
     @contextmanager
     def _boundary(self, url: URL) -> Iterator[None]:
-        """Turn what goes wrong at the server into EngineFailure or EngineTimeout."""
+        """Convert errors of the server and the connection into EngineFailure or EngineTimeout."""
         try:
             yield
         except TimeoutError as error:
@@ -328,10 +353,11 @@ class OpenAIGenerator:
             raise self._failure(url, f"{what}; check engines.{self._name}.urls") from None
         except Interrupted:
             raise self._failure(url, "lost the connection during its response") from None
-        except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: `aclose` meanwhile
+        # RuntimeError: `aclose` was called meanwhile
+        except (aiohttp.ClientError, RuntimeError) as error:
             what = f"closed the connection ({reason_of(error)})"
             raise self._failure(url, f"{what}; check the server's log") from None
-        except ValueError as error:  # BadReply, and lines or headers without end
+        except ValueError as error:  # BadReply, and endless lines or headers
             raise self._failure(url, f"{error}; check the server's log") from None
 
     def _failure(
@@ -359,10 +385,7 @@ def _connections(
     )
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read a finished answer to its end, so that the connection can serve the next call."""
-    if response.content.at_eof():
-        return
+async def _read_end(response: aiohttp.ClientResponse) -> None:
     try:
         async with asyncio.timeout(1.0):
             await response.content.read()

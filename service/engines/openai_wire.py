@@ -21,11 +21,11 @@ from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUs
 from service.engines.label_chance import TOP_LOGPROBS, LabelChance
 
 Mode = Literal["vllm", "json_schema", "none"]
-_WRAPPER_TOKENS = 24  # of `{"choice": "…"}` around a label, in any tokenizer
-# A server that holds its model to the choices ends by itself; one that passes over what it was
-# asked for (many do in silence) has its model write a preface.
+_WRAPPER_TOKENS = 24  # tokens of `{"choice": "…"}` around a label, in any tokenizer
+# Servers that constrain the output end it themselves. Others ignore the constraint, and their
+# models write a preface first.
 _CHOICE_TOKENS = 64
-# The most letters of a token, with room to spare: a reply of more has passed over its `max_tokens`.
+# The most characters of a token, generously: a longer reply has ignored its `max_tokens`.
 _TOKEN_LETTERS = 32
 
 
@@ -48,20 +48,21 @@ def encode_body(
     priority: bool = False,
     extra: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
-    """The JSON body of a call, with the fields of `extra`; a template's variables go to chats only.
+    """Return the JSON body of a call, with the fields of `extra`. A template's variables go to
+    chats only.
 
-    Half surrogates, which no UTF-8 can hold, become `?`. `priority` puts calls of questions under
-    way before others, in vLLM's way: less is earlier.
+    Half surrogates, which UTF-8 cannot represent, become `?`. `priority` schedules calls of
+    questions in progress before others, as vLLM defines it: lower values first.
     """
     body = build_body(request, model, mode)
     body |= {k: v for k, v in extra.items() if request.messages or k != TEMPLATE_FIELD}
     if priority:
         body["priority"] = -request.turn
-    return encoded(body)
+    return encode_json(body)
 
 
-def encoded(body: Mapping[str, Any]) -> bytes:
-    """Encode a body as JSON. Half surrogates, which no UTF-8 can hold, become `?`."""
+def encode_json(body: Mapping[str, Any]) -> bytes:
+    """Encode a body as JSON. Half surrogates, which UTF-8 cannot represent, become `?`."""
     try:
         return orjson.dumps(body)
     except TypeError:
@@ -69,7 +70,7 @@ def encoded(body: Mapping[str, Any]) -> bytes:
 
 
 def build_body(request: GenerationRequest, model: str, mode: Mode) -> dict[str, Any]:
-    """Build the body of a call. Decoding is explicit in each (METHODS.md §6 #3)."""
+    """Build the body of a call. It always states how to decode (METHODS.md §6 #3)."""
     body: dict[str, Any] = {
         "model": model,
         "stream": True,
@@ -116,12 +117,12 @@ def _constrain(body: dict[str, Any], request: GenerationRequest, mode: Mode) -> 
 
 
 class ReplyReader:
-    """Reads the events of one streamed answer into deltas.
+    """Reads the events of one streamed response into deltas.
 
-    A label that the server wrapped into `{"choice": …}` (mode `json_schema`) comes unwrapped, as
-    one delta. Reasoning in a field of its own is marked, without its text. `done` after `[DONE]`.
-    A reply far longer than its `max_tokens`, of a server that does not keep to it, is cut: then
-    `overran`, too.
+    A label that the server wrapped into `{"choice": …}` (mode `json_schema`) is unwrapped and
+    becomes one delta. Reasoning in a field of its own is marked, without its text. `done` is set
+    after `[DONE]`. A reply far longer than its `max_tokens`, from a server that ignores them, is
+    cut; then `overran` is set as well.
     """
 
     def __init__(self, request: GenerationRequest, mode: Mode) -> None:
@@ -142,7 +143,7 @@ class ReplyReader:
         self._answered = False
 
     def read(self, data: bytes) -> Delta | None:
-        """Take one event's data. Raises BadReply."""
+        """Read one event's data. Raises BadReply."""
         self.events += 1
         if data == b"[DONE]":
             self.done = True
@@ -150,19 +151,20 @@ class ReplyReader:
         try:
             event = orjson.loads(data)
         except orjson.JSONDecodeError:
-            raise BadCompletion(f"sent invalid JSON: {_cut(data)}") from None
+            raise BadCompletion(f"sent invalid JSON: {_excerpt(data)}") from None
         try:
             return self._read(event)
         except BadCompletion:
             raise
         except (ArithmeticError, ValueError, AttributeError, IndexError, KeyError, TypeError):
-            raise BadCompletion(f"sent JSON that is not a completion: {_cut(data)}") from None
+            raise BadCompletion(f"sent JSON that is not a completion: {_excerpt(data)}") from None
 
     def end(self) -> Delta:
-        """The last delta, after the last event. Raises BadReply where the answer is not whole.
+        """Return the last delta, after the last event. Raises BadReply if the response is
+        incomplete.
 
-        A server that counts no tokens gets its deltas counted as completion tokens and no prompt
-        tokens: a budget must not stand still, and a guess at a prompt would be wrong anyway.
+        If a server reports no token counts, each delta counts as one completion token and the
+        prompt as none: budgets must advance, and a guess at the prompt would be wrong.
         """
         if not self._answered:
             raise BadCompletion("sent no choices" if self.events else "sent no server-sent events")
@@ -219,7 +221,7 @@ class ReplyReader:
         return fitting
 
     def _weigh(self, logprobs: dict[str, Any]) -> None:
-        """Of a label counts how probable it was among the labels, and that at its end."""
+        """Add the log-probability of a label among the labels, once, at its end."""
         if self._chance is None:
             self._logprob = (self._logprob or 0.0) + _sum_logprobs(logprobs)
         else:
@@ -247,7 +249,7 @@ def error_text(error: Any) -> str:
         error = error.get("error") or error
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error
-    return _cut(error if isinstance(error, str) else json.dumps(error, default=str))
+    return _excerpt(error if isinstance(error, str) else json.dumps(error, default=str))
 
 
 def body_error(body: bytes) -> str:
@@ -255,10 +257,10 @@ def body_error(body: bytes) -> str:
     try:
         return error_text(orjson.loads(body))
     except orjson.JSONDecodeError:
-        return _cut(body)
+        return _excerpt(body)
 
 
-def _cut(text: str | bytes, limit: int = 200) -> str:
+def _excerpt(text: str | bytes, limit: int = 200) -> str:
     if isinstance(text, bytes):
         text = text[: 4 * limit].decode("utf-8", "replace")
     text = " ".join(text.split())
@@ -266,7 +268,7 @@ def _cut(text: str | bytes, limit: int = 200) -> str:
 
 
 def retry_after(header: str) -> int | None:
-    """Return the seconds of a `Retry-After` header, given as a number or a date, or None."""
+    """Return the seconds of a `Retry-After` header (a number or a date), or None."""
     if header.strip().isdecimal():
         return int(header)
     try:
@@ -277,11 +279,11 @@ def retry_after(header: str) -> int | None:
 
 
 class EventLines:
-    """Reads the data of server-sent events from chunks of bytes that are cut anywhere.
+    """Reads the data of server-sent events from chunks of bytes.
 
-    Chunks are split at line ends before they are decoded, so a character cut in two is whole again
-    by the time anybody reads it. Each `data:` line counts as one event, as every OpenAI-compatible
-    server sends them; comments and other fields are skipped.
+    Lines are split before they are decoded, so a character that is cut between two chunks is
+    restored. Each `data:` line counts as one event, as every OpenAI-compatible server sends them;
+    comments and other fields are skipped.
     """
 
     def __init__(self, limit: int = 4_000_000) -> None:
@@ -289,7 +291,9 @@ class EventLines:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the data of the lines that are complete. ValueError: a line without end."""
+        """Return the data of the complete lines. Raises ValueError for a line that exceeds the
+        limit.
+        """
         lines = (self._rest + chunk).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > self._limit:
@@ -297,12 +301,12 @@ class EventLines:
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
     def flush(self) -> list[bytes]:
-        """Return the data of a last line that was not ended."""
+        """Return the data of a last line without a line end."""
         return self.feed(b"\n") if self._rest else []
 
 
 class WholeBody:
-    """The `EventLines` of a server that answers a streamed call by one JSON body after all."""
+    """Replaces `EventLines` if a server answers a streamed call with one JSON body."""
 
     def __init__(self) -> None:
         self._body = b""

@@ -1,6 +1,7 @@
-"""From the ids that a model writes to text: characters, stop strings, and the tokens of a draft.
+"""Converts the ids that a model writes into text: characters, stop strings, and the tokens of a
+draft.
 
-Pure; everything is fed piece by piece, however it is cut.
+Pure. All input may arrive in pieces of any size.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from service.engines.signals import AttentionUpdate, DraftToken, ScoreRequest, S
 
 @dataclass(slots=True)
 class Placed:
-    """A token; `span` is None while the character it belongs to is not whole."""
+    """A token. `span` is None until the character it belongs to is complete."""
 
     id: int
     text: str = ""
@@ -24,7 +25,7 @@ class Placed:
 
 
 class DraftText:
-    """A text that is fed by ids. A stop string ends it, and is removed with its tokens."""
+    """A text that is assembled from ids. A stop string ends it, and is removed with its tokens."""
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = ()) -> None:
         self.text = ""
@@ -40,7 +41,7 @@ class DraftText:
             self._stop(len(self.text) - len(text))
 
     def end(self, token: int | None = None) -> None:
-        """The text is over; `token` is the special one that ended it."""
+        """End the text; `token` is the special token that ended it."""
         if not self.stopped:
             self._place(self._detokenizer.flush())
             for placed in self.tokens:
@@ -50,7 +51,7 @@ class DraftText:
 
     @property
     def certain(self) -> int:
-        """How many tokens are settled: placed, and no part of what may become a stop string."""
+        """The number of tokens that are final: placed, and not part of a possible stop string."""
         end = len(self.text) - self._stops.partial(self.text)
         count = 0
         for placed in self.tokens:
@@ -69,7 +70,7 @@ class DraftText:
             self.text += text
 
     def _stop(self, before: int) -> None:
-        """Cut at the stop string that is whole first, looking behind place `before`."""
+        """Cut at the first complete stop string, searching from place `before` on."""
         cut = self._stops.find(self.text, max(0, before - self._stops.longest + 1))
         if cut is None:
             return
@@ -82,7 +83,9 @@ class DraftText:
 
 
 def place_tokens(encoder: PromptEncoder, request: ScoreRequest) -> tuple[list[int], list[Span]]:
-    """The ids that a request wants read, and where they lie in its text (see `ScoreRequest`)."""
+    """Return the ids that a request wants to be read, and their spans in its text (see
+    `ScoreRequest`).
+    """
     if request.text is not None:
         return encoder.encode_with_spans(request.text, bos=request.bos)
     draft = DraftText(Detokenizer(encoder.backend))
@@ -97,7 +100,9 @@ def place_tokens(encoder: PromptEncoder, request: ScoreRequest) -> tuple[list[in
 
 
 def wanted_tokens(spans: Sequence[Span], request: ScoreRequest) -> list[int]:
-    """The tokens whose rows a request wants: those it overlaps, but the first, which has none."""
+    """Return the tokens whose rows are requested: those that overlap the spans, except the first,
+    which has none.
+    """
     return [
         number
         for number, (begin, end) in enumerate(spans)
@@ -105,15 +110,16 @@ def wanted_tokens(spans: Sequence[Span], request: ScoreRequest) -> list[int]:
     ]
 
 
-LONGEST_CHARACTER = 4  # bytes in UTF-8, and so byte tokens
-CONTEXT_TAIL = 6  # ids of a raw prompt that its continuation is decoded after
+LONGEST_CHARACTER = 4  # bytes in UTF-8, and so at most as many byte tokens
+CONTEXT_TAIL = 6  # ids of a raw prompt that serve as context to decode its continuation
 
 
 class Detokenizer:
-    """Turns the ids of one output into text, piece by piece.
+    """Converts the ids of one output into text, piece by piece.
 
-    Bytes of an unfinished character are held back; a decoder that drops a first space does so only
-    at the start of the output (`context`, the end of a raw prompt, keeps that one too).
+    Bytes of an unfinished character are held back. Some decoders drop a leading space: this is
+    allowed at the start of the output only, and not even there with `context`, the end of a raw
+    prompt.
     """
 
     def __init__(self, backend: Any, context: Sequence[int] = ()) -> None:
@@ -124,7 +130,7 @@ class Detokenizer:
         self._unfinished = 0
 
     def feed(self, token: int) -> str:
-        """Take the next id, return the text that is now certain."""
+        """Take the next id. Return the text that is now final."""
         self._ids.append(token)
         new = self._new_text()
         if new.endswith("\ufffd"):
@@ -137,7 +143,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """Return what was held back, without a character that never became whole."""
+        """Return what was held back, without an incomplete character."""
         new = self._new_text()
         self._begin = self._read = len(self._ids)
         return new.rstrip("\ufffd")
@@ -151,21 +157,23 @@ class Detokenizer:
 
 
 class Stops:
-    """The strings that end a text. Of several, the one that is whole first counts."""
+    """The strings that end a text. If there are several, the first complete one counts."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self.longest = max(map(len, self._stops), default=0)
 
     def find(self, text: str, begin: int = 0) -> int | None:
-        """Return where the text is to be cut, or None."""
+        """Return where the text must be cut, or None."""
         found = [
             (at + len(stop), at) for stop in self._stops if (at := text.find(stop, begin)) >= 0
         ]
         return min(found)[1] if found else None
 
     def partial(self, text: str) -> int:
-        """Return the length of the longest end of the text that may become a stop string."""
+        """Return the length of the longest end of the text that may be the beginning of a stop
+        string.
+        """
         for length in range(min(self.longest - 1, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length
@@ -175,8 +183,7 @@ class Stops:
 class StopCutter:
     """Cuts text that arrives in pieces at the first stop string, which is not part of the output.
 
-    An end of the text that may still become a stop string is held back, so that no part of one is
-    ever shown.
+    An end of the text that may become a stop string is held back, so no part of one is ever shown.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -185,7 +192,7 @@ class StopCutter:
         self.stopped = False
 
     def feed(self, text: str) -> str:
-        """Take the next piece, return what can be shown; "" for ever once `stopped`."""
+        """Take the next piece, return what can be shown; always "" once `stopped`."""
         if not self._stops.longest:
             return text
         if self.stopped:
@@ -205,11 +212,11 @@ class StopCutter:
 
 
 class TokenAssembler:
-    """Joins ids, texts and signals, which arrive apart; `take` gives the tokens that are whole.
+    """Joins ids, texts and signals, which arrive separately; `take` returns the complete tokens.
 
-    Tokens that may belong to a stop string, or to a character that is not whole, are held back.
-    With `attention` a token also waits for its own row, but for the last one of the call, which
-    has none: the engine computes a row only to write another token.
+    Tokens that may belong to a stop string, or to an incomplete character, are held back. With
+    `attention` a token also waits for its own row, except for the last token of the call, which has
+    none: the engine computes a row only to write another token.
     """
 
     def __init__(self, detokenizer: Detokenizer, stop: Sequence[str], *, attention: bool) -> None:
@@ -223,11 +230,13 @@ class TokenAssembler:
 
     @property
     def complete(self) -> bool:
-        """Every token of the finished draft has been taken."""
+        """Whether every token of the finished draft was taken."""
         return self.finish is not None and self._taken == len(self._text.tokens)
 
     def add_tokens(self, ids: Sequence[int], ends: FinishReason | None = None) -> None:
-        """Take the next ids; with `ends` they are the last, and `stop` says: by an end token."""
+        """Take the next ids. With `ends` they are the last ones; `stop` says whether by an end
+        token.
+        """
         for number, token in enumerate(ids):
             if self.finish is not None:
                 return
@@ -253,7 +262,7 @@ class TokenAssembler:
         self._updates += updates
 
     def take(self) -> list[DraftToken]:
-        """The next tokens of which all is known."""
+        """Return the next tokens whose data are complete."""
         settled = len(self._text.tokens) if self.finish else self._text.certain
         begin = self._taken
         while self._taken < settled and self._has_signals(self._taken):
@@ -272,5 +281,5 @@ class TokenAssembler:
         return has_row and number < len(self._numbers)
 
     def _is_last(self, number: int) -> bool:
-        """Is it the last token that the engine generated for this draft?"""
+        """Whether this is the last token that the engine generated for the draft."""
         return self.finish is not None and number == self.generated - 1

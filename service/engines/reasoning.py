@@ -1,6 +1,6 @@
-"""Additional tokens for models that think before they answer, and removal of the thinking.
+"""Token allowance for models that reason before they answer, and removal of their reasoning.
 
-Thinking comes in three forms: as deltas of its own (`Delta.reasoning`, from a server's reasoning
+Reasoning occurs in three forms: as separate deltas (`Delta.reasoning`, from a server's reasoning
 parser), in a block at the start of the text (``<think>…</think>``), or as text up to a closing tag
 without an opening one, if the chat template wrote that. None of it is part of the output.
 """
@@ -23,10 +23,9 @@ _TAGS = tuple(f"<{slash}{name}>" for name in _NAMES for slash in ("", "/"))
 class ThinkFilter:
     """Removes reasoning blocks from text that arrives in pieces.
 
-    What might become a tag is held back until it is known. Blocks may nest; one without an end
-    hides all that follows; white space after a block goes with it. `take_unopened` tells that a
-    closing tag came without an opening one: all that was returned before was reasoning too. `met`:
-    a tag has come.
+    What may become a tag is held back. Blocks may be nested; one without an end hides all that
+    follows; white space after a block is removed with it. `take_unopened` reports a closing tag
+    without an opening one: then all text returned before was reasoning too. `met`: a tag was found.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class ThinkFilter:
         self._trim = False
 
     def feed(self, text: str) -> str:
-        """Take the next piece, return what of the text so far can be shown."""
+        """Take the next piece. Return what can be shown of the text so far."""
         held, shown = self._held + text, ""
         while tag := _TAG.search(held):
             self.met = True
@@ -62,7 +61,7 @@ class ThinkFilter:
         return rest
 
     def take_unopened(self) -> bool:
-        """Whether what was returned before the last `feed` was reasoning; asked once, then no."""
+        """Whether the text returned before the last `feed` was reasoning. Asking resets this."""
         unopened, self._unopened = self._unopened, False
         return unopened
 
@@ -74,7 +73,7 @@ class ThinkFilter:
 
 
 def _partial_tag(text: str) -> int:
-    """Length of the longest end of `text` that begins a tag."""
+    """Return the length of the longest end of `text` that may begin a tag."""
     start = text.rfind("<")
     if start < 0:
         return 0
@@ -83,10 +82,10 @@ def _partial_tag(text: str) -> int:
 
 
 def strip_thinking(text: str) -> str:
-    """Return a whole output without its reasoning, stripped of white space around it.
+    """Return a complete output without its reasoning, stripped of surrounding white space.
 
-    All up to a closing tag that nothing opened is reasoning (chat templates often write the opening
-    tag into the prompt), and so is all after a tag that is never closed.
+    All text up to a closing tag without an opening one is reasoning (chat templates often write the
+    opening tag into the prompt), and so is all text after a tag that is never closed.
     """
     if "<" not in text:
         return text.strip()
@@ -96,15 +95,15 @@ def strip_thinking(text: str) -> str:
 
 ReasoningMode = Literal["auto", "off", "on"]
 Call = Callable[[GenerationRequest], AsyncIterator[Delta]]
-_CLOSED: Final = "</think>"  # says to whoever reads on that all before it was thinking
+_CLOSED: Final = "</think>"  # marks all text before it as reasoning for the reader of the deltas
 
 
 class Reasoning:
-    """What one engine knows about its model's thinking.
+    """The knowledge about the reasoning of one engine's model.
 
     `off`: calls get no additional tokens. `on`: all chat calls get `tokens` in addition to their
-    own limit. `auto`: they do once thinking has been seen; the call that ended while thinking is
-    repeated.
+    own limit. `auto`: they do once reasoning has been observed; the call that ended during its
+    reasoning is repeated.
     """
 
     def __init__(self, mode: ReasoningMode, tokens: int) -> None:
@@ -118,12 +117,13 @@ class Reasoning:
         return self._mode == "on" or (self._mode == "auto" and self._seen)
 
     def see(self, *, announced: bool) -> None:
-        """The model thinks; `announced`: it can be told from the first token on."""
+        """Record that the model reasons. `announced`: this is visible from the first token on."""
         self._seen, self._announced = True, announced
 
     async def stream(self, request: GenerationRequest, call: Call) -> AsyncGenerator[Delta, None]:
-        """Yield the deltas of a call, its thinking as empty ones, and at most `max_tokens` of the
-        answer."""
+        """Yield the deltas of a call: reasoning as empty deltas, and at most `max_tokens` of the
+        answer.
+        """
         if request.prompt is not None:
             async with closing(call(request)) as deltas:
                 async for delta in deltas:
@@ -146,7 +146,7 @@ class Reasoning:
                     return
 
     async def _attempt(self, request: GenerationRequest, call: Call) -> AsyncGenerator[Delta, None]:
-        """One call; its last delta is `reasoning` where nothing but thinking came."""
+        """Make one call. Its last delta is `reasoning` if it produced nothing else."""
         has_room, watch = self.has_room, _Watch(request.max_tokens)
         room = self._tokens if has_room else 0
         widened = replace(request, max_tokens=request.max_tokens + room)
@@ -165,7 +165,7 @@ class Reasoning:
 
 
 class _Watch:
-    """Tells a call's thinking from its answer."""
+    """Separates the reasoning of a call from its answer."""
 
     def __init__(self, limit: int) -> None:
         self.deltas = 0
@@ -177,7 +177,7 @@ class _Watch:
 
     @property
     def lost(self) -> bool:
-        """Nothing but thinking came."""
+        """Whether the call produced only reasoning."""
         return self.thought and not self._answer
 
     @property

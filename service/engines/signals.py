@@ -1,8 +1,8 @@
-"""What DRAGIN asks of an engine beside text: entropy and last-layer attention of single tokens.
+"""The data that DRAGIN needs of an engine besides text: entropy and last-layer attention of tokens.
 
-METHODS.md §3.2 says what they are for, METHODS.md §6 #19 where they come from. Spans are code
-points, first and one past the last. Attention is that of the last layer; a maximum is the mean over
-heads of the maximum over queries.
+METHODS.md §3.2 says what they are for, METHODS.md §6 #19 where they come from. Spans are in code
+points: the first, and one past the last. Attention is that of the last layer; a maximum is the mean
+over heads of the maximum over queries.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Span = tuple[int, int]
 class SignalRequest:
     """A greedy generation of at most `max_tokens` after the raw text `prompt`, with signals.
 
-    `attention` asks for the maxima and rows of the generation itself, the prompt in its context
-    (profile `in_context`); without it only entropies are taken. `question` and `turn` as of
-    `GenerationRequest`.
+    `attention` requests the maxima and rows of the generation itself, with the prompt in its
+    context (profile `in_context`); without it only entropies are returned. `question` and `turn`
+    are as in `GenerationRequest`.
     """
 
     prompt: str
@@ -46,15 +46,16 @@ class AttentionUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
-    """One generated token. One that ended the draft (`</s>`) is the last, with an empty text and
-    span: the official code counts it to the last word, in attention and entropy.
+    """One generated token. A token that ended the draft (`</s>`) is the last one, with an empty
+    text and span: the official code counts it as part of the last word, in attention and entropy.
 
-    `span` is its place in the draft's text, which goes on where the prompt ends (a first space
-    stays); tokens that share a character have the same span, and its text is with the last of
-    them. Stop strings are cut off, tokens within them dropped. `entropy` (nats, full vocabulary,
-    raw logits) and `logprob` are of the distribution it was taken from. `updates` are the maxima
-    that its own row, as a query, changed: folded up to token t they give the maxima over queries
-    up to t. A token whose row was never computed (the last of a call) has none.
+    `span` is the position in the draft's text, which begins where the prompt ends (a leading space
+    is kept). Tokens that share a character have the same span, and its text belongs to the last of
+    them. Stop strings are cut off, and tokens within them dropped. `entropy` (nats, full
+    vocabulary, raw logits) and `logprob` belong to the distribution from which the token was taken.
+    `updates` are the maxima that the token's own row, as a query, changed: folded up to token t
+    they give the maxima over queries up to t. A token whose row was never computed (the last of a
+    call) has none.
     """
 
     id: int
@@ -89,8 +90,8 @@ class AttentionRow:
 class ContextRows:
     """Rows over a context whose tokens lie at `spans` of its text; a BOS has an empty span.
 
-    For a generation the context is the prompt, then the draft; `AttentionRow.token` counts from
-    the context's first token.
+    For a generation the context is the prompt followed by the draft; `AttentionRow.token` counts
+    from the context's first token.
     """
 
     spans: tuple[Span, ...]
@@ -98,7 +99,9 @@ class ContextRows:
 
 
 def check_rows(request: SignalRequest, tokens: Sequence[int], received: int) -> None:
-    """Raise ValueError if these draft tokens have no rows, of `received` tokens."""
+    """Raise ValueError if these draft tokens have no rows. `received` is the number of tokens
+    received.
+    """
     if not request.attention:
         raise ValueError("the request did not ask for attention")
     if any(not 0 <= token < received for token in tokens):
@@ -109,24 +112,24 @@ def check_rows(request: SignalRequest, tokens: Sequence[int], received: int) -> 
 
 
 class SignalCall(Protocol):
-    """A generation under way. Iterate over it once; `rows` may be asked for at any point."""
+    """A generation in progress. Iterate over it once; `rows` may be called at any time."""
 
     def __aiter__(self) -> AsyncIterator[SignalDelta]: ...
 
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
-        """The rows that predicted these draft tokens (counted from 0, already received).
+        """Return the rows that predicted these draft tokens (counted from 0, already received).
 
-        What is left of the generation is aborted. Only where the request asked for `attention`.
+        The rest of the generation is aborted. Requires a request with `attention`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Text, or a draft's own token ids, to read by prefill alone. Exactly one is given.
+    """A text, or a draft's token ids, to be read by a single prefill. Exactly one of them is given.
 
-    `bos` puts the model's first token before it. Rows are wanted for the tokens that overlap
-    `row_spans` and have a token before them. Spans are places in `text`, for ids in what they are
-    decoded to. Without `entropies` entropy and logprob are None, and their cost is saved.
+    `bos` puts the model's first token before it. Rows are returned for the tokens that overlap
+    `row_spans` and are not the first. Spans are positions in `text`, or in the decoded ids. Without
+    `entropies`, entropy and logprob are None and are not computed.
     """
 
     text: str | None = None
@@ -145,7 +148,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """One token read. `entropy` and `logprob` as of `DraftToken`, None for the first.
+    """One scored token. `entropy` and `logprob` are as in `DraftToken`, None for the first.
 
     `attention_max` is over queries from the token itself on (METHODS.md §3.4 #2), and
     `attention_max_later` over those after it, 0 for the last.
@@ -168,12 +171,14 @@ class Scoring:
 
 @runtime_checkable
 class SignalGenerator(Generator, Protocol):
-    """An engine whose `capabilities.token_signals` holds. Raises as `Generator.stream` does."""
+    """An engine with `capabilities.token_signals`. Raises the errors of `Generator.stream`."""
 
     def signals(self, request: SignalRequest) -> AbstractAsyncContextManager[SignalCall]:
-        """Leaving the context aborts the call at the engine and frees what it kept for it."""
+        """Start a generation. Leaving the context aborts the call at the engine and frees its
+        resources.
+        """
 
     async def score(self, request: ScoreRequest) -> Scoring: ...
 
     async def token_spans(self, text: str, model: str | None = None) -> tuple[Span, ...]:
-        """Where the tokens of a text lie, without special tokens."""
+        """Return the spans of a text's tokens, without special tokens."""

@@ -1,7 +1,7 @@
-"""What the folder of a model says of its training on this project's formats.
+"""The notes in a model's folder on its training for this project's formats.
 
 A model that this project trained has a key `revelator` in its `config.json`, an object of
-`TrainingNotes`; every other reader of that file passes over it.
+`TrainingNotes`; all other readers of that file ignore it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ KEY: Final = "revelator"
 
 class TrainingNotes(BaseModel):
     """The template set and the mode of Auto-RAG that a model was trained on, how many passages it
-    reads well for one answer, and whether it reads them better one at a time. None: nothing is
-    known. `templates` is the name of a shipped set, or of a folder inside the model's folder."""
+    reads well for one answer, and whether it reads them better one at a time. None means unknown.
+    `templates` is the name of a shipped set, or of a folder inside the model's folder.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -35,10 +36,10 @@ UNKNOWN: Final = TrainingNotes()
 
 
 def read_training_notes(folder: Path) -> TrainingNotes:
-    """Read the notes of a model folder, `UNKNOWN` if it has none.
+    """Read the notes of a model folder; `UNKNOWN` if it has none.
 
-    Raises ConfigurationError, naming the file, for notes that are not of this form. A folder or a
-    configuration that cannot be read is for the engine that loads it to report.
+    Raises ConfigurationError with the file's path if notes have another form. A folder or a
+    configuration that cannot be read is reported by the engine that loads it.
     """
     path = folder / "config.json"
     try:

@@ -1,4 +1,4 @@
-"""A vLLM worker: the OpenAI client, and token signals where our plugin runs in it."""
+"""A vLLM worker: the OpenAI client, and token signals if Revelator's plugin runs in the worker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class VllmGenerator(OpenAIGenerator):
         return replace(super().capabilities, token_signals=bool(self._has_signals))
 
     async def check(self) -> None:
-        """As OpenAIGenerator. A worker without the plugin passes, but has no signals."""
+        """Check as OpenAIGenerator does. A worker without the plugin passes, but has no signals."""
         await super().check()
         self._has_signals = (await self._obstacle()) is None
 
@@ -84,14 +84,14 @@ class VllmGenerator(OpenAIGenerator):
         return await self._answer("/revelator/spans", spans_body(text), read_spans)
 
     async def _require_plugin(self) -> None:
-        """Raises EngineFailure where the worker gives no signals."""
+        """Raise EngineFailure if the worker provides no signals."""
         if not self._has_signals:
             if (obstacle := await self._obstacle()) is not None:
                 raise self._failure(self._base, obstacle)
             self._has_signals = True
 
     async def plugin_info(self) -> PluginInfo | None:
-        """Return what the plugin reports of itself, or None if it does not run there."""
+        """Return the plugin's report, or None if the plugin does not run there."""
         response = await self._send("/revelator/info", None)
         if response.status == 404:
             response.close()
@@ -102,7 +102,9 @@ class VllmGenerator(OpenAIGenerator):
             return read_info(await response.read())
 
     async def _obstacle(self) -> str | None:
-        """Why there are no signals, in the plugin's own words if it runs; None: there are."""
+        """Return why there are no signals, in the plugin's own words if it runs; None if there
+        are.
+        """
         info = await self.plugin_info()
         if info is None:
             return WITHOUT_PLUGIN
@@ -135,7 +137,7 @@ class VllmGenerator(OpenAIGenerator):
 
 
 class VllmSignalCall:
-    """A draft under way at a worker, which keeps its rows while the response is open."""
+    """A draft in progress at a worker, which keeps its rows while the response is open."""
 
     def __init__(
         self,

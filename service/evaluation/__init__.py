@@ -1,4 +1,4 @@
-"""`revelator evaluate`: asks questions with gold answers, writes rows, and prints a table.
+"""`revelator evaluate` asks questions with gold answers, writes rows, and prints a table.
 
-The scores are defined in METHODS.md §1.6, §6 #2 and #13.
+METHODS.md §1.6, §6 #2 and #13 define the scores.
 """

@@ -1,4 +1,5 @@
-"""`revelator evaluate DATASET…`: read, ask every method, keep the rows, show the table."""
+"""`revelator evaluate DATASET…` asks every question by every method, writes rows, and prints a
+table."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ DONE: Final = 0
 SOME_FAILED: Final = 1
 BAD_INPUT: Final = 2
 SHOWN_FAILURES: Final = 5
-MOST_OUT: Final = 20  # questions in a row that fail because something is out, before it ends
+MOST_OUT: Final = 20  # consecutive failures because of an outage, after which the evaluation ends
 STOPPED: Final = (
     f"stopped: {MOST_OUT} questions in a row failed because the engine or a store was out. The "
     "same command with --out goes on, and asks them again."
@@ -47,13 +48,16 @@ STOPPED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
-    """What the command line says. `fields` are those of every request. `limit` is the number of
-    questions of each dataset, from the first. `yes_no` is that of `ScoringOptions`, None for the
-    rule of each dataset's own script. `routes` are gold routes, as ROUTE or DATASET=ROUTE. `out` is
-    the folder for the rows and `trace` that for the events, None to keep none. `url` is a server
-    that is asked instead of this process. `judge` is the engine that judges the answers. With
-    `robustness`, every question is asked again with each attack of `poison.py`. `ray` is the
-    address of a Ray cluster that answers the questions. `note` is what the report says of it."""
+    """The options of the command line.
+
+    `fields` are request fields that all methods share. `limit` is the number of questions taken
+    from the start of each dataset. `yes_no` is the scoring option of that name; None applies the
+    rule of each dataset's own script. `routes` are gold routes, written ROUTE or DATASET=ROUTE.
+    Rows are written to the folder `out` and events to the folder `trace`, unless these are None.
+    Questions are sent to the server at `url`, to the Ray cluster at `ray`, or answered in this
+    process. `judge` names the engine that judges the answers. With `robustness`, every question is
+    asked again under each attack of `poison.py`. `note` is printed in the report.
+    """
 
     datasets: Sequence[str]
     methods: Sequence[str] = ("auto",)
@@ -79,11 +83,12 @@ class EvaluationOptions:
 async def evaluate_datasets(
     settings: Settings, options: EvaluationOptions, console: Console | None = None
 ) -> int:
-    """Evaluate in this process or at the server of `url`, and return the exit code.
+    """Evaluate in this process, at the server `url` or on a Ray cluster, and return the exit code.
 
-    0: every question was answered or declined. 1: some questions failed; they are in the rows and
-    in the means. 2: a dataset cannot be read; nothing was asked. Raises RevelatorError if the
-    methods, the settings or the folder do not allow the evaluation.
+    The code is 0 if every question was answered or abstained from; 1 if some questions failed,
+    which are in the rows and in the means; and 2 if a dataset cannot be read, in which case nothing
+    is asked. Raises RevelatorError if the methods, the settings or the folder do not allow the
+    evaluation.
     """
     screen = console or Console()
     if options.url and options.engine:
@@ -120,13 +125,13 @@ async def evaluate_datasets(
 
 
 async def report_on(folder: Path, traces: Path | None, screen: Console) -> None:
-    """Write the report of all rows in the folder, those of earlier commands too."""
+    """Write the report of all rows in the folder, including those of earlier commands."""
     for path in await anyio.to_thread.run_sync(write_report, folder, traces):
         screen.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 async def read_or_tell(options: EvaluationOptions, screen: Console) -> list[Dataset] | None:
-    """The datasets, or None after the problems were printed."""
+    """Return the datasets, or None after printing the problems."""
     try:
         return await anyio.to_thread.run_sync(
             read_datasets,
@@ -149,7 +154,7 @@ def tell(error: DatasetError, screen: Console) -> None:
 async def read_questions(
     file: Path, limit: int | None, screen: Console
 ) -> list[GoldQuestion] | None:
-    """The first questions of one file, or None after the problems were printed."""
+    """Return the first `limit` questions of a file, or None after printing the problems."""
     try:
         questions = (await anyio.to_thread.run_sync(load_dataset, file))[:limit]
         if not questions:
@@ -163,8 +168,11 @@ async def read_questions(
 async def plans_of(
     entry: Entry, datasets: Sequence[Dataset], methods: Sequence[Method], options: EvaluationOptions
 ) -> tuple[list[Plan], list[str]]:
-    """How each method asks each dataset, checked before anything is asked; and a line for each
-    method that `all` includes, but that this deployment cannot run. Raises as `Entry.prepare`."""
+    """Check every combination of method and dataset before any question is asked.
+
+    Returns the plans, and a note for each method that `all` includes but this deployment cannot
+    run. Raises the errors of `Entry.prepare`.
+    """
     if options.gold_routes and not any(q.route for data in datasets for q in data.questions):
         raise InvalidRequest("--gold-routes: no question of the datasets has a gold `route`")
     plans: list[Plan] = []
@@ -197,8 +205,10 @@ def scoring_of(dataset: Dataset, options: EvaluationOptions) -> ScoringOptions:
 
 
 def tasks_of(datasets: Sequence[Dataset], plans: Sequence[Plan]) -> list[Task]:
-    """Every question by every method, one question after another, so that an evaluation that ends
-    early has compared the methods on the same questions."""
+    """Return every question with every method, ordered by question.
+
+    An evaluation that ends early has thus compared the methods on the same questions.
+    """
     return [
         Task(question, plan)
         for dataset in datasets
@@ -215,7 +225,7 @@ async def run_of(
     options: EvaluationOptions,
     judge: Judge | None,
 ) -> EvaluationRun:
-    """What `run.json` says of this evaluation."""
+    """Return the description of this evaluation for `run.json`."""
     searched = {plan.dataset: plan.request.collection for plan in plans}
     names = dict.fromkeys(searched.values())
     collections = {name: await entry.collection(name) for name in names}
@@ -250,8 +260,11 @@ async def ask_all(
     screen: Console,
     finish: Finish | None = None,
 ) -> list[Row]:
-    """Ask what has no row yet, and keep each row as it ends. Returns the rows of all tasks, or
-    those until an engine or a store was out for too long."""
+    """Ask the questions that have no row yet, and write each row when its question ends.
+
+    Returns the rows of all tasks, or those collected before an engine or a store had failed too
+    many times in a row.
+    """
     wanted = {task.key for task in tasks}
     with ExitStack() as stack:
         folder = stack.enter_context(open_run(options.out, run)) if options.out else None
@@ -283,8 +296,11 @@ async def attack_all(
     run: EvaluationRun,
     screen: Console,
 ) -> None:
-    """Ask every question again with each attack. The rows are in a folder of their own, as of
-    datasets `NAME+ATTACK`. Ends early if something was out for too long."""
+    """Ask every question again under each attack.
+
+    The rows are written to a separate folder, under the dataset names `NAME+ATTACK`. The function
+    returns early after too many consecutive failures because of an outage.
+    """
     victims = [victim for data in datasets for victim in victims_of(data.questions)]
     own = replace(options, out=(options.out or Path()) / ROBUSTNESS)
     for attack in ATTACKS:
@@ -302,8 +318,11 @@ async def attack_all(
 
 
 def kept_rows(folder: RunFolder | None, options: EvaluationOptions) -> list[Row]:
-    """The rows that need not be asked again: those of questions that failed because something was
-    out are, and with `retry_failed` all that failed, also at the judge."""
+    """Return the stored rows whose questions are not asked again.
+
+    Questions that failed because of an outage are asked again. With `retry_failed`, so are all
+    questions that failed, or that the judge failed on.
+    """
     if folder is None:
         return []
     if options.retry_failed:
@@ -312,7 +331,7 @@ def kept_rows(folder: RunFolder | None, options: EvaluationOptions) -> list[Row]
 
 
 def show(rows: Sequence[Row], screen: Console) -> None:
-    """Print a table per dataset, and the first failures."""
+    """Print a table for each dataset, and the first failures."""
     for name, summaries in compare(rows).items():
         screen.print(table(summaries, f"{name}: means per question" if name else "Means"))
     screen.print(versions(), style="dim", highlight=False, soft_wrap=True)
@@ -344,7 +363,7 @@ async def open_entry(
 
 
 def _ray_entry() -> Callable[..., AbstractContextManager[Entry]]:
-    """Raises ConfigurationError where Ray is not installed."""
+    """Import the Ray entry. Raises ConfigurationError if Ray is not installed."""
     try:
         from service.evaluation.ray_entry import on_ray  # noqa: PLC0415
     except ImportError as error:

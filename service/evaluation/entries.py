@@ -1,4 +1,4 @@
-"""Where questions are asked: in this process, or at a running server, through the same entry."""
+"""The entries through which questions are asked: this process, or a running server."""
 
 from __future__ import annotations
 
@@ -22,39 +22,43 @@ from service.retrieval.base import Retriever
 from service.retrieval.collections.catalog import describe
 from service.runtime import Runtime
 
-PATIENCE_S: Final = 300.0  # that a question waits for a server that is busy
+PATIENCE_S: Final = 300.0  # how long a question waits for a busy server
 _BY_DEFAULT: Final = ("default", "sample")
 
 
-# The retriever for a question, in place of the deployment's own.
+# Replaces the deployment's retriever for one question.
 Alter = Callable[[Retriever, PreparedRequest], Retriever]
 
 
 class Entry(Protocol):
-    """What answers. `identity` is what its answers depend on, for `run.json`."""
+    """An entry through which questions are asked. `identity` describes what its answers depend on,
+    for `run.json`."""
 
     @property
     def identity(self) -> dict[str, Any]: ...
 
     @property
     def engines(self) -> Mapping[str, Generator]:
-        """The engines that are open here."""
+        """The engines that are open in this process."""
 
     async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
-        """Raises InvalidRequest, LoopUnavailable or NotFound if it cannot be answered here."""
+        """Check a request. Raises InvalidRequest, LoopUnavailable or NotFound if it cannot be
+        answered."""
 
     def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]: ...
 
     async def collection(self, name: str) -> dict[str, Any]:
-        """Describe a collection."""
+        """Return the description of a collection."""
 
     def altered(self, alter: Alter) -> Ask:
-        """Return an `ask` whose questions search with another retriever each. Raises
-        InvalidRequest where that cannot be done."""
+        """Return an `ask` that gives each question its own retriever.
+
+        Raises InvalidRequest if the entry does not support it.
+        """
 
 
 class InProcessEntry:
-    """This process."""
+    """Answers questions in this process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -69,7 +73,7 @@ class InProcessEntry:
     async def collection(self, name: str) -> dict[str, Any]:
         if self._runtime.stores is None:
             return {"name": name}
-        # Opened, so that the sample is described as it is at the next evaluation, too.
+        # Opening the collection creates the sample, so that later evaluations describe it alike.
         return describe((await self._runtime.stores.collections.get(name)).manifest)
 
     def altered(self, alter: Alter) -> Ask:
@@ -81,7 +85,7 @@ class InProcessEntry:
 
 
 class AtServer:
-    """A running server, which has settings of its own."""
+    """Asks a running server, which has its own settings."""
 
     engines: Mapping[str, Generator] = MappingProxyType({})
 
@@ -94,7 +98,8 @@ class AtServer:
         return {"server": shown(self._client.base)}
 
     async def prepare(self, asked: AnswerRequest) -> PreparedRequest:
-        """The server checks a request before its first event; then the question is cancelled."""
+        """Let the server check the request, which it does before its first event, and cancel the
+        question."""
         names = await self._collections()
         default = next((name for name in _BY_DEFAULT if name in names), _BY_DEFAULT[-1])
         resolved = {
@@ -107,7 +112,7 @@ class AtServer:
         return prepared
 
     def ask(self, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        """Iterate over the events."""
+        """Yield the events of the answer."""
         return self._client.events(_fields(request))
 
     async def collection(self, name: str) -> dict[str, Any]:
@@ -118,7 +123,8 @@ class AtServer:
         raise InvalidRequest("--robustness changes what searches find, which --url does not allow")
 
     async def _collections(self) -> dict[str, dict[str, Any]]:
-        """By name; none where the server's retriever is external, or the key may not see them."""
+        """Return the descriptions by name; none if the server's retriever is external or the key
+        may not list them."""
         try:
             found = await self._client.collections()
         except (InvalidRequest, NotFound):

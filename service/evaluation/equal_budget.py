@@ -1,9 +1,9 @@
 """Whether a loop beats the plain baselines at equal budgets (METHODS.md §9.3).
 
-A loop that asks the model eight times must be compared with what a baseline does with eight calls,
-or with as many tokens: with more passages, or several samples of the answer. So each baseline is
-evaluated several times, as variants `one_retrieval`, `one_retrieval@top_k=10`,
-`one_retrieval@samples=8` and so on, and a loop meets the best variant that it can pay for.
+A loop that asks the model eight times must be compared with a baseline that spends eight calls, or
+as many tokens, on more passages or on several samples of the answer. Each baseline is therefore
+evaluated in several variants (`one_retrieval`, `one_retrieval@top_k=10`,
+`one_retrieval@samples=8`), and a loop is compared with the best variant within its budget.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Result = Literal["beats", "does not beat", "open"]
 BUDGETS: Final[tuple[Budget, ...]] = ("llm_calls", "tokens")
 BASELINES: Final = ("one_retrieval", "entropy_gate")
 UNJUDGED: Final = frozenset({*BASELINES, "no_retrieval", "direct"})
-TOLERANCE: Final = 0.05  # by which a baseline may exceed the budget
-ENOUGH: Final = 0.8  # share of the budget that a baseline must have spent to be beaten for good
+TOLERANCE: Final = 0.05  # share by which a baseline may exceed the budget
+ENOUGH: Final = 0.8  # share of the budget that a baseline must spend for a final verdict
 
 
 @dataclass(frozen=True, slots=True)
 class MethodRun:
-    """What one method did on one dataset: the score per question, and the means of its cost."""
+    """The score of each question and the mean costs of one method on one dataset."""
 
     method: str
     scores: Mapping[str, float]
@@ -40,9 +40,11 @@ class MethodRun:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether `loop` beats `baseline` at an equal budget. `against` is the variant that it was
-    compared with, None if there was none; `cost` is the loop's budget, and `spent` what that
-    variant spent, both per question."""
+    """Whether `loop` beats `baseline` at an equal budget.
+
+    `against` is the variant that it was compared with, or None if there was none. `cost` is the
+    loop's budget and `spent` the cost of that variant, both per question.
+    """
 
     loop: str
     baseline: str
@@ -56,12 +58,14 @@ class Verdict:
 
 
 def family(method: str) -> str:
-    """Return the loop or the route of a method, without its variant and the route it runs under."""
+    """Return the loop or the route of a method name, without its variant and the route of a
+    loop."""
     return method.partition(VARIANT)[0].rpartition("/")[2]
 
 
 def run_of(rows: Sequence[Row], measure: str) -> MethodRun:
-    """Return the run of one method's rows on one dataset. Rows without the measure do not count."""
+    """Return the run of one method from its rows on one dataset, without rows that lack the
+    measure."""
     counted = [row for row in rows if row.scores.get(measure) is not None]
     return MethodRun(
         rows[0].method,
@@ -79,9 +83,9 @@ def _mean(values: Iterable[float]) -> float:
 def judge(loop: MethodRun, baseline: str, runs: Sequence[MethodRun], budget: Budget) -> Verdict:
     """Compare a loop with the best variant of a baseline that costs no more.
 
-    A loop that is not better beyond chance does not beat it. One that is better beats it if the
-    variants spend most of the loop's budget, or one spends more than it; else the question is open,
-    because nobody knows what the baseline would do with the rest.
+    A loop that is not significantly better does not beat the baseline. A significantly better loop
+    beats it if the variants spend most of the loop's budget, or if one spends more. Otherwise the
+    verdict is open, because the baseline's score with the remaining budget is unknown.
     """
     variants = [
         run
@@ -93,7 +97,7 @@ def judge(loop: MethodRun, baseline: str, runs: Sequence[MethodRun], budget: Bud
     limit = loop.cost(budget) * (1 + TOLERANCE)
     affordable = [run for run in variants if run.cost(budget) <= limit]
     dearer = len(affordable) < len(variants)
-    # A loop that is cheaper than every variant meets the cheapest one.
+    # A loop that is cheaper than every variant is compared with the cheapest one.
     met = affordable or [min(variants, key=lambda run: run.cost(budget))]
     against = min(met, key=lambda run: _mean(_deltas(loop, run)))
     found = _difference(loop, against)
@@ -131,7 +135,8 @@ def _result(found: ScoreDifference, affordable: bool, spent: bool) -> tuple[Resu
 
 
 def verdicts(rows: Sequence[Row], measure: str) -> list[Verdict]:
-    """Judge every loop among the rows of one dataset, against each baseline, at each budget."""
+    """Return the verdict for every loop in the rows of one dataset, against each baseline and at
+    each budget."""
     methods: dict[str, list[Row]] = {}
     for row in rows:
         methods.setdefault(row.method, []).append(row)
@@ -146,5 +151,6 @@ def verdicts(rows: Sequence[Row], measure: str) -> list[Verdict]:
 
 
 def unproven(found: Iterable[Verdict]) -> set[str]:
-    """Return the loops that do not beat some baseline at some equal budget: they are marked."""
+    """Return the loops that do not beat some baseline at some equal budget. The report marks
+    them."""
     return {verdict.loop for verdict in found if verdict.result == "does not beat"}

@@ -1,7 +1,7 @@
-"""Where the time of a question went, and where its error came from, by rule (METHODS.md §9.2).
+"""Explain by rules how a question spent its time and where its error arose (METHODS.md §9.2).
 
-Nothing here asks a model: the trace holds the queries, the passages, the judgements and the texts,
-and the dataset's gold answers and gold passages say where the right answer was lost.
+No model is asked. The trace contains the queries, passages, judgements and texts; the dataset's
+gold answers and gold passages show at which stage the right answer was lost.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ _BY_KIND: Final[Mapping[StepKind, Stage]] = {
     "condense": "query", "route": "routing", "decompose": "query", "ending": "judging",
     "retrieve": "reading", "merge": "merging", "answer": "reading",
 }  # fmt: skip
-_SHOWN: Final = 160  # characters of a text in a line of evidence
+_SHOWN: Final = 160  # most characters of a text in a line of evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Where the answer was lost first, and what shows it. `stage` is None where the answer is
-    right, where nothing is known to compare it with, or where the question failed outside of the
-    method."""
+    """The first stage at which the answer was lost, with the evidence.
+
+    `stage` is None if the answer is right, if there is no gold answer to compare it with, or if the
+    question failed outside of the method.
+    """
 
     stage: Stage | None
     why: str
@@ -60,8 +62,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`ms` is the time of each stage in milliseconds; parallel parts add up, so that the sum may
-    exceed `total_ms`. `queue_ms` came before."""
+    """The time of each stage, in `ms`, and the fault.
+
+    Times of parallel steps add up, so the sum may exceed `total_ms`. `queue_ms` is the waiting time
+    before the first stage.
+    """
 
     ms: Mapping[Stage, float]
     total_ms: float
@@ -70,7 +75,7 @@ class Explanation:
 
 
 def explain_trace(trace: Trace) -> Explanation:
-    """Explain one question."""
+    """Return the explanation of one question."""
     timing = trace.result.timing_ms if isinstance(trace.result, Answer) else None
     return Explanation(
         time_by_stage(trace.events),
@@ -81,8 +86,10 @@ def explain_trace(trace: Trace) -> Explanation:
 
 
 def time_by_stage(events: Sequence[BaseEvent]) -> dict[Stage, float]:
-    """Share out the time of each step: what passed before an event of the step belongs to the stage
-    whose work that event ends."""
+    """Return the time of each stage in milliseconds.
+
+    The time before an event of a step is assigned to the stage whose work the event ends.
+    """
     spent: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     kinds: dict[str, StepKind] = {}
     last: dict[str, float] = {}
@@ -114,7 +121,7 @@ def _stage_of(event: BaseEvent, kind: StepKind) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a trace shows, in the terms of the rules."""
+    """The parts of a trace that the rules examine."""
 
     gold: GoldQuestion
     result: Answer
@@ -125,7 +132,7 @@ class _Seen:
 
     @property
     def texts(self) -> list[str]:
-        """The gold answers that a text can hold: no verdicts."""
+        """The gold answers that a text can contain, which excludes yes, no and noanswer."""
         return [gold for gold in self.gold.golds if not is_verdict(gold)]
 
     def holds(self, text: str | None) -> bool:
@@ -137,7 +144,7 @@ class _Seen:
 
 
 def find_fault(trace: Trace) -> Fault:
-    """Say where the right answer was lost, by the first rule that applies."""
+    """Return the stage at which the right answer was lost, by the first rule that applies."""
     if isinstance(trace.result, Problem):
         return _failure(trace.result, trace.events)
     gold, seen = trace.gold, _seen(trace, trace.result)
@@ -153,7 +160,7 @@ def find_fault(trace: Trace) -> Fault:
 
 
 def _failure(problem: Problem, events: Sequence[BaseEvent]) -> Fault:
-    """A failure belongs to the step that was open."""
+    """Assign a failure to the step that was open."""
     opened = {event.step: event.kind for event in events if isinstance(event, StepStart)}
     for event in events:
         if isinstance(event, StepEnd):
@@ -186,8 +193,8 @@ def _seen(trace: Trace, result: Answer) -> _Seen:
 
 
 def _rules(seen: _Seen) -> Iterator[Fault | None]:
-    """In the order in which a question passes the stages, so that the first loss is named; the last
-    always applies."""
+    """Yield the rules' results in the order of the stages, so that the first loss is named. The
+    last rule always applies."""
     yield _routing(seen)
     yield _missing(seen)
     yield _judged_away(seen)
@@ -210,7 +217,7 @@ def _routing(seen: _Seen) -> Fault | None:
 
 
 def _missing(seen: _Seen) -> Fault | None:
-    """What is needed was not found."""
+    """Report gold passages that were not found."""
     if not seen.queries:
         return None
     if seen.gold.gold_passages:
@@ -221,7 +228,8 @@ def _missing(seen: _Seen) -> Fault | None:
 
 
 def _not_found(seen: _Seen) -> Fault | None:
-    """Where a query names what is missing, the search is at fault; else no query asked for it."""
+    """Report gold passages that were not found: a fault of the search if a query names them, else
+    of the queries."""
     gold, found = seen.gold, [FoundPassage(p.passage_id, p.title, p.text) for p in seen.passages]
     hits: set[str] = set().union(*(gold_passages(passage, gold) for passage in found))
     lost = sorted((gold.supporting | gold.supporting_titles) - hits)
@@ -238,7 +246,7 @@ def _not_found(seen: _Seen) -> Fault | None:
 
 
 def _names(query: str, title: str) -> bool:
-    """Whether a query has all content words of a title, or of an id that is made of words."""
+    """Whether a query contains all content words of a title, or of an id that consists of words."""
     wanted = content_words(title)
     return bool(wanted) and wanted <= content_words(query)
 
@@ -248,7 +256,7 @@ def _asked(seen: _Seen) -> tuple[str, ...]:
 
 
 def _judged_away(seen: _Seen) -> Fault | None:
-    """What was needed was found, and no reader was shown it."""
+    """Report gold passages that were found but not shown to the reader."""
     kept = seen.kept
     lost = [p for p in seen.passages if p.passage_id not in kept and _needed(p, seen)]
     still = [p for p in seen.passages if p.passage_id in kept and _needed(p, seen)]
@@ -284,7 +292,7 @@ def _withheld(seen: _Seen) -> Fault | None:
 
 
 def _merged_away(seen: _Seen) -> Fault | None:
-    """A step reached a gold answer, and the final one lacks it."""
+    """Report a gold answer that a step found but the final answer lacks."""
     steps = [step for step in seen.result.steps if seen.holds(step.answer)]
     if not steps:
         return None

@@ -1,4 +1,4 @@
-"""What an evaluation ran with, for its folder: the settings without secrets."""
+"""The settings that an evaluation ran with, as recorded in its folder without secrets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 
-# Where the data lies, and how the process serves others, do not change an answer.
+# The data directory and the server's settings do not change an answer.
 _LEFT_OUT: Final = {"data_dir", "server"}
 
 
 def described(settings: Settings) -> dict[str, Any]:
-    """Return the settings that answers depend on, as JSON: without secrets, and with URLs without
-    credentials."""
+    """Return the settings that answers depend on as JSON, without secrets and without credentials
+    in URLs."""
     plain: dict[str, Any] = _plain(settings.model_dump(mode="python", exclude=_LEFT_OUT))
     return plain
 
@@ -34,8 +34,8 @@ def _plain(value: Any) -> Any:
 
 
 def with_engine(settings: Settings, name: str | None) -> Settings:
-    """Return the settings with one engine for all roles. Raises InvalidRequest for an unknown
-    name."""
+    """Return the settings with one engine for all roles. Raises InvalidRequest if the name is
+    unknown."""
     if name is None:
         return settings
     if name not in settings.engines:

@@ -1,4 +1,4 @@
-"""A language model as the judge of answers, as an option beside the scores (METHODS.md §9.5)."""
+"""An optional language model judge of answers, in addition to the scores (METHODS.md §9.5)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from service.evaluation.rows import Row
 from service.prompts.quoting import quote
 
 MEASURE: Final = "judge"
-VERSION: Final = 1  # of the prompt and of what is read from the reply
+VERSION: Final = 1  # version of the prompt and of the parsing of its reply
 LABELS: Final = ("correct", "incorrect")
 MOST_TOKENS: Final = 64
-MOST_CHARS: Final = 2_000  # of an answer
+MOST_CHARS: Final = 2_000  # most characters of an answer in the prompt
 MOST_GOLDS: Final = 10
 WITHIN_S: Final = 60.0
 PROMPT: Final = """\
@@ -40,14 +40,17 @@ _VERDICT: Final = re.compile(r"\b(in)?correct\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Asks `generator` whether an answer is right. `described` says in `run.json` what judges."""
+    """Asks `generator` whether an answer is right. `described` is the judge's description in
+    `run.json`."""
 
     generator: Generator
     described: Mapping[str, Any]
 
     async def judged(self, row: Row) -> Row:
         """Return the row with the score `judge`: 1 or 0, or None with the reason in `judge_error`.
-        Where no answer was given, or none is right, nothing is asked."""
+
+        The generator is not called if no answer was given or if there is no gold answer.
+        """
         if not row.answered or not row.gold:
             right = not row.answered and not row.gold and row.error is None
             return _with(row, float(right))
@@ -70,14 +73,16 @@ def _with(row: Row, score: float | None, error: str | None = None) -> Row:
 
 
 def prompt_of(row: Row) -> str:
-    """Fill the prompt; nothing in a question or an answer can pass for its structure."""
+    """Return the prompt for a row. Questions and answers are quoted so that they cannot imitate its
+    structure."""
     golds = "; ".join(quote(gold) for gold in row.gold[:MOST_GOLDS])
     answer = quote((row.prediction or "")[:MOST_CHARS])
     return PROMPT.format(question=quote(row.question), golds=golds, answer=answer)
 
 
 def read_verdict(reply: str) -> float | None:
-    """Return 1 or 0 by the last verdict in the reply, after any reasoning; None without one."""
+    """Return 1 or 0 for the last verdict in the reply, after any reasoning, or None without a
+    verdict."""
     found = list(_VERDICT.finditer(reply))
     return float(found[-1][1] is None) if found else None
 
@@ -86,8 +91,11 @@ def read_verdict(reply: str) -> float | None:
 async def open_judge(
     settings: Settings, name: str | None, opened: Mapping[str, Generator]
 ) -> AsyncIterator[Judge | None]:
-    """Open the judge that `--judge` names, if any; `opened` are engines that need not be opened
-    again. Raises InvalidRequest for an unknown name."""
+    """Open the engine that `--judge` names, or yield None without a name.
+
+    `opened` are engines that are already open and are reused. Raises InvalidRequest if the name is
+    unknown.
+    """
     if name is None:
         yield None
         return

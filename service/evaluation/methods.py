@@ -1,5 +1,5 @@
-"""The names of what can be evaluated: a route, a loop, or a loop under a route, each also with
-other fields of the request."""
+"""The names of evaluated methods: a route, a loop, or a loop under a route, each with optional
+request fields."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ _FIELDS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How each question is asked. `name` is the name on the command line, which is also that in the
-    rows. `fields` are fields of the request, which replace those that all methods share."""
+    """A method of answering.
+
+    `name` is its name on the command line and in the rows. `fields` are request fields, which
+    override those that all methods share.
+    """
 
     name: str
     route: RequestRoute
@@ -40,16 +43,17 @@ class Method:
 
 
 def known_methods() -> list[str]:
-    """Return the routes, then the loops of this version."""
+    """Return the names of the routes, followed by those of the loops."""
     return [*_ROUTES, *sorted(_LOOPS)]
 
 
 def method_of(name: str) -> Method:
-    """Return the method with this name. Raises InvalidRequest, which lists the known names.
+    """Return the method with this name. Raises InvalidRequest with the known names.
 
-    `auto` or another route (`route:NAME` is the same): this route with the default loop. A loop:
-    every question goes to this loop, without routing. `ROUTE/LOOP`: both, as in a request. Each
-    may end with `@FIELD=VALUE`, once or more: `one_retrieval@top_k=10`.
+    `auto` or another route (also written `route:NAME`) is this route with the default loop. The
+    name of a loop sends every question to it without routing. `ROUTE/LOOP` sets both, as in a
+    request. Each name may be followed by one or more `@FIELD=VALUE`, as in
+    `one_retrieval@top_k=10`.
     """
     plain, *given = name.split(VARIANT)
     if given:
@@ -83,7 +87,7 @@ def _field_of(name: str, given: str) -> tuple[str, Any]:
 
 
 def methods_of(names: Sequence[str]) -> list[Method]:
-    """Return the methods of comma-separated names, each once. Raises InvalidRequest."""
+    """Return the methods of comma-separated names, without duplicates. Raises InvalidRequest."""
     given = [name.strip() for part in names for name in part.split(",") if name.strip()]
     if not given:
         raise InvalidRequest(f"no method is named; known: {', '.join(known_methods())}")

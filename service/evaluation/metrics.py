@@ -1,4 +1,4 @@
-"""Scores of an answer against the gold answer (METHODS.md §1.6, §6 #2 and #13), from 0 to 1."""
+"""Scores from 0 to 1 of an answer against the gold answers (METHODS.md §1.6, §6 #2 and #13)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _ANSWER_IS = re.compile(r".* answer is:? (.*)\.?")
 _VERDICTS: Final = {"yes", "no", "noanswer"}
 _AS_VERDICT: Final = {"true": "yes", "false": "no"}
-# An answer is compared with each of many golds, and may be long: it is normalised once.
+# A possibly long answer is compared with many gold answers; the cache normalises it once.
 _REMEMBERED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringOptions:
-    """Options of scoring. `cut`: the prediction is the text after "… answer is". `yes_no`: F1,
-    precision and recall are 0 if exactly one side is yes, no or noanswer (as in the scripts of
-    HotpotQA and 2Wiki)."""
+    """Options of scoring.
+
+    `cut` reduces the prediction to the text after "… answer is". With `yes_no`, F1, precision and
+    recall are 0 if exactly one side is yes, no or noanswer, as in the scripts of HotpotQA and
+    2Wiki.
+    """
 
     cut: bool = True
     yes_no: bool = False
@@ -36,7 +39,8 @@ class ScoringOptions:
 
 @dataclass(frozen=True, slots=True)
 class FoundPassage:
-    """A passage that a search of the question found. `kept`: the reader was shown it."""
+    """A passage that the searches for a question found. `kept` says whether it was shown to the
+    reader."""
 
     passage_id: str
     title: str = ""
@@ -45,16 +49,19 @@ class FoundPassage:
 
     @property
     def ids(self) -> set[str]:
-        """Its own id, that of the document that it is a piece (`id#2`) of, and the one that title
-        and text would give it, wherever it was ingested from."""
+        """Its own id, that of the document that it is a piece (`id#2`) of, and the id that `ingest`
+        derives from its title and text."""
         document = self.passage_id.rpartition("#")[0] or self.passage_id
         return {self.passage_id, document, content_id(self.title, self.text)}
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionResult:
-    """The result of a question. `answered` is false if it abstained or failed; `routed` is true if
-    the request named the route."""
+    """The result of a question.
+
+    `answered` is false if the service abstained or failed. `routed` is true if the request named
+    the route.
+    """
 
     prediction: str = ""
     answered: bool = False
@@ -66,19 +73,20 @@ class QuestionResult:
 
     @property
     def pool(self) -> tuple[FoundPassage, ...]:
-        """The passages that the reader was shown."""
+        """The passages that were shown to the reader."""
         return tuple(passage for passage in self.found if passage.kept)
 
 
 @lru_cache(_REMEMBERED)
 def normalise(text: str) -> str:
-    """Lower case, without punctuation and articles, and with single spaces."""
+    """Return the text in lower case, without punctuation and articles, and with single spaces."""
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
 def cut_prediction(text: str) -> str:
-    """Return the text after "… answer is", if the pattern of METHODS.md §1.6 matches."""
+    """Return the text after "… answer is" if the pattern of METHODS.md §1.6 matches, else the whole
+    text."""
     match = _ANSWER_IS.match(text)
     return match.group(1) if match else text
 
@@ -88,7 +96,7 @@ def exact_match(prediction: str, gold: str) -> float:
 
 
 class Overlap(NamedTuple):
-    """How far two texts have the same words, counted with repetition."""
+    """How many words two texts share, counted with repetition."""
 
     f1: float
     precision: float
@@ -100,7 +108,8 @@ _DIFFERENT: Final = Overlap(0.0, 0.0, 0.0)
 
 
 def overlap(prediction: str, gold: str, *, yes_no: bool = False) -> Overlap:
-    """Texts that are both empty after normalisation are equal."""
+    """Return the word overlap of two texts. Texts that are both empty after normalisation are
+    equal."""
     predicted, wanted = normalise(prediction), normalise(gold)
     if predicted == wanted:
         return _SAME
@@ -120,14 +129,17 @@ def _words(normal: str) -> Counter[str]:
 
 
 def f1(prediction: str, gold: str, *, yes_no: bool = False) -> float:
-    """The F1 of `overlap`."""
+    """Return the F1 of `overlap`."""
     return overlap(prediction, gold, yes_no=yes_no).f1
 
 
 def lenient_match(prediction: str, gold: str) -> float:
-    """The exact match of Auto-RAG's published scores (METHODS.md §2.4): also texts that are equal
-    without spaces, true for yes and false for no in the gold, and as many words as the gold, among
-    which is every word of it. Punctuation becomes a space here."""
+    """Return the exact match of Auto-RAG's published scores (METHODS.md §2.4).
+
+    It also accepts texts that are equal without spaces, true for yes and false for no in the gold
+    answer, and a prediction with as many words as the gold answer that contains each of its words.
+    Punctuation is replaced by a space.
+    """
     wanted, given = _spaced(gold), _spaced(prediction)
     if wanted.replace(" ", "") == given.replace(" ", ""):
         return 1.0
@@ -144,25 +156,30 @@ def _spaced(text: str) -> str:
 
 
 def contains(text: str, gold: str) -> bool:
-    """Whether the normalised text contains the normalised gold answer. Text of only punctuation and
-    articles is contained only in similar text."""
+    """Return whether the normalised text contains the normalised gold answer.
+
+    A gold answer of only punctuation and articles is contained only in similar text.
+    """
     wanted, given = normalise(gold), normalise(text)
     return wanted in given if wanted else not given
 
 
 def parts_found(prediction: str, parts: Sequence[Sequence[str]]) -> int:
-    """Return how many parts of a compound gold answer the prediction contains, by any alias."""
+    """Return the number of parts of a compound gold answer that the prediction contains, by any
+    alias."""
     return sum(any(contains(prediction, alias) for alias in part) for part in parts)
 
 
 def is_verdict(gold: str) -> bool:
-    """Whether a gold answer is yes, no or noanswer, which passages do not contain literally."""
+    """Return whether a gold answer is yes, no or noanswer, which passages do not contain
+    literally."""
     return normalise(gold) in _VERDICTS
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """A named score; None if it does not apply. Increase `version` when the definition changes."""
+    """A named score, which is None if it does not apply. Increase `version` when the definition
+    changes."""
 
     name: str
     version: int
@@ -181,8 +198,11 @@ def _best(
     scoring: ScoringOptions,
     compare: Callable[[str, str], float],
 ) -> float:
-    """The best over the gold answers. Where there is none, an abstention is right (as SQuAD 2.0
-    counts it); elsewhere it is wrong. A failure is always wrong."""
+    """Return the best value over the gold answers.
+
+    Without a gold answer, abstaining is right (as in SQuAD 2.0); otherwise it is wrong. A failure
+    is always wrong.
+    """
     prediction = _prediction(outcome, scoring)
     if not question.answers:
         return float(prediction is None and not outcome.failed)
@@ -200,7 +220,8 @@ def _lenient_em(outcome: QuestionResult, question: GoldQuestion, scoring: Scorin
 
 
 def _overlap(part: int) -> Callable[[QuestionResult, GoldQuestion, ScoringOptions], float]:
-    """F1, precision and recall are each the best over the golds, as in the script of 2Wiki."""
+    """Return the scorer of F1, precision or recall. Each is the best over the gold answers, as in
+    2Wiki's script."""
 
     def scored(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
         def compare(prediction: str, gold: str) -> float:
@@ -212,7 +233,7 @@ def _overlap(part: int) -> Callable[[QuestionResult, GoldQuestion, ScoringOption
 
 
 def _accuracy(outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions) -> float:
-    """Any gold is held by the prediction; of a compound gold, every part."""
+    """Whether the prediction contains any gold answer or, for a compound one, every part."""
     if not question.parts:
         return _best(outcome, question, scoring, contains)
     return float(count_parts(outcome, question, scoring) == len(question.parts))
@@ -226,7 +247,7 @@ def count_parts(outcome: QuestionResult, question: GoldQuestion, scoring: Scorin
 def _compound(
     outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
-    """The share of a compound gold's parts that is found."""
+    """Return the share of a compound gold answer's parts that were found."""
     if not question.parts:
         return None
     return count_parts(outcome, question, scoring) / len(question.parts)
@@ -235,7 +256,8 @@ def _compound(
 def _citation_hit(
     outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
-    """A citation's text holds a gold answer. Not where the gold is a verdict or route `direct`."""
+    """Whether a citation's text contains a gold answer; None for a verdict or the route
+    `direct`."""
     golds = [gold for gold in question.golds if normalise(gold) and not is_verdict(gold)]
     if not golds or question.route == "direct":
         return None
@@ -244,8 +266,10 @@ def _citation_hit(
 
 
 def gold_passages(passage: FoundPassage, question: GoldQuestion) -> set[str]:
-    """Return which of the question's gold passages this one is, or is a piece of: by id, or by
-    title where the dataset names articles."""
+    """Return the gold passages that this passage is, or is a piece of.
+
+    They are matched by id, or by title where the dataset names articles.
+    """
     found = passage.ids & question.supporting
     title = passage.title.casefold()
     return found | ({title} & question.supporting_titles)
@@ -254,7 +278,7 @@ def gold_passages(passage: FoundPassage, question: GoldQuestion) -> set[str]:
 def _supporting_hit(
     outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
-    """A citation is of a supporting passage, or of a piece of one. An abstention cites nothing."""
+    """Whether a supporting passage, or a piece of one, is cited. An abstention has no citations."""
     if not question.gold_passages or not question.answers:
         return None
     texts = {passage.passage_id: passage for passage in outcome.found}
@@ -265,7 +289,7 @@ def _supporting_hit(
 
 
 def _recall(found: Sequence[FoundPassage], question: GoldQuestion) -> float | None:
-    """The share of the gold passages that is among these."""
+    """Return the share of the gold passages that was found."""
     if not question.gold_passages:
         return None
     hits = set().union(*(gold_passages(passage, question) for passage in found))
@@ -281,8 +305,8 @@ def _supporting_recall(
 def _supporting_precision(
     outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
-    """The share of the passages found that is gold; 0 where nothing was found, as HotpotQA's script
-    counts it."""
+    """Return the share of gold passages among those found, or 0 if none was found, as in HotpotQA's
+    script."""
     if not question.gold_passages:
         return None
     hits = sum(bool(gold_passages(passage, question)) for passage in outcome.found)
@@ -292,7 +316,7 @@ def _supporting_precision(
 def _pool_recall(
     outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions
 ) -> float | None:
-    """EfficientRAG's recall (METHODS.md §4.6)."""
+    """Return EfficientRAG's recall (METHODS.md §4.6)."""
     return _recall(outcome.pool, question)
 
 
@@ -325,6 +349,6 @@ VERSIONS: Final = {evaluator.name: evaluator.version for evaluator in EVALUATORS
 def score(
     outcome: QuestionResult, question: GoldQuestion, scoring: ScoringOptions | None = None
 ) -> dict[str, float | None]:
-    """Return all scores of one answer."""
+    """Return the value of every evaluator for one answer."""
     how = scoring or ScoringOptions()
     return {e.name: e.score(outcome, question, how) for e in EVALUATORS}

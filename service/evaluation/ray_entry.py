@@ -1,10 +1,9 @@
-"""Questions that are answered on a Ray cluster (extra `ray`): a worker on each machine, each with a
-runtime of its own.
+"""Answer questions on a Ray cluster (extra `ray`), with a worker and a runtime on each machine.
 
-Workers must have the same Revelator installed, and see the data directory, and the models that the
-settings name, under the same paths. A data directory belongs to one process, so each worker
-searches a copy of it. This process prepares the questions and keeps the rows, which are the same as
-without Ray. A worker that dies is started again, and its questions with it.
+All machines need the same version of Revelator, and the data directory and models under the same
+paths. A data directory can be open in only one process, so each worker searches a copy of it. This
+process prepares the questions and keeps the rows, which are the same as without Ray. If a worker
+dies, Ray restarts it and repeats its questions.
 """
 
 from __future__ import annotations
@@ -34,13 +33,14 @@ from service.evaluation.runner import Ask
 from service.retrieval.ingest.ray_pipeline import connected
 from service.runtime import Runtime, open_runtime
 
-AT_ONCE: Final = 1_000  # of a worker: how many are asked is decided here
-RESTARTS: Final = 3  # of a worker
+AT_ONCE: Final = 1_000  # concurrent calls of a worker; this process limits the questions
+RESTARTS: Final = 3  # restarts of a worker
 CLOSING_S: Final = 10.0
 
 
 class Answering:
-    """On a worker: a runtime over a copy of the data directory, opened at the first question."""
+    """A remote worker with a runtime over a copy of the data directory, opened at the first
+    question."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -66,7 +66,7 @@ class Answering:
             return self._runtime
 
     async def close(self) -> None:
-        """Remove the copy."""
+        """Close the runtime and delete the copy."""
         await self._stack.aclose()
 
 
@@ -76,7 +76,8 @@ def copy_data(data_dir: Path, folder: Path) -> None:
 
 
 class OnRay(InProcessEntry):
-    """The workers of a cluster; each question goes to the one that has the fewest."""
+    """Answers questions on the workers of a cluster. Each question is sent to the worker with the
+    fewest open ones."""
 
     def __init__(self, runtime: Runtime, workers: list[Any]) -> None:
         super().__init__(runtime)
@@ -102,8 +103,11 @@ class OnRay(InProcessEntry):
 
 @contextmanager
 def on_ray(address: str, runtime: Runtime) -> Iterator[OnRay]:
-    """Start a worker on each machine of the cluster at `address`, or of one started here for
-    `local`. Raises ConfigurationError if no cluster responds."""
+    """Start a worker on each machine of the cluster at `address`; `local` starts a cluster on this
+    machine.
+
+    Raises ConfigurationError if the cluster does not respond.
+    """
     settings = runtime.settings
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     with connected(address):
@@ -115,7 +119,7 @@ def on_ray(address: str, runtime: Runtime) -> Iterator[OnRay]:
 
 
 def _worker(node: dict[str, Any], settings: Settings) -> Any:
-    """A worker that has all graphics cards of its machine."""
+    """Start a worker that reserves all GPUs of its machine."""
     actor = ray.remote(Answering).options(
         max_concurrency=AT_ONCE,
         max_restarts=RESTARTS,

@@ -1,4 +1,4 @@
-"""Means over the rows, and the table shown in the terminal."""
+"""Means of the rows, and the table that the terminal shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.evaluation.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Means of one group of rows. None if no row of the group has the value."""
+    """Means of a group of rows. A mean is None if no row of the group has the value."""
 
     group: str
     rows: int
@@ -25,7 +25,7 @@ class Summary:
 
 
 def compare(rows: Sequence[Row]) -> dict[str, list[Summary]]:
-    """Summarise each dataset: by method if there are several, else as `summarise`."""
+    """Summarise each dataset: by method if there are several, else as `summarise` does."""
     datasets: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         datasets.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
@@ -38,7 +38,7 @@ def compare(rows: Sequence[Row]) -> dict[str, list[Summary]]:
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
-    """Summarise all rows, and those of each gold route."""
+    """Return the means of all rows and those of each gold route."""
     groups = [("all", list(rows))]
     for route in get_args(RouteName):
         members = [row for row in rows if row.gold_route == route]
@@ -47,8 +47,10 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
 
 
 def summary(group: str, rows: Sequence[Row]) -> Summary:
-    """Failed rows count as wrong and unanswered. `steps` and `seconds` are means of
-    completed rows."""
+    """Return the means of a group.
+
+    Failed rows count as wrong and unanswered. `steps` and `seconds` are means of completed rows.
+    """
     means = {name: mean(row.scores[name] for row in rows) for name in VERSIONS}
     parts = sum(row.parts for row in rows)
     means["compound_accuracy_micro"] = (
@@ -74,7 +76,7 @@ def _seconds(ms: float | None) -> float | None:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that exist, or None if there are none."""
+    """Return the mean of the values that are not None, or None if there are none."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
 
@@ -113,7 +115,7 @@ _AMOUNTS = {
 
 
 def table(summaries: Sequence[Summary], title: str = "Means per question") -> Table:
-    """A column per group, and a row per measure that has values."""
+    """Return a table with a column per group and a row per measure that has values."""
     result = Table(title=title)
     result.add_column("")
     for summary in summaries:
@@ -129,7 +131,7 @@ def table(summaries: Sequence[Summary], title: str = "Means per question") -> Ta
 
 
 def versions() -> str:
-    """The evaluators and their versions, in one line."""
+    """Return the evaluators and their versions as one line."""
     return "evaluators: " + ", ".join(f"{name} {version}" for name, version in VERSIONS.items())
 
 

@@ -1,8 +1,9 @@
-"""The rows of an evaluation: `DIR/rows.jsonl`, one JSON object per line, as the questions ended.
+"""The rows of an evaluation: `DIR/rows.jsonl`, one JSON object per line, in the order of
+completion.
 
-A row is what one method answered to one question of one dataset. Its key is (`dataset`, `method`,
+A row is the result of one method for one question of one dataset. Its key is (`dataset`, `method`,
 `id`). If a key occurs twice, because the question was asked again after a failure, the later row
-counts. `DIR/run.json` says what all rows have in common (`run_folder.py`).
+replaces the earlier one. `DIR/run.json` contains what all rows have in common (`run_folder.py`).
 
 | Field | Meaning |
 |---|---|
@@ -19,12 +20,12 @@ counts. `DIR/run.json` says what all rows have in common (`run_folder.py`).
 | `retrieved`, `pool` | number of different passages found, and of those kept (EfficientRAG's K) |
 | `ms`, `queue_ms` | time of the answer as the service measured it, and of it in the queue |
 | `wall_ms` | time from the request to the last event as the evaluation measured it |
-| `degraded` | the sides that were out |
+| `degraded` | the retrieval sides that were unavailable |
 | `answer_id` | the id of the answer, as in logs; null if the question never started |
 | `judge_error` | why `--judge` gave no verdict, or null; its score is `scores.judge` |
 | `error` | null, or `TYPE: DETAIL` of the failure |
 
-A failed question has the cost until its failure; its `scores` count it as wrong; `steps`,
+A failed question has the costs until its failure, and its `scores` count it as wrong. Its `steps`,
 `stopped_by`, `ms` and `queue_ms` are null.
 """
 
@@ -44,7 +45,7 @@ _TUPLES: Final = ("gold", "degraded")
 
 
 class Key(NamedTuple):
-    """What identifies a row."""
+    """The key of a row."""
 
     dataset: str
     method: str
@@ -53,7 +54,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one question by one method; the fields are those of the module's table."""
+    """The result of one question by one method; the module's table describes the fields."""
 
     id: str
     question: str
@@ -96,11 +97,11 @@ class Row:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the question failed because an engine, a store or the server was out."""
+        """Whether the question failed because an engine, a store or the server was unavailable."""
         return self.error is not None and self.error.startswith(_OUT)
 
     def as_line(self) -> bytes:
-        """Return the row as one line. Half a surrogate pair is written as JSON's escape."""
+        """Return the row as one line of JSON. Half a surrogate pair is written as an escape."""
         own = {name: getattr(self, name) for name in _FIELDS}
         line = json.dumps(own, ensure_ascii=False, separators=(",", ":"))
         return line.encode(errors="backslashreplace") + b"\n"
@@ -122,10 +123,10 @@ def row_of(value: Mapping[str, Any]) -> Row:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the rows of an evaluation's folder, the latest per key. A last line without its end,
-    which a killed evaluation leaves, is ignored.
+    """Return the rows of an evaluation's folder, the latest of each key.
 
-    Raises StoreError, with file and line, if the file cannot be read or a line is not a row.
+    A last line without a line end, which an interrupted evaluation can leave, is ignored. Raises
+    StoreError, with file and line, if the file cannot be read or a line is not a row.
     """
     path = folder / ROWS
     try:
@@ -138,7 +139,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def parse_rows(content: bytes, path: Path) -> list[Row]:
-    """Return the rows of whole lines. Raises StoreError."""
+    """Return the rows of complete lines. Raises StoreError if a line is not a row."""
     rows = []
     for number, line in enumerate(content.splitlines(), 1):
         try:

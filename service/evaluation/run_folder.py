@@ -1,4 +1,4 @@
-"""The folder of an evaluation, which a killed command continues and another one may not mix.
+"""The folder of an evaluation, in which an interrupted evaluation can be continued.
 
 `run.json` is written once, before the first row, and again if datasets or methods are added:
 
@@ -30,19 +30,20 @@ from service.evaluation.rows import ROWS, Row, latest, parse_rows
 
 RUN: Final = "run.json"
 VERSION: Final = 1
-_MOST_SHOWN: Final = 100  # characters of a value in a message
+_MOST_SHOWN: Final = 100  # most characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRun:
-    """What is evaluated, as in `run.json`."""
+    """The description of an evaluation, as in `run.json`."""
 
     common: Mapping[str, Any]
     datasets: Mapping[str, Mapping[str, Any]]
     methods: Mapping[str, Mapping[str, Any]]
 
     def as_json(self) -> dict[str, Any]:
-        """The content of the file, as it is read again: without tuples."""
+        """Return the content of the file in the types that reading it gives, with lists instead of
+        tuples."""
         plain: dict[str, Any] = json.loads(
             json.dumps(
                 {
@@ -58,12 +59,12 @@ class EvaluationRun:
 
 
 def digest_of(value: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a JSON object, whatever the order of its keys."""
+    """Return the SHA-256 of a JSON object, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def differences(old: object, new: object, name: str = "") -> list[str]:
-    """Return one line for each value that differs, with its dotted name."""
+    """Return a line for each differing value, with its dotted name."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return [
             line
@@ -81,8 +82,10 @@ def _shown(value: object) -> str:
 
 
 def conflicts(old: Mapping[str, Any], new: EvaluationRun) -> list[str]:
-    """Return why rows of `new` must not join those of the stored run. Datasets and methods may be
-    added, and a file may have moved."""
+    """Return the reasons why the rows of `new` must not be added to the stored run.
+
+    Adding datasets or methods and moving a file are no conflicts.
+    """
     own = new.as_json()
     found = differences(old["common"], own["common"])
     for name in sorted(old["datasets"].keys() & own["datasets"].keys()):
@@ -96,7 +99,8 @@ def conflicts(old: Mapping[str, Any], new: EvaluationRun) -> list[str]:
 
 
 class RunFolder:
-    """An open folder. `rows` are those it had when it was opened, the latest per key."""
+    """An open evaluation folder. `rows` are those present when it was opened, the latest of each
+    key."""
 
     def __init__(self, handle: int, path: Path, rows: list[Row]) -> None:
         self.rows = rows
@@ -104,8 +108,10 @@ class RunFolder:
         self._path = path
 
     def append(self, row: Row) -> None:
-        """Write a row with one call to the operating system. Raises StoreError, and then the rows
-        before it are kept."""
+        """Append a row with a single write.
+
+        Raises StoreError if that fails; the earlier rows are preserved.
+        """
         line = row.as_line()
         try:
             written = os.write(self._handle, line)
@@ -117,10 +123,10 @@ class RunFolder:
 
 @contextmanager
 def open_run(folder: Path, run: EvaluationRun) -> Iterator[RunFolder]:
-    """Begin or continue an evaluation in `folder`.
+    """Start or continue an evaluation in `folder`.
 
-    Raises ConfigurationError if the folder holds rows of another one, with what differs, and
-    StoreError if it cannot be used or another process is writing it.
+    Raises ConfigurationError, with the differences, if the folder contains another evaluation.
+    Raises StoreError if the folder cannot be used or another process is writing to it.
     """
     path = folder / ROWS
     try:
@@ -136,7 +142,7 @@ def open_run(folder: Path, run: EvaluationRun) -> Iterator[RunFolder]:
 
 
 def _join(folder: Path, run: EvaluationRun, *, any_rows: bool) -> None:
-    """Write `run.json`, with what an earlier command evaluated."""
+    """Write `run.json`, including the datasets and methods of earlier commands."""
     stored = read_run(folder)
     if stored is None and any_rows:
         raise ConfigurationError(
@@ -162,7 +168,8 @@ def _join(folder: Path, run: EvaluationRun, *, any_rows: bool) -> None:
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:
-    """Return the content of `run.json`, or None if there is none. Raises StoreError."""
+    """Return the content of `run.json`, or None if it does not exist. Raises StoreError if it is
+    invalid."""
     path = folder / RUN
     try:
         value = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Ask every question through the same entry as HTTP, and score the answers."""
+"""Ask every question through the same entry as the HTTP API, and score the answers."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ Finish = Callable[[Row], Awaitable[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to ask. `request` is shared by all questions. `gold_routes` asks each question by its
-    gold route (the papers' oracle), if it has one. `dataset` and `method` name the rows. `traces`
-    is the folder that keeps every question's events, None to keep none."""
+    """How the questions of a dataset are asked by a method.
+
+    `request` is shared by all questions. With `gold_routes`, each question that has a gold route is
+    asked with it (the papers' oracle). `dataset` and `method` name the rows. `traces` is the folder
+    to which the events of every question are written, or None.
+    """
 
     request: PreparedRequest
     concurrency: int = 8
@@ -55,7 +58,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question, and how it is asked."""
+    """One question and its plan."""
 
     question: GoldQuestion
     plan: Plan
@@ -69,12 +72,12 @@ class Task:
         request, route = self.plan.request, self.question.route
         changes = {"question": self.question.question}
         if self.plan.gold_routes and route is not None:
-            # No loop runs under `direct`, so none may be asked for by name there.
+            # No loop runs under `direct`, so a request for that route must not name one.
             changes |= {"route": route, "loop": "default" if route == "direct" else request.loop}
         return request.model_copy(update=changes)
 
     def recorder(self) -> Recorder | None:
-        """Return what keeps the events, if they are to be kept."""
+        """Return the recorder of the events, or None if traces are not kept."""
         folder = self.plan.traces
         if folder is None:
             return None
@@ -83,9 +86,9 @@ class Task:
 
 
 async def evaluate(questions: Sequence[GoldQuestion], ask: Ask, plan: Plan) -> AsyncIterator[Row]:
-    """Return one row per question, as they end; at most `concurrency` are asked at the same time.
+    """Yield a row per question in order of completion, with at most `concurrency` open questions.
 
-    A question that fails for any reason is a row that counts as wrong.
+    A question that fails for any reason yields a row that counts as wrong.
     """
     tasks = [Task(question, plan) for question in questions]
     async with closing(work_off(tasks, ask, plan.concurrency)) as rows:
@@ -96,7 +99,8 @@ async def evaluate(questions: Sequence[GoldQuestion], ask: Ask, plan: Plan) -> A
 async def work_off(
     tasks: Sequence[Task], ask: Ask, concurrency: int, finish: Finish | None = None
 ) -> AsyncIterator[Row]:
-    """Return the row of each task as it ends, after `finish`; they begin in order."""
+    """Start the tasks in order, and yield the row of each on completion, after `finish` was
+    applied."""
     todo = iter(tasks)
     workers = [_work(todo, ask, finish) for _ in range(min(max(concurrency, 1), len(tasks)))]
     async with closing(merge(workers)) as results:
@@ -112,7 +116,7 @@ async def _work(todo: Iterator[Task], ask: Ask, finish: Finish | None) -> AsyncI
 
 @dataclass(slots=True)
 class _Seen:
-    """What the events told until the end."""
+    """What the events of a question have reported so far."""
 
     id: str | None = None
     answer: Answer | None = None
@@ -141,7 +145,7 @@ class _Seen:
                 self.error = f"{event.problem.type}: {event.problem.detail}"
 
     def found(self) -> tuple[FoundPassage, ...]:
-        """The passages found, each once; those are kept that the body says so of."""
+        """Return each passage found once, with `kept` as the body of the answer reports it."""
         steps = self.answer.steps if self.answer else []
         kept = {passage.passage_id for step in steps for passage in step.passages if passage.kept}
         return tuple(
@@ -151,7 +155,7 @@ class _Seen:
 
 
 async def ask_one(task: Task, ask: Ask) -> Row:
-    """Ask one question and score it. Raises StoreError if its trace cannot be written."""
+    """Ask one question and score the answer. Raises StoreError if its trace cannot be written."""
     request, seen, recorder = task.request, _Seen(), task.recorder()
     since = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""What is evaluated on: the datasets of a command line, each with its name and collection."""
+"""The datasets named on a command line, each with its name and collection."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from service.evaluation.datasets import (
     load_file,
 )
 
-# Names of files that say nothing of the dataset; its folder does.
+# File names that do not identify the dataset; the name of the folder is used instead.
 _PLAIN = frozenset({"questions", "dev", "test", "train", "validation", "data", "qa"})
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The questions of a file. `collection` is the one to search, None for the default one.
-    `total` is the number of questions in the file, before any limit. `route` is the gold route that
-    the command line gives to questions without one."""
+    """The questions of a file.
+
+    `collection` is the collection to search, or None for the default one. `total` is the number of
+    questions in the file, before any limit. `route` is the gold route from the command line for
+    questions that have none.
+    """
 
     name: str
     file: Path
@@ -49,8 +52,11 @@ class Dataset:
 
 
 def named_file(given: str) -> tuple[str, Path]:
-    """Return the dataset's name and file: `NAME=FILE`, or a file that is named as it is, or as its
-    folder if it is called questions, dev, test or the like."""
+    """Return the dataset's name and file from `NAME=FILE` or `FILE`.
+
+    Without a name, the dataset is named after the file, or after its folder if the file is called
+    questions, dev, test or similar.
+    """
     path = Path(given)
     name, equals, file = given.partition("=")
     if equals and not path.exists():
@@ -61,9 +67,11 @@ def named_file(given: str) -> tuple[str, Path]:
 
 
 def by_dataset(option: str, given: Sequence[str], names: Sequence[str]) -> Mapping[str, str | None]:
-    """Return the value of an option for each dataset: `VALUE` applies to all datasets without a
-    `DATASET=VALUE`. Raises InvalidRequest if there are two values for all datasets, or one for an
-    unknown dataset."""
+    """Return the value of an option for each dataset.
+
+    `VALUE` applies to all datasets without a `DATASET=VALUE`. Raises InvalidRequest for two values
+    without a dataset, or for an unknown dataset.
+    """
     chosen: dict[str, str | None] = {}
     rest: str | None = None
     for text in given:
@@ -92,9 +100,11 @@ def read_datasets(
     limit: int | None = None,
     routes: Sequence[str] = (),
 ) -> list[Dataset]:
-    """Read every dataset. Blocking. Raises DatasetError with the problems of all of them, and
-    InvalidRequest if two have the same name, or an option names an unknown dataset, format or
-    route."""
+    """Read every dataset. Blocking.
+
+    Raises DatasetError with the problems of all of them, and InvalidRequest if two have the same
+    name or an option names an unknown dataset, format or route.
+    """
     files: dict[str, Path] = {}
     for name, path in map(named_file, given):
         if name in files:
@@ -134,7 +144,7 @@ def _read(
 
 
 def with_route(dataset: Dataset, route: RouteName | None) -> Dataset:
-    """Return the dataset with this gold route for the questions that have none."""
+    """Return the dataset with a gold route for the questions that have none."""
     if route is None:
         return dataset
     questions = tuple(replace(each, route=each.route or route) for each in dataset.questions)

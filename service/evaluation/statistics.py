@@ -1,7 +1,8 @@
-"""Intervals of means and differences between methods, by resampling (METHODS.md §9.1).
+"""Confidence intervals of means and of differences between methods, by resampling (METHODS.md
+§9.1).
 
-Everything here is a pure function of its arguments: the random numbers come from a fixed seed, so
-that the same rows give the same report.
+All functions are pure. Random numbers come from a fixed seed, so that the same rows give the same
+report.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ SEED: Final = 13370
 RESAMPLES: Final = 2_000
 FLIPS: Final = 10_000
 LEVEL: Final = 0.95
-_KEPT: Final = 1_000  # values, up to which the draws are kept
-_ALIKE: Final = 1e-9  # two sums of scores that differ by less are equal
+_KEPT: Final = 1_000  # number of values up to which the draws are cached
+_ALIKE: Final = 1e-9  # sums of scores that differ by less are considered equal
 _TO_FLAGS: Final = bytes.maketrans(b"01", b"\x00\x01")
 
 Draw = Callable[[Sequence[float]], tuple[float, ...]]
@@ -37,8 +38,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
-    """How much one method scores above another on the same questions. `p` is the two-sided
-    probability of a difference at least this large if the methods were interchangeable."""
+    """The mean difference of two methods' scores on the same questions, with its interval.
+
+    `p` is the two-sided probability of a difference at least this large if the methods were
+    interchangeable.
+    """
 
     mean: float
     low: float
@@ -47,16 +51,16 @@ class ScoreDifference:
 
     @property
     def better(self) -> bool:
-        """Whether the first method is better, and chance explains it badly."""
+        """Whether the first method is significantly better."""
         return self.low > 0 and self.p < 1 - LEVEL
 
 
 def interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
     """Return the mean of `values` and its percentile bootstrap interval (Efron, 1979).
 
-    All values equal, as all right or all wrong, resample to themselves. The interval then is that
-    of a share (Wilson, 1927) if they are 0 or 1, since few questions do not prove perfection.
-    Raises ValueError if there are no values.
+    Resampling equal values gives an interval of width 0. If all values are 0 or all are 1, the
+    Wilson interval of a share (1927) is returned instead, since a few questions do not prove
+    perfection. Raises ValueError if there are no values.
     """
     if not values:
         raise ValueError("an interval needs values")
@@ -87,7 +91,8 @@ def _quantile_of_the_normal(share: float) -> float:
 
 
 def _resampled(values: Sequence[float], resamples: int, seed: int) -> list[float]:
-    """The sorted means of samples with replacement, each as large as `values` (two at least)."""
+    """Return the sorted means of samples with replacement, each as large as `values` (at least
+    two)."""
     count = len(values)
     drawn = _kept_draws if count <= _KEPT else _draws
     return sorted(math.fsum(draw(values)) / count for draw in drawn(count, resamples, seed))
@@ -101,12 +106,13 @@ def _draws(count: int, resamples: int, seed: int) -> Iterator[Draw]:
 
 @lru_cache(4)
 def _kept_draws(count: int, resamples: int, seed: int) -> list[Draw]:
-    """All methods of a dataset have the same draws, and making them takes longest."""
+    """Return cached draws: all methods of a dataset share them, and drawing is the slowest part."""
     return list(_draws(count, resamples, seed))
 
 
 def _bounds(ordered: Sequence[float]) -> tuple[float, float]:
-    """The quantiles between which LEVEL of the values lie, interpolated linearly."""
+    """Return the quantiles that enclose the share LEVEL of the values, with linear
+    interpolation."""
     tail = (1 - LEVEL) / 2
     return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
 
@@ -119,9 +125,11 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> ScoreDifference:
-    """Compare two methods on the same questions, in the same order: the paired bootstrap gives the
-    interval, `randomisation` the probability. Raises ValueError unless both have as many values,
-    and some."""
+    """Compare two methods on the same questions, in the same order.
+
+    The paired bootstrap gives the interval and `randomisation` the probability. Raises ValueError
+    if there are no values or their numbers differ.
+    """
     if len(ours) != len(theirs) or not ours:
         raise ValueError("a paired comparison needs the same questions on both sides, and some")
     deltas = [one - other for one, other in zip(ours, theirs, strict=True)]
@@ -134,9 +142,12 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> ScoreDifferenc
 
 
 def randomisation(deltas: Sequence[float]) -> float:
-    """Return the two-sided probability that the mean of `deltas` is at least as far from 0, if the
-    sign of each were chance: exact if all that are not 0 have one size (this is McNemar's exact
-    test), else by FLIPS random draws of signs (approximate randomisation; Noreen, 1989)."""
+    """Return the two-sided probability that the mean of `deltas` is at least as far from 0 if their
+    signs were random.
+
+    It is exact if all deltas other than 0 have the same size (McNemar's exact test). Otherwise it
+    is estimated from FLIPS random draws of signs (approximate randomisation; Noreen, 1989).
+    """
     sizes = [abs(delta) for delta in deltas if abs(delta) > _ALIKE]
     if not sizes:
         return 1.0
@@ -153,7 +164,8 @@ def randomisation(deltas: Sequence[float]) -> float:
 
 
 def _sign_test(count: int, surplus: float) -> float:
-    """Two-sided: of `count` fair coins, heads and tails differ by at least `surplus`."""
+    """Return the two-sided probability that heads and tails of `count` fair coins differ by at
+    least `surplus`."""
     more = round((count + surplus) / 2)
     if 2 * more <= count:
         return 1.0
@@ -162,7 +174,8 @@ def _sign_test(count: int, surplus: float) -> float:
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """Return the probabilities of a family of tests, corrected for their number (Holm, 1979)."""
+    """Return the probabilities of a family of tests, corrected for multiple testing (Holm,
+    1979)."""
     count, highest = len(probabilities), 0.0
     corrected = [0.0] * count
     for rank, index in enumerate(sorted(range(count), key=probabilities.__getitem__)):

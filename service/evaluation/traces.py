@@ -1,6 +1,7 @@
-"""Traces: the events of one question, kept as they were, one JSON object per line.
+"""Traces: the unchanged events of one question, one JSON object per line.
 
-`DIR/DATASET/METHOD/ID.jsonl`, with the names quoted as in URLs. The first line says what was asked:
+A trace is the file `DIR/DATASET/METHOD/ID.jsonl`, with the names quoted as in URLs. Its first line
+describes the question:
 
 | Field | Meaning |
 |---|---|
@@ -11,7 +12,7 @@
 | `gold` | `answers`, `parts`, `route`, `supporting` and `supporting_titles` of the dataset |
 
 Each later line is an event as `POST /answer/stream` sends it, with its name in `event`; the last
-is `done`. So a trace holds all that the body is made of, and `read_trace` makes it again.
+is `done`. A trace thus contains all parts of the body, and `read_trace` assembles it again.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from service.evaluation.rows import Key
 
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
-_LONGEST_NAME: Final = 120  # characters; folders of most systems allow 255 bytes
+_LONGEST_NAME: Final = 120  # in characters; most file systems allow 255 bytes
 _EVENT: Final[TypeAdapter[BaseEvent]] = TypeAdapter(Event)
 _HEADER: Final = frozenset({"trace", "version", "dataset", "method", "id", "request", "gold"})
 
 
 class TraceError(StoreError):
-    """A trace that cannot be read; the message begins with file and line."""
+    """Raised for a trace that cannot be read. The message begins with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,13 @@ class Trace:
 
 
 def trace_path(folder: Path, key: Key) -> Path:
-    """Return where the trace of a row is kept."""
+    """Return the path of a row's trace."""
     dataset, method, name = map(_file_name, key)
     return folder / dataset / method / f"{name}{SUFFIX}"
 
 
 def _file_name(name: str) -> str:
-    """The name with what a file system may refuse as `%XX`; a long one is cut, with a digest."""
+    """Return the name with unsafe characters as `%XX`; a long name is cut and given a digest."""
     quoted = quote(name, safe=" ", errors="backslashreplace").replace(" ", "_").lstrip(".")
     if quoted == name and len(quoted) <= _LONGEST_NAME:
         return quoted
@@ -94,19 +95,19 @@ def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion) -> dict[
 
 
 def recorder_of_question(path: Path, fields: Mapping[str, Any]) -> Recorder:
-    """Return what keeps one question without gold answers in a file, for `replay`."""
+    """Return a recorder that writes a question without gold answers to a file, for `replay`."""
     key = Key("question", str(fields.get("loop", "default")), path.stem)
     gold = GoldQuestion(path.stem, str(fields["question"]), ())
     return Recorder(path, header_of(key, fields, gold))
 
 
 def encode(event: BaseEvent) -> str:
-    """Return the line of an event, without its end."""
+    """Return an event as a line of JSON, without the line end."""
     return event.model_dump_json()
 
 
 class Recorder:
-    """Takes the events of one question as they come, and writes them when it has ended."""
+    """Collects the events of one question, and writes them when it has ended."""
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self._path = path
@@ -118,7 +119,7 @@ class Recorder:
         self._whole = isinstance(event, Done)
 
     async def keep(self) -> None:
-        """Write the trace, if the question has ended. Raises StoreError."""
+        """Write the trace if the question has ended. Raises StoreError if writing fails."""
         if self._whole:
             content = "\n".join(self._lines) + "\n"
             await anyio.to_thread.run_sync(_write, self._path, content)
@@ -132,10 +133,10 @@ def _write(path: Path, content: str) -> None:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace and make its body again from the events.
+    """Read a trace and assemble the body from its events.
 
-    Raises TraceError, with file and line, if it cannot be read, is truncated, is of another
-    version of this layout, or if its events do not make the body that it holds.
+    Raises TraceError, with file and line, if the file cannot be read, is truncated, has another
+    layout version, or if its events do not match the body that it contains.
     """
     lines = _lines(path)
     header = _header(lines[0], path)
@@ -210,7 +211,7 @@ def _gold(header: Mapping[str, Any]) -> GoldQuestion:
 
 
 def _result(events: Sequence[BaseEvent], path: Path) -> Answer | Problem:
-    """The body, folded again from the events before it."""
+    """Return the body, folded from the events before it, or the problem."""
     fold = Fold()
     for line, event in enumerate(events, 2):
         if isinstance(event, Failed):
@@ -228,7 +229,7 @@ def _result(events: Sequence[BaseEvent], path: Path) -> Answer | Problem:
 
 
 def shown_again(trace: Trace, *, only_body: bool = False) -> Iterator[str]:
-    """Return the lines of the events as they were, or the body of `POST /answer`."""
+    """Yield the lines of the original events, or with `only_body` the body of `POST /answer`."""
     if only_body:
         yield trace.result.model_dump_json()
     else:
@@ -236,7 +237,8 @@ def shown_again(trace: Trace, *, only_body: bool = False) -> Iterator[str]:
 
 
 def find_traces(given: Sequence[Path]) -> list[Path]:
-    """Return the files, and those below the folders. Raises TraceError if there are none."""
+    """Return the given files and the traces below the given folders. Raises TraceError if there are
+    none."""
     found = [file for path in given for file in _below(path)]
     if not found:
         raise TraceError(f"there is no trace in {', '.join(map(str, given))}")

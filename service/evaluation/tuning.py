@@ -1,6 +1,6 @@
-"""`revelator tune dragin FILE`: tries values of θ, shows EM against retrievals, names the best.
+"""`revelator tune dragin FILE` compares values of θ by EM and retrievals, and names the best one.
 
-METHODS.md §6 #21 defines which one is the best.
+METHODS.md §6 #21 defines the best value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ THRESHOLDS: Final = (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Means over the questions at one threshold. The `failed` ones count as wrong."""
+    """Means over the questions at one threshold. `failed` questions count as wrong."""
 
     threshold: float
     em: float
@@ -46,7 +46,7 @@ async def tune_dragin(
     limit: int | None = None,
     concurrency: int = 4,
 ) -> int:
-    """Ask the questions of the file once per threshold; `fields` are those of a request.
+    """Ask the questions of the file once per threshold, with the request fields `fields`.
 
     Returns the exit code: 0, 1 if questions failed, 2 if the file cannot be read.
     """
@@ -91,7 +91,8 @@ def trial_of(threshold: float, rows: Sequence[Row]) -> Trial:
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The highest EM. Ties go to the fewest retrievals, then to the highest threshold."""
+    """Return the trial with the highest EM. Ties are resolved by the fewest retrievals, then the
+    highest threshold."""
     return max(trials, key=lambda trial: (trial.em, -trial.retrievals, trial.threshold))
 
 

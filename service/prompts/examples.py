@@ -1,7 +1,7 @@
-"""Whether a reply is an example of its own prompt, given back (pure).
+"""Whether a reply repeats an example of its own prompt (pure).
 
-Small models copy the examples of a prompt. What a template itself says, and neither the question
-nor the passages and sub-answers filled in, is no answer, query or sub-question of theirs.
+Small models copy the examples of a prompt. Text of the template itself, which neither the question
+nor the filled-in passages and sub-answers contain, is not their answer, query or sub-question.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def is_example(reply: str, examples: str, shown: str) -> bool:
 
 
 def _borrows(reply: str, examples: str, shown: str) -> bool:
-    """Whether a name in the reply has a word of the examples' names and none that is known:
-    "the River Thames" borrows nothing where the Thames was shown."""
+    """Whether a name in the reply has a word of the examples' names and none that is known: "the
+    River Thames" is not borrowed if the Thames was shown.
+    """
     names = _names(examples)
     if names.isdisjoint(word.casefold() for word in letter_words(reply)):
         return False
@@ -45,6 +46,6 @@ def _borrows(reply: str, examples: str, shown: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _names(examples: str) -> frozenset[str]:
-    """Words with a capital inside a sentence that are never written without it."""
+    """Return the words with a capital inside a sentence that are never written without it."""
     common = {word for word in letter_words(examples) if word[0].islower()}
     return frozenset(name.casefold() for name in _NAME.findall(examples)) - common

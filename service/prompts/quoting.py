@@ -21,7 +21,7 @@ _CONTROL = re.compile(
     r"|AUDIO|BEGIN_AUDIO|TRANSCRIBE|CLS|SEP|MASK|PAD|UNK|BOS|EOS|control_\d+|@BOS@|multimodal)\]))",
     re.IGNORECASE,
 )
-# What is not seen (variation selectors, fillers) may stand before the colon as white space may.
+# Invisible characters (variation selectors, fillers) may precede the colon, as white space may.
 _BLANK = "[\\s\u034f\u115f\u1160\u3164\uffa0\ufe00-\ufe0f]"
 _COLONS = ":：﹕︓︰∶꞉"
 _MARKER = re.compile(
@@ -46,7 +46,7 @@ def quote(text: str) -> str:
     if not text.isprintable():
         text = _printable(" ".join(text.split()))
     line = text if text == text.strip(" ") and "  " not in text else " ".join(text.split())
-    # Most passages have none of these marks; to look for one costs far less than a pattern does.
+    # Most passages have none of these marks, and searching for one is much cheaper than a pattern.
     if "#" in line or "*" in line or '"' in line or "`" in line:
         line = _RULE.sub(lambda ruler: " ".join(ruler.group()[0]), line)
     if "<" in line or "[" in line:

@@ -30,21 +30,21 @@ _FIELD = re.compile(r"(?<!\$)\$\{?([a-z_]+)\}?")
 
 
 class Pair(NamedTuple):
-    """A sub-question and its answer; `answer` is None where none was found."""
+    """A sub-question and its answer; `answer` is None if none was found."""
 
     question: str
     answer: str | None
 
 
 class Spoken(NamedTuple):
-    """What a prompt shows of a message: who wrote it ("User", "Assistant"), and its text."""
+    """A message in a prompt: its author ("User", "Assistant"), and its text."""
 
     by: str
     text: str
 
 
 class PassageText(NamedTuple):
-    """What a prompt shows of a passage."""
+    """A passage in a prompt."""
 
     title: str
     text: str
@@ -60,7 +60,7 @@ class Prompt(str):
 
     @property
     def shown(self) -> str:
-        """What was filled in; put together when it is asked for, which it seldom is."""
+        """The text that was filled in; joined on request, which is rare."""
         return "\n".join(self.filled)
 
     def gives(self, reply: str) -> bool:
@@ -69,7 +69,7 @@ class Prompt(str):
 
 
 class PromptTemplate:
-    """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. Cut once, filled often."""
+    """A text with ``$field`` or ``${field}``; ``$$`` is a dollar sign. It is parsed once."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -79,7 +79,7 @@ class PromptTemplate:
         self.examples = "\n".join(self._literals)
 
     def fill(self, fields: Mapping[str, str]) -> Prompt:
-        """Raises KeyError for a field that is not given."""
+        """Fill the fields. Raises KeyError for a missing field."""
         filled = [self._literals[0]]
         for name, literal in zip(self.fields, self._literals[1:], strict=True):
             filled += (fields[name], literal)
@@ -113,7 +113,7 @@ class TemplateSet:
                 f"there is no template set {name!r}; use one of {known}, or a folder"
             )
         self._roles = {path.stem for path in self.folder.glob("*.txt")}
-        for role in self._roles:  # read now: no question may wait for a disk
+        for role in self._roles:  # read at once, so that no question waits for a disk
             load_template(self.folder, role)
 
     def render(self, role: str, **fields: str) -> Prompt:
@@ -124,8 +124,9 @@ class TemplateSet:
         return role in self._roles
 
     def without_declining(self) -> list[Path]:
-        """The files of a user's folder that ask for an answer and do not offer `NO_ANSWER`, so that
-        a model which finds none makes one up."""
+        """Return the files of a user's folder that ask for an answer and do not offer `NO_ANSWER`,
+        so that a model that finds no answer invents one.
+        """
         if self.folder.parent == SHIPPED:
             return []
         silent = [
@@ -134,7 +135,9 @@ class TemplateSet:
         return [self.folder / f"{role}.txt" for role in silent]
 
     def _says(self, role: str) -> str:
-        """What a role's template says itself; DRAGIN's way to decline is in a file of its own."""
+        """Return the own text of a role's template; DRAGIN's example of declining is a separate
+        file.
+        """
         roles = [role] if role != "dragin_demonstrations" else [role, DRAGIN_DECLINING]
         own = [load_template(self.folder, each).examples for each in roles if self.has(each)]
         return "\n".join(own).casefold()
@@ -171,20 +174,23 @@ class TemplateSet:
         return self.render("merge_benchmark", question=quote(question), pairs=pair_lines(pairs))
 
     def final(self, question: str, pairs: Sequence[Pair], *, memory: bool = False) -> Prompt:
-        """`memory`: the model is invited to answer from what it knows, in place of `$memory`."""
+        """Render GEN_FINAL. With `memory`, `$memory` invites the model to answer from its own
+        knowledge.
+        """
         return self.render(
             "final", question=quote(question), pairs=pair_lines(pairs), memory=invitation(memory)
         )
 
 
 def invitation(memory: bool) -> str:
-    """What stands for `$memory` in a template: a sentence, or nothing."""
+    """Return the value of `$memory` in a template: a sentence, or nothing."""
     return MEMORY if memory else ""
 
 
 def passage_line(passage: PassageText) -> str:
-    """``Title: text``, or the text alone where there is no title. A title that is a field marker
-    gets no colon, as the marker does everywhere."""
+    """Return ``Title: text``, or the text alone if there is no title. A title that is a field
+    marker gets no colon.
+    """
     text = quote(passage.text)
     if not passage.title:
         return text
@@ -193,7 +199,9 @@ def passage_line(passage: PassageText) -> str:
 
 
 def thought_block(history: Sequence[Pair]) -> str:
-    """The `Thought:` field (METHODS.md §1.3): ``""nothing""``, or the pairs between ``""``."""
+    """Return the `Thought:` field (METHODS.md §1.3): ``""nothing""``, or the pairs between
+    ``""``.
+    """
     if not history:
         return '""nothing""'
     lines = ['""']
@@ -204,12 +212,14 @@ def thought_block(history: Sequence[Pair]) -> str:
 
 
 def turn_lines(turns: Sequence[Spoken]) -> str:
-    """``User: text`` and ``Assistant: text`` lines; no text can write one of its own."""
+    """Return ``User: text`` and ``Assistant: text`` lines; no text can imitate such a line."""
     return "".join(f"{turn.by}: {quote(turn.text)}\n" for turn in turns)
 
 
 def pair_lines(pairs: Sequence[Pair]) -> str:
-    """``Sub-question i:`` and ``Sub-answer i:`` lines of METHODS.md §6 #7; empty without pairs."""
+    """Return ``Sub-question i:`` and ``Sub-answer i:`` lines of METHODS.md §6 #7; empty without
+    pairs.
+    """
     lines: list[str] = []
     for number, pair in enumerate(pairs, 1):
         lines.append(f"Sub-question {number}: {quote(pair.question)}\n")

@@ -1,6 +1,6 @@
 """The `Retriever` protocol, and the narrower `SearchStore` that backends implement.
 
-A `Catalog` connects them: it knows the collections and opens their stores.
+A `Catalog` connects them: it holds the collections and opens their stores.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class OpenCollection:
 
 
 class Catalog(Protocol):
-    """Knows the collections and lends their stores."""
+    """The collections, and loans of their stores."""
 
     async def resolve(self, name: str | None) -> str:
         """Return the collection's name; None becomes `default` or `sample`. Raises `NotFound`."""

@@ -1,5 +1,6 @@
-"""Requests from the command line to the server that owns a data directory, and what refusals of a
-server mean."""
+"""Requests from the command line to the server that owns a data directory, and the errors for its
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from service.core.errors import (
     RevelatorError,
     StoreError,
 )
+from service.core.progress import Follow
 from service.core.settings import Settings
 from service.core.settings.urls import address_of, authorization, shown
 
@@ -28,17 +30,18 @@ if TYPE_CHECKING:
     import aiohttp
 
 JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
 ANOTHER: Final = (
     "this is not a Revelator server; give its address without a path, such as http://127.0.0.1:8000"
 )
-_NO_SUCH_PATH: Final = {404, 405}
-# What to do about a refused key: one that is not known, one that may not do this.
+_NO_SUCH_PATH: Final = {404, 405, 501}  # the path, or the method, does not exist
+# Advice for a refused key: an unknown one, and one without the right to do this.
 _KEY_ADVICE: Final = "set server.keys to a key of that server"
 _RIGHT_ADVICE: Final = (
     "use a key that may do this; the operator of that server grants rights and collections"
 )
 AGAIN: Final = "run the same command again, which continues after what is indexed"
-# What a problem is here, by the end of its type. Others are known by their status.
+# Our errors for problems, by the end of their type. Others are mapped by their status.
 _PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
     **{error.slug: error for error in (LoopUnavailable, NotFound, Draining, Overloaded)},
     "rate-limited": Overloaded,
@@ -51,8 +54,9 @@ _PROBLEMS: Final[dict[str, type[RevelatorError]]] = {
 async def session_with(
     url: str, settings: Settings, timeout_s: float, again: str = AGAIN
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """Open a session with the settings' key. Raises StoreError if the server cannot be reached;
-    `again` is its advice."""
+    """Open a session with the settings' key. Raises StoreError, with the advice `again`, if the
+    server cannot be reached.
+    """
     import aiohttp  # noqa: PLC0415
 
     headers = authorization(url, settings.server.own_key)
@@ -74,34 +78,67 @@ async def send(
     kind: str = JSON,
     again: str = AGAIN,
 ) -> Any:
-    """Return the decoded response. Raises as `refused` says if the server refuses."""
+    """Send a request and return the decoded response. Raises as `refusal_error` says if the
+    server refuses it.
+    """
     headers = {"content-type": kind}
     async with session.request(method, address_of(url).url, data=body, headers=headers) as response:
         if response.status < 400:
             return _decoded(await response.read(), url)
-        raise await refused(response, f"{method} {shown(url)}: {response.status}", again)
+        raise await refusal_error(response, f"{method} {shown(url)}: {response.status}", again)
 
 
-async def refused(response: aiohttp.ClientResponse, where: str, again: str = "") -> RevelatorError:
-    """Return the error of a refusal, with the server's own message, after `where`.
+async def send_followed(
+    session: aiohttp.ClientSession, method: str, url: str, follow: Follow
+) -> Any:
+    """Return the decoded response of long work, and call `follow` with its progress meanwhile. A
+    server that does not stream progress returns the response alone. Raises as `send`.
+    """
+    headers, where = {"accept": EVENT_STREAM}, f"{method} {shown(url)}"
+    async with session.request(method, address_of(url).url, headers=headers) as response:
+        if response.status >= 400:
+            raise await refusal_error(response, f"{where}: {response.status}", AGAIN)
+        if response.content_type != EVENT_STREAM:
+            return _decoded(await response.read(), url)
+        event = b""
+        async for line in response.content:
+            field, _, value = line.rstrip().partition(b": ")
+            if field == b"event":
+                event = value
+            elif field == b"data" and event == b"progress":
+                follow(*(orjson.loads(value)[name] for name in ("stage", "done", "total")))
+            elif field == b"data" and event == b"error":
+                raise _error_of(value, orjson.loads(value)["status"], where, AGAIN)
+            elif field == b"data":
+                return orjson.loads(value)
+    raise StoreError(f"{where}: the server ended the response before its end; {AGAIN}")
+
+
+async def refusal_error(
+    response: aiohttp.ClientResponse, where: str, again: str = ""
+) -> RevelatorError:
+    """Return the error for a refusal, with the server's own message, after `where`.
 
     ConfigurationError for a key; Overloaded or Draining, with `retry_after`; NotFound and
-    LoopUnavailable; EngineFailure for an answer that is not kept; else InvalidRequest, or from 500
-    on StoreError, with the advice `again`.
+    LoopUnavailable; EngineFailure for an answer that is not stored; else InvalidRequest, or
+    StoreError for a status from 500 on, with the advice `again`.
     """
-    content, status = await response.read(), response.status
-    said = f"{where}: {refusal(content, status) or f'HTTP {status}'}"
-    slug = _slug(content)
-    if status in (401, 403):
-        advice = _RIGHT_ADVICE if slug == "not-allowed" else _KEY_ADVICE
-        return ConfigurationError(f"{said}; {advice}")
-    kind = _PROBLEMS.get(slug)
-    if kind is None:
-        kind = InvalidRequest if status < 500 else StoreError
-    error = kind(f"{said}; {again}" if again and kind is StoreError else said)
+    error = _error_of(await response.read(), response.status, where, again)
     wait = response.headers.get("Retry-After", "")
     error.retry_after = int(wait) if wait.isdecimal() else None
     return error
+
+
+def _error_of(content: bytes, status: int, where: str, again: str) -> RevelatorError:
+    message = f"{where}: {refusal_message(content, status) or f'HTTP {status}'}"
+    slug = _slug(content)
+    if status in (401, 403):
+        advice = _RIGHT_ADVICE if slug == "not-allowed" else _KEY_ADVICE
+        return ConfigurationError(f"{message}; {advice}")
+    kind = _PROBLEMS.get(slug)
+    if kind is None:
+        kind = InvalidRequest if status < 500 else StoreError
+    return kind(f"{message}; {again}" if again and kind is StoreError else message)
 
 
 def _slug(content: bytes) -> str:
@@ -111,13 +148,14 @@ def _slug(content: bytes) -> str:
         return ""
 
 
-def refusal(content: bytes, status: int) -> str:
-    """Return what a server says in the body of a refusal; a path that it does not have shows that
-    it is another service."""
+def refusal_message(content: bytes, status: int) -> str:
+    """Return the server's message in the body of a refusal. An unknown path shows that it is
+    another service.
+    """
     try:
-        said = orjson.loads(content)
-        if status not in _NO_SUCH_PATH or said["type"].startswith("urn:revelator:"):
-            return str(said["detail"])
+        problem = orjson.loads(content)
+        if status not in _NO_SUCH_PATH or problem["type"].startswith("urn:revelator:"):
+            return str(problem["detail"])
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         pass
     return ANOTHER if status in _NO_SUCH_PATH else content[:200].decode(errors="replace")

@@ -23,7 +23,7 @@ from service.retrieval.search.observer import SearchObserver, Silent
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedStores:
-    """An owned data directory and what is in it. Made by `open_embedded`."""
+    """An owned data directory and its contents. Created by `open_embedded`."""
 
     directory: DataDirectory
     embedder: Embedder
@@ -35,10 +35,11 @@ class EmbeddedStores:
 async def open_embedded(
     settings: Settings, observer: SearchObserver | None = None
 ) -> AsyncIterator[EmbeddedStores]:
-    """Lock `settings.data_dir`, open its collections as they are used, and close them at the end.
+    """Lock `settings.data_dir`, open its collections when they are used, and close them at the end.
 
     Raises DirectoryOwned if another process holds the directory, and ConfigurationError for an
-    unknown embedding model. Loads no model; `retriever.warm()` does, before the first question.
+    unknown embedding model. No model is loaded: `retriever.warm()` does that, before the first
+    question.
     """
     observer = observer or Silent()
     embedder = open_embedder(settings.retrieval, partial(observer.retried, "embedding"))

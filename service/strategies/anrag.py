@@ -85,8 +85,9 @@ async def _answer_in_turn(
     *,
     judged: bool,
 ) -> None:
-    """GEN over one passage at a time, which judges them. Where none is relevant and passages were
-    to be `judged`, `answers.no_evidence` decides."""
+    """Run GEN over one passage at a time, which also judges it. If none is relevant and passages
+    were to be `judged`, `answers.no_evidence` decides.
+    """
     passages = [hit.passage for hit in result.passages]
     await step.show_passages(result, [None] * len(passages), [None] * len(passages))
     if await answer_in_turn(step, question, passages, top_k, as_role):
@@ -100,7 +101,7 @@ async def _answer_in_turn(
 async def _judge(
     step: OpenStep, question: str, result: SearchResult, top_k: int
 ) -> list[RelevanceChoice]:
-    """Judge all hits, as far as the limits of the question let."""
+    """Judge all hits concurrently, as far as the limits of the question allow."""
     passages = [hit.passage for hit in result.passages]
     verdicts = await judge_relevance(step, question, passages)
     limits = [verdict for verdict in verdicts if isinstance(verdict, LimitReached)]
@@ -118,15 +119,14 @@ async def _answer(
 ) -> None:
     """GEN over the kept passages, under `answers.no_evidence` when there is none (METHODS.md
     §1.2)."""
-    settings = step.inquiry.settings.answers
     kept = [
         hit.passage for hit, choice in zip(result.passages, choices, strict=True) if choice.kept
     ]
     if not kept:
         step.flag("no_evidence")
-        if settings.no_evidence == "closed_book":
+        if not step.inquiry.abstains:
             step.flag("closed_book")
-        elif settings.no_evidence == "abstain" or not result.passages:
+        elif step.inquiry.settings.answers.no_evidence == "abstain" or not result.passages:
             return
         else:
             kept = [hit.passage for hit in result.passages[:TOP_K]]

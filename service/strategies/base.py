@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from service.answer.calls import Roles
+from service.answer.calls import Role, Roles
 from service.answer.events import TokenRole
 from service.answer.inquiry import Scope
 from service.core.domain import LoopName, StoppedBy
@@ -37,3 +37,14 @@ class Demanding(Protocol):
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
         """Return what is missing and how to obtain it, or None if the loop can run."""
+
+
+def lacking_logprobs(reader: Role) -> str | None:
+    """Return what to do if the reader's engine reports no probabilities, None if it does."""
+    if reader.generator.capabilities.logprobs:
+        return None
+    return (
+        f"the engine {reader.generator.name!r} of roles.reader does not report the "
+        "probabilities of its tokens; use an engine that does, such as one of kind embedded, "
+        "local or vllm"
+    )

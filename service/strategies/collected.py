@@ -1,5 +1,6 @@
-"""Passages that a loop collects over several retrievals, what a prompt shows of them, and the
-answer that is read from them."""
+"""Passages that a loop collects over several retrievals, their presentation in a prompt, and the
+answer that is read from them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Collected:
     rounds: int = 0
 
     def add(self, step: str, result: SearchResult) -> list[RelevanceChoice]:
-        """Take what a retrieval found. Returns for each hit whether it was added."""
+        """Add the result of a retrieval. Returns for each hit whether it was added."""
         self.rounds += 1
         choices: list[RelevanceChoice] = []
         for hit in result.passages:
@@ -86,15 +87,17 @@ async def collect(step: OpenStep, query: str, top_k: int, collected: Collected) 
 
 def borrows(layout: Layout, question: str, text: str) -> bool:
     """Whether the model copied `text`, or a name in it, from a demonstration of the prompt, and
-    neither the question nor the passages have it."""
+    neither the question nor the passages contain it.
+    """
     return is_example(text, layout.shots(), "\n".join([question, *layout.passages]))
 
 
 def with_passages(
     layout: Layout, collected: Collected, reader: Role, max_tokens: int
 ) -> tuple[Layout, list[RetrievedPassage]]:
-    """Return the layout with the newest passages that the reader's model has room for, beside an
-    output of `max_tokens`, and these passages. Where one alone is too much, it is shortened."""
+    """Return the layout with the newest passages that fit the reader's context, beside an output of
+    `max_tokens`, and these passages. If a single passage is too long, it is shortened.
+    """
     able, count = reader.generator.capabilities, len(collected.found)
     most = min(count, able.passages or count)
     shown = [collected.newest(number) for number in range(most, 0, -1)] or [[]]
@@ -110,21 +113,22 @@ def with_passages(
 
 
 def passage_lines(passages: Sequence[RetrievedPassage]) -> tuple[str, ...]:
-    """``Title: text`` as data, in one line each."""
+    """Return ``Title: text`` of each passage as data, one line each."""
     texts = (f"{found.title}: {found.text}" if found.title else found.text for found in passages)
     return tuple(map(as_data, texts))
 
 
-async def read_collected(
+async def answer_from_collected(
     scope: Scope,
     question: str,
     collected: Collected,
     as_role: TokenRole,
     stopped_by: StoppedBy,
 ) -> Outcome:
-    """Answer from what was collected, in a step of its own: best ranks first, as many as the
-    reader's model can take. Without any passage the answer is from memory if
-    `answers.no_evidence` says so, else there is none."""
+    """Answer from the collected passages, in a separate step: best ranks first, as many as the
+    reader's model can take. Without any passage the answer is from memory if `answers.no_evidence`
+    allows it, else there is none.
+    """
     reader = scope.inquiry.roles.reader
     if not collected.found and scope.inquiry.abstains:
         return Outcome(None, stopped_by)
@@ -148,7 +152,7 @@ async def read_collected(
 async def leave_out(
     inquiry: Inquiry, collected: Collected, shown: Sequence[RetrievedPassage]
 ) -> None:
-    """Say of passages that the reader is not shown them."""
+    """Emit which passages the reader is not shown."""
     reason = f"not among the {len(shown)} that the reader's model has room for"
     for found in collected.found:
         if found.passage not in shown:

@@ -13,18 +13,18 @@ from service.core.errors import LimitReached
 from service.prompts.templates import Pair
 from service.strategies.anrag import retrieve_and_answer
 from service.strategies.base import Outcome
-from service.strategies.revelator.bridge import bridged, crossed
+from service.strategies.revelator.bridge import bridge_answer, substitute_answers
 from service.strategies.revelator.clauses import last_clause
-from service.strategies.revelator.comparison import compared
+from service.strategies.revelator.comparison import comparison_answer
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
-from service.strategies.revelator.pronouns import resolved
+from service.strategies.revelator.pronouns import resolve_pronouns
 from service.strategies.revelator.roles import RETRY_TEMPERATURE, judge_ending, refine
 
 MAX_STEPS: Final = 5
 
 
 class _Progress:
-    """What the loop knows between steps: the pairs, the questions asked, and how it ends."""
+    """The state of the loop between steps: the pairs, the questions asked, and how it ends."""
 
     def __init__(self, max_steps: int, failed: str | None) -> None:
         self.max_steps = max_steps
@@ -87,9 +87,9 @@ async def _ask_before(scope: Scope, question: str, progress: _Progress) -> None:
 
 
 async def _cycle(scope: Scope, question: str, progress: _Progress) -> None:
-    """One step: REFINE, ANRAG on the seed question, ENDING.
+    """Run one step: REFINE, ANRAG on the seed question, ENDING.
 
-    Without evidence the question is refined once more (METHODS.md §6 #8), as a step of its own.
+    Without evidence the question is refined once more (METHODS.md §6 #8), as a separate step.
     """
     step = scope.step("retrieve")
     opened = False
@@ -108,17 +108,17 @@ async def _cycle(scope: Scope, question: str, progress: _Progress) -> None:
 
 
 async def _next_seed(step: OpenStep, question: str, progress: _Progress) -> str | None:
-    """The seed question of this step; None when the refiner repeats itself (`refine_loop`)."""
+    """Return the seed question of this step; None if the refiner repeats itself (`refine_loop`)."""
     if "refine" in step.inquiry.settings.hanrag.skip:
         return question
     planned = _planned(question, progress) if _is_small(step) else None
     if planned is not None:
         return planned
-    seed = resolved(await refine(step, question, progress.pairs), progress.pairs)
+    seed = resolve_pronouns(await refine(step, question, progress.pairs), progress.pairs)
     history = [*progress.failed, *progress.pairs]
     if progress.repeats(seed) and _last_failed(history):
         again = await refine(step, question, history, RETRY_TEMPERATURE)
-        seed = resolved(again, progress.pairs)
+        seed = resolve_pronouns(again, progress.pairs)
     if progress.repeats(seed):
         step.flag("refine_loop")
         progress.flag = "refine_loop"
@@ -148,9 +148,9 @@ async def _retrieve(step: OpenStep, question: str, seed: str, progress: _Progres
 
 
 async def _is_done(step: OpenStep, question: str, progress: _Progress) -> bool:
-    """ENDING, which a small model is not asked for where the plan of a bridge tells."""
+    """Run ENDING. A small model is not asked if the plan of a bridge decides it."""
     if _is_small(step):
-        if crossed(question, progress.pairs) is not None:
+        if bridge_answer(question, progress.pairs) is not None:
             return True
         if _planned(question, progress) is not None:
             return False
@@ -158,10 +158,12 @@ async def _is_done(step: OpenStep, question: str, progress: _Progress) -> bool:
 
 
 def _planned(question: str, progress: _Progress) -> str | None:
-    """What a question that describes a thing by another one asks next: its last clause, then itself
-    with what was found in the place of the description. None where that was asked."""
+    """Return the next question of a plan for a question that describes a thing by another one: its
+    last clause, then the question with the answer in place of the description. None if that was
+    asked.
+    """
     clause = None if progress.pairs else last_clause(question)
-    asked = clause.question if clause else bridged(question, progress.pairs)
+    asked = clause.question if clause else substitute_answers(question, progress.pairs)
     return None if asked is None or progress.repeats(asked) else asked
 
 
@@ -170,8 +172,10 @@ def _is_small(step: OpenStep) -> bool:
 
 
 async def _finish(scope: Scope, question: str, progress: _Progress) -> Outcome:
-    """GEN_FINAL over the pairs; nothing is written from retrievals that found nothing, nor where
-    the newest evidence could not be read any more: the passages are worth more than the pairs."""
+    """Run GEN_FINAL over the pairs. Nothing is written if the retrievals found nothing, or if the
+    newest evidence could not be read any more, since the passages are then worth more than the
+    pairs.
+    """
     asked, found = bool(progress.cycles), any(pair.answer for pair in progress.pairs)
     limited = progress.stopped_by in ("deadline", "budget")
     if progress.unread or (not found and (asked or limited)):
@@ -187,9 +191,9 @@ async def _finish(scope: Scope, question: str, progress: _Progress) -> Outcome:
 
 
 async def _conclude(step: OpenStep, question: str, pairs: Sequence[Pair]) -> None:
-    """GEN_FINAL. What a small reader would guess is computed where it can be."""
+    """Run GEN_FINAL. What a small reader would guess is computed where possible."""
     reader, answers = step.inquiry.roles.reader, step.inquiry.settings.answers
-    known = compared(question, pairs) or crossed(question, pairs)
+    known = comparison_answer(question, pairs) or bridge_answer(question, pairs)
     if known and reader.generator.capabilities.small:
         step.answer = known
         step.flag("computed")

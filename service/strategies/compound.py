@@ -13,14 +13,14 @@ from service.core.errors import LimitReached
 from service.prompts.templates import NO_ANSWER, UNANSWERED, Pair
 from service.strategies.base import Loop, Outcome
 from service.strategies.revelator.generation import PROSE_TOKENS, write_answer
-from service.strategies.revelator.pronouns import resolved
+from service.strategies.revelator.pronouns import resolve_pronouns
 from service.strategies.revelator.roles import QuestionParts, decompose
 from service.text.grounding import bears, is_yes_no
 
 MAX_PARTS: Final = 8
 BENCHMARK_JOINT: Final = " && "
 PROSE_JOINT: Final = "; "
-WORDS: Final = 6  # of an answer that a merge must contain as it stands
+WORDS: Final = 6  # of an answer that a merge must contain verbatim
 
 
 async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
@@ -41,8 +41,9 @@ async def handle_compound(scope: Scope, question: str, loop: Loop) -> Outcome:
 
 
 async def _decompose(step: OpenStep, question: str) -> QuestionParts:
-    """The parts, each without pronouns that another one explains. Where there is one, or no call is
-    left to ask for them, it is the question as it was asked, not as the model rewords it."""
+    """Return the parts, with pronouns replaced where another part determines them. If there is one
+    part, or no call is left, it is the question as it was asked.
+    """
     try:
         parts = await decompose(step, question, MAX_PARTS)
     except LimitReached:
@@ -51,7 +52,7 @@ async def _decompose(step: OpenStep, question: str) -> QuestionParts:
         return QuestionParts(parts.thought, (question,))
     named: list[Pair] = []
     for part in parts.questions:
-        named.append(Pair(resolved(part, named), None))
+        named.append(Pair(resolve_pronouns(part, named), None))
     return QuestionParts(parts.thought, tuple(pair.question for pair in named))
 
 
@@ -87,10 +88,11 @@ async def _merge(
 async def _write_merge(
     step: OpenStep, question: str, pairs: Sequence[Pair], sound: Sequence[Pair]
 ) -> None:
-    """GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score them
-    (METHODS.md §6 #7). A merge that loses the answer of a
-    `sound` part is replaced by the answers themselves. A small reader is not asked where a part has
-    no answer, since it leaves open which one."""
+    """Run GEN_MERGE, in prose or with ` && ` between the parts as compound benchmarks score them
+    (METHODS.md §6 #7). A merge that loses the answer of a `sound` part is replaced by the answers
+    themselves. A small reader is not asked if a part has no answer, since its merge does not say
+    which.
+    """
     reader = step.inquiry.roles.reader
     templates, small = reader.templates, reader.generator.capabilities.small
     benchmark = step.inquiry.settings.answers.merge_style == "benchmark"
@@ -116,7 +118,7 @@ def join_parts(pairs: Sequence[Pair], joint: str) -> str:
 
 
 def tell_parts(pairs: Sequence[Pair]) -> str:
-    """Tell the answers there are, and to which parts there is none."""
+    """Return the answers there are, and the parts without one."""
     answers = PROSE_JOINT.join(pair.answer for pair in pairs if pair.answer)
     missing = " ".join(pair.question for pair in pairs if not pair.answer)
     return f"{answers}. {UNANSWERED} {missing}"
@@ -134,8 +136,8 @@ def loses_part(merged: str | None, pairs: Sequence[Pair]) -> bool:
         for pair in pairs
         if pair.answer and len(pair.answer.split()) <= WORDS and not is_yes_no(pair.answer)
     ]
-    told = [bears(merged or "", answer) for answer in telling]
-    return any(told) and not all(told)
+    contained = [bears(merged or "", answer) for answer in telling]
+    return any(contained) and not all(contained)
 
 
 def has_all_parts(merged: str | None, pairs: Sequence[Pair]) -> bool:

@@ -1,8 +1,8 @@
 """Condenses a conversation into one question.
 
 A last message that can be understood alone is asked unchanged: a pure function recognises the clear
-cases, and in others the model repeats the message. All other messages are rewritten by the model,
-and its text is checked against the conversation.
+cases, and in the others the model repeats the message. All other messages are rewritten by the
+model, and its text is checked against the conversation.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ async def condense(scope: Scope) -> None:
 
 
 def _prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
-    """CONDENSE; with a folder of templates that lacks it REFINE, which puts the names that earlier
-    answers brought into the next question."""
+    """Render CONDENSE. A folder of templates that lacks it uses REFINE, which puts the names from
+    earlier answers into the next question.
+    """
     templates = step.inquiry.roles.revelator.templates
     if templates.has("condense"):
         turns = [Spoken(_SPEAKERS[turn.role], _clipped(turn.text)) for turn in history]
@@ -111,7 +112,7 @@ def _prompt(step: OpenStep, message: str, history: Sequence[Turn]) -> Prompt:
 
 
 def pairs_of(history: Sequence[Turn]) -> list[Pair]:
-    """Each message of the user with the beginning of the reply to it."""
+    """Return each user message with the beginning of its reply."""
     pairs: list[Pair] = []
     for turn in history:
         if turn.role == "user":
@@ -130,7 +131,7 @@ def _clipped(text: str) -> str:
 
 
 def _stem(word: str) -> str:
-    """What the forms of a name share ("Italy", "Italian")."""
+    """Return the common beginning of the forms of a name ("Italy", "Italian")."""
     return word[:KIN].lower()
 
 

@@ -17,7 +17,9 @@ async def handle_direct(scope: Scope, question: str) -> Outcome:
 
 
 async def answer_from_memory(step: OpenStep, question: str, as_role: TokenRole) -> None:
-    """GEN_CLOSED in an open step, flagged `closed_book`; leaves the answer as `write_answer`."""
+    """Run GEN_CLOSED in an open step, flagged `closed_book`; leaves the answer as `write_answer`
+    does.
+    """
     step.flag("closed_book")
     prompt = step.inquiry.roles.reader.templates.closed(question)
     await write_answer(step, prompt, as_role, PROSE_TOKENS, closed=True)

@@ -1,7 +1,8 @@
 """The baseline `entropy_gate`: retrieve once if the closed-book answer is unsure (METHODS.md §7.3).
 
 The gate is the mean surprisal of the answer's tokens, −log p in nats, which is what greedy decoding
-shows of their entropy. The threshold is given as a probability: its −log is the threshold in nats.
+reveals of their entropy. The threshold is given as a probability: its −log is the threshold in
+nats.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from service.answer.inquiry import Scope
 from service.core.domain import LoopName
 from service.core.settings import Settings
 from service.strategies.anrag import retrieve_and_answer
-from service.strategies.base import Outcome
+from service.strategies.base import Outcome, lacking_logprobs
 from service.strategies.direct import answer_from_memory
 
 
@@ -23,17 +24,12 @@ class EntropyGate:
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
         """Return what this deployment lacks for the loop, or None if it can run."""
-        if roles.reader.generator.capabilities.logprobs:
-            return None
-        return (
-            f"the engine {roles.reader.generator.name!r} of roles.reader does not report the "
-            "probabilities of its tokens; use an engine that does, such as one of kind embedded, "
-            "local or vllm"
-        )
+        return lacking_logprobs(roles.reader)
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
-        """A closed-book answer that is not sure is withdrawn before the search. At a limit of the
-        question it stands."""
+        """Answer closed book. An unsure answer is withdrawn before the search; at a limit of the
+        question it is kept.
+        """
         step = scope.step("answer", question)
         step.weighed = True
         await step.start()

@@ -1,7 +1,8 @@
-"""The baseline `flare`: FLARE direct (METHODS.md §7.6). Pure functions decide, the rest calls.
+"""The baseline `flare`: FLARE direct (METHODS.md §7.6). Pure functions decide, the rest makes the
+calls.
 
 The question is searched first. A look-ahead is a step `answer`: the next sentence, streamed as
-`draft` tokens; where the model is sure of it, it stands, as the step's `thought`. Where not, it is
+`draft` tokens. If the model is sure of it, it is kept as the step's `thought`. Otherwise it is
 withdrawn, and a step `retrieve` follows: `trigger`, `query`, `passages`, and as `answer` the
 sentence that the model then writes.
 """
@@ -23,16 +24,16 @@ from service.engines.base import GenerationRequest, Message
 from service.prompts.quoting import quote
 from service.prompts.templates import Prompt, TemplateSet
 from service.retrieval.base import SearchResult
-from service.strategies.base import Outcome
+from service.strategies.base import Outcome, lacking_logprobs
 from service.strategies.drafting.chain import FirstSentence, join
 from service.strategies.drafting.layout import ROLES, lacking_template
 from service.strategies.drafting.pieces import Piece, PieceRun, WrittenText, write
-from service.strategies.drafting.run import served
+from service.strategies.drafting.run import baseline_options
 from service.strategies.drafting.steps import conclude, lay, search, top_k
 
 LOOK_AHEAD: Final = 64  # tokens of a look-ahead, and of a sentence
-LEAST: Final = 4  # letters of a sentence; a shorter one is part of the next
-GAP: Final = 5  # tokens from one doubtful token to another that is asked for apart
+LEAST: Final = 4  # characters of a sentence; a shorter one is joined to the next
+GAP: Final = 5  # fewest tokens between doubtful tokens that are asked for separately
 QUESTION_TOKENS: Final = 64
 ASKING: Final = "flare_question"
 
@@ -47,7 +48,7 @@ class FlareRun(PieceRun):
     asks: bool
 
     def keep(self, written: WrittenText) -> str:
-        """Add a sentence to the text, as far as L lets, and return what was added."""
+        """Append a sentence to the text, as far as L allows, and return what was added."""
         tokens = written.tokens
         room = max(0, self.options.limit - self.used)
         whole = len(tokens) <= room
@@ -65,15 +66,11 @@ class Flare:
 
     def missing(self, roles: Roles, settings: Settings) -> str | None:
         """Return what this deployment lacks for the loop, or None if it can run."""
-        reader = roles.reader
-        if not reader.generator.capabilities.logprobs:
-            return (
-                f"the engine {reader.generator.name!r} of roles.reader does not report the "
-                "probabilities of its tokens; use an engine that does, such as one of kind "
-                "embedded, local or vllm"
-            )
         asks = settings.baselines.flare_query == "questions"
-        return lacking_template(reader.templates, [*ROLES, ASKING] if asks else ROLES)
+        roles_used = [*ROLES, ASKING] if asks else ROLES
+        return lacking_logprobs(roles.reader) or lacking_template(
+            roles.reader.templates, roles_used
+        )
 
     async def run(self, scope: Scope, question: str, as_role: TokenRole) -> Outcome:
         """The request's `max_steps`, if given, is the maximum number of retrievals."""
@@ -82,7 +79,7 @@ class Flare:
             scope,
             question,
             as_role,
-            served(scope.inquiry),
+            baseline_options(scope.inquiry),
             theta=settings.flare_theta,
             beta=settings.flare_beta,
             asks=settings.flare_query == "questions",
@@ -122,7 +119,9 @@ async def _write_sentence(run: FlareRun, most: int) -> WrittenText:
 
 
 async def _make_queries(run: FlareRun, ahead: WrittenText, tokens: Sequence[Piece]) -> list[str]:
-    """The masked sentence, or questions that its doubtful parts answer; no query is empty."""
+    """Return the masked sentence, or questions that its doubtful parts answer; no query is
+    empty.
+    """
     if not run.asks:
         query = mask(tokens, run.beta)
         return [query] if query else []
@@ -135,12 +134,14 @@ async def _make_queries(run: FlareRun, ahead: WrittenText, tokens: Sequence[Piec
 
 
 def asking_prompt(templates: TemplateSet, passage: str, span: str) -> Prompt:
-    """Return what asks for a question that `span` answers in `passage`."""
+    """Return the prompt for a question that `span` answers in `passage`."""
     return templates.render(ASKING, passage=quote(passage), query=quote(span))
 
 
 async def _ask_question(run: FlareRun, passage: str, span: str) -> str | None:
-    """A question that `span` answers in `passage`, or None if the reply is none."""
+    """Return a question that `span` answers in `passage`, or None if the reply is not a
+    question.
+    """
     prompt = asking_prompt(run.inquiry.roles.reader.templates, passage, span)
     request = GenerationRequest(messages=(Message("user", prompt),), max_tokens=QUESTION_TOKENS)
     reply = (await run.step.ask("reader", request)).text.strip()
@@ -150,7 +151,7 @@ async def _ask_question(run: FlareRun, passage: str, span: str) -> str | None:
 async def _retrieve(
     run: FlareRun, queries: Sequence[str], ahead: WrittenText, tokens: Sequence[Piece]
 ) -> None:
-    """Search, and write the sentence again. If nothing is found, the draft stands."""
+    """Search, and write the sentence again. If nothing is found, the draft is kept."""
     await run.open("retrieve")
     run.count_withdrawn()
     await run.step.emit(_trigger(run, tokens, " ".join(queries)))
@@ -172,7 +173,7 @@ async def _retrieve(
 
 
 async def _search_each(run: FlareRun, queries: Sequence[str]) -> None:
-    """Search for every question, as far as retrievals are left, and lay their best passages."""
+    """Search for every question, as far as retrievals are left, and show their best passages."""
     most = run.options.max_retrievals
     left = None if most is None else most - run.retrievals
     found = []
@@ -224,7 +225,7 @@ def find_doubtful_spans(tokens: Sequence[Piece], beta: float) -> list[str]:
 
 
 def _whole_words(texts: Sequence[str], first: int, last: int) -> str:
-    """The text of tokens `first` to before `last`, and of the words that they are part of."""
+    """Return the text of tokens `first` to before `last`, widened to whole words."""
     text = "".join(texts)
     begin, end = len("".join(texts[:first])), len("".join(texts[:last]))
     begin += len(text[begin:end]) - len(text[begin:end].lstrip())

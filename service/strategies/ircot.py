@@ -1,4 +1,4 @@
-"""The loop `ircot` (METHODS.md §8.1): a chain of thought and retrieval take turns.
+"""The loop `ircot` (METHODS.md §8.1): interleaves a chain of thought with retrieval.
 
 Each retrieval is a step `retrieve`: its `query` is the question, then the newest sentence of the
 chain, and its `answer` the sentence that the model writes next. The chain only collects passages;
@@ -22,9 +22,9 @@ from service.engines.base import GenerationRequest
 from service.strategies.base import Outcome
 from service.strategies.collected import (
     Collected,
+    answer_from_collected,
     borrows,
     collect,
-    read_collected,
     with_passages,
 )
 from service.strategies.drafting.chain import join
@@ -71,7 +71,7 @@ class Ircot:
         while chain.stopped_by is None and not chain.exhausted():
             await _cycle(chain)
         stopped_by = chain.stopped_by or "answer"
-        return await read_collected(scope, question, chain.collected, as_role, stopped_by)
+        return await answer_from_collected(scope, question, chain.collected, as_role, stopped_by)
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ async def _cycle(chain: _Chain) -> None:
 
 
 async def _write_sentence(chain: _Chain, step: OpenStep) -> str:
-    """The next sentence; empty where the model writes none of its own."""
+    """Write the next sentence; empty if the model writes none of its own."""
     written = join(*map(as_data, chain.sentences))
     reader = chain.inquiry.roles.reader
     layout, _ = with_passages(
@@ -138,8 +138,9 @@ async def _write_sentence(chain: _Chain, step: OpenStep) -> str:
 
 
 def next_query(question: str, written: Sequence[str], retriever: RetrieverName) -> str:
-    """Return what is searched next: the newest sentence that states a fact, or the question if
-    there is none. For `bm25` question words are left out, after which nothing may be left."""
+    """Return the next query: the newest sentence that states a fact, or the question if there is
+    none. For `bm25` question words are removed, which may leave nothing.
+    """
     facts = [sentence for sentence in written if not infers(sentence)]
     newest = facts[-1].strip() if facts else ""
     return (without_question_words if retriever == "bm25" else str.strip)(newest or question)

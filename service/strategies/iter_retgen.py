@@ -1,8 +1,8 @@
-"""The loop `iter_retgen` (METHODS.md §8.2): what was generated last helps the next retrieval.
+"""The loop `iter_retgen` (METHODS.md §8.2): each generation improves the next retrieval.
 
-Each iteration is a step `retrieve`: `query` is the question with the generation before it,
-`thought` the generation from the passages of this retrieval alone, and `answer` what it concludes.
-The answer of the last iteration is that of the question.
+Each iteration is a step `retrieve`: `query` is the question with the previous generation, `thought`
+the generation from the passages of this retrieval alone, and `answer` its conclusion. The answer of
+the last iteration is that of the question.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from service.engines.base import GenerationRequest
 from service.strategies.base import Outcome
 from service.strategies.collected import (
     Collected,
+    answer_from_collected,
     borrows,
     collect,
     leave_out,
-    read_collected,
     with_passages,
 )
 from service.strategies.drafting.chain import cut_overrun, read_answer
@@ -60,9 +60,10 @@ class IterRetgen:
 
 @dataclass(slots=True)
 class _Run:
-    """A question in progress. `text` is the newest generation, `answer` what it concludes, and
+    """A question in progress. `text` is the newest generation, `answer` its conclusion, and
     `collected` the passages that it was written from. `declined`: it concludes that there is no
-    answer."""
+    answer.
+    """
 
     scope: Scope
     question: str
@@ -98,7 +99,7 @@ def next_query(question: str, generation: str) -> str:
 
 
 async def _iterate(run: _Run) -> None:
-    """Retrieve with the generation so far, and generate from what that finds."""
+    """Retrieve with the previous generation, and generate from the result."""
     step = run.scope.step("retrieve", run.question)
     await step.start()
     run.done += 1
@@ -117,8 +118,9 @@ async def _iterate(run: _Run) -> None:
 
 
 async def _generate(run: _Run, step: OpenStep) -> None:
-    """One chain of thought over the passages. What is copied from a demonstration neither answers
-    nor is searched for."""
+    """Write one chain of thought over the passages. Text copied from a demonstration is neither
+    used as an answer nor searched for.
+    """
     reader, last = run.inquiry.roles.reader, run.done == run.most
     layout, shown = with_passages(run.layout, run.collected, reader, GENERATION_TOKENS)
     await leave_out(run.inquiry, run.collected, shown)
@@ -144,14 +146,15 @@ async def _generate(run: _Run, step: OpenStep) -> None:
 
 
 async def _end(run: _Run) -> Outcome:
-    """The newest answer; where the last generation has none, what a reader finds in its passages,
-    unless it said that there is none."""
+    """Return the newest answer. If the last generation has none, a reader answers from its
+    passages, unless the generation stated that there is none.
+    """
     if run.shown:
         return Outcome(run.answer, run.stopped_by)
     if run.answer is None and run.declined:
         return Outcome(None, run.stopped_by)
     if run.answer is None:
-        return await read_collected(
+        return await answer_from_collected(
             run.scope, run.question, run.collected, run.as_role, run.stopped_by
         )
     step = run.scope.step("answer", run.question)

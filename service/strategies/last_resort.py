@@ -13,7 +13,7 @@ from service.strategies.anrag import Anrag
 from service.strategies.base import Outcome
 from service.strategies.revelator.generation import write_answer
 
-TOKENS_PER_LETTER: Final = 0.3  # more than of English prose, to be safe
+TOKENS_PER_LETTER: Final = 0.3  # generous: English prose has about 0.25
 ROOM_BESIDE: Final = 600  # tokens of a prompt's rules and examples, and of the answer
 
 

@@ -74,7 +74,7 @@ _UNEXPECTED = "An unexpected error occurred. It was logged under this request_id
 
 
 def problem_of(error: RevelatorError, request_id: str) -> Problem:
-    """Return the RFC 9457 problem of an error, without texts of the question under way."""
+    """Return the RFC 9457 problem of an error, without texts of the current question."""
     return Problem(
         type=f"urn:revelator:problem:{error.slug}",
         title=error.title,
@@ -116,7 +116,8 @@ class _Numbered:
 
 async def _answer(inquiry: Inquiry, fold: Fold) -> None:
     """Condense the conversation, route, run the handler, then end with the answer text, citations
-    and `stop`."""
+    and `stop`.
+    """
     scope = Scope(inquiry)
     await condense(scope)
     with inquiry.routing_time:
@@ -130,8 +131,9 @@ async def _answer(inquiry: Inquiry, fold: Fold) -> None:
 
 
 async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
-    """Where the handler wrote no answer: at a limit of the question one from the passages kept by
-    then; where a loop kept none, one search for the question itself, unless it was made."""
+    """Answer if the handler wrote no answer: at a limit of the question from the passages kept by
+    then; if a loop kept none, by one search for the question itself, unless that was made.
+    """
     budget, question = scope.inquiry.budget, scope.inquiry.question
     if fold.steps.final is not None or not budget.may_answer:
         return outcome
@@ -147,8 +149,9 @@ async def _last_resort(scope: Scope, fold: Fold, outcome: Outcome) -> Outcome:
 
 def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
     """Whether ANRAG may find what a loop that kept no passage did not: the question itself was not
-    searched, or only the labeler of EfficientRAG, which loses more than the model does, judged what
-    that search found."""
+    searched, or only the labeler of EfficientRAG, which rejects more than the model does, judged
+    the result.
+    """
     if not fold.steps.searched(inquiry.question):
         return True
     labelled = fold.loop == "efficientrag" and any(step.passages for step in fold.steps.all)
@@ -161,13 +164,13 @@ def _may_find_more(inquiry: Inquiry, fold: Fold) -> bool:
 
 
 def _withheld(step: StepState, fold: Fold, inquiry: Inquiry) -> bool:
-    """Whether the settings withhold the answer that a step reached."""
+    """Whether the settings withhold the step's answer."""
     settings = inquiry.settings.answers
     if fold.from_memory:
         return False
     if fold.kept_nothing and inquiry.abstains:
         return True
-    from_memory = "closed_book" in step.flags and settings.no_evidence != "closed_book"
+    from_memory = "closed_book" in step.flags and inquiry.abstains
     return settings.unsupported == "abstain" and ("unsupported" in step.flags or from_memory)
 
 
@@ -197,8 +200,9 @@ async def _end(stopped_by: StoppedBy, fold: Fold, inquiry: Inquiry) -> None:
 
 
 async def _route(inquiry: Inquiry, scope: Scope) -> None:
-    """The `route` event, by the request, a classifier or the Revelator's ROUTE call
-    (METHODS.md §1.2); `single`, by the settings, where their limits leave no call for it."""
+    """Choose the route and emit `route`: by the request, a classifier or the Revelator's ROUTE call
+    (METHODS.md §1.2), or `single` if the settings' limits leave no call for it.
+    """
     request = inquiry.request
     if request.route != "auto":
         chosen = RouteChosen(route=request.route, loop="none", by="request")
@@ -221,7 +225,7 @@ async def _route(inquiry: Inquiry, scope: Scope) -> None:
 
 
 def _allowed(inquiry: Inquiry, chosen: RouteChosen) -> RouteChosen:
-    """The route the settings allow (another falls to `single`), with its loop."""
+    """Return a route that the settings allow (others become `single`), with its loop."""
     update: dict[str, object] = {}
     if chosen.route not in inquiry.settings.routes.allowed:
         update = {"route": "single", "by": "settings", "confidence": None}

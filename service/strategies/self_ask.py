@@ -1,9 +1,9 @@
-"""The loop `self_ask` (METHODS.md §8.3): the model asks itself follow-up questions, and search
-answers them.
+"""The loop `self_ask` (METHODS.md §8.3): the model asks itself follow-up questions, which are
+answered by search.
 
 Each turn of the model opens a step: `retrieve` for a follow-up question, with its intermediate
-answer as `answer`, or `answer` once the model concludes. A template set without `self_ask` asks in
-the forms of HANRAG's roles, which its model was trained on.
+answer as `answer`, or `answer` once the model concludes. A template set without `self_ask` uses the
+forms of HANRAG's roles, which its model was trained on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FollowUp:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The model is done. `answer`: what it concludes; None if it is still to be asked for that."""
+    """The model has concluded. `answer` is its conclusion; None if it must still be requested."""
 
     answer: str | None = None
 
@@ -119,7 +119,7 @@ class _Asking:
 
     @property
     def founded(self) -> bool:
-        """Whether there is something to conclude from, or an answer from memory is invited."""
+        """Whether there is something to conclude from, or an answer from memory is allowed."""
         return any(pair.answer for pair in self.pairs) or not self.inquiry.abstains
 
     def asked(self, question: str) -> bool:
@@ -140,7 +140,7 @@ class _Asking:
 
 
 async def _turn(asking: _Asking) -> None:
-    """One turn of the model, in the step that it opens. At a limit it concludes."""
+    """Run one turn of the model, in the step that it opens. At a limit it concludes."""
     step = asking.scope.step("retrieve")
     turn: Turn = Conclusion()
     try:
@@ -159,8 +159,10 @@ async def _turn(asking: _Asking) -> None:
 
 
 async def _ask(asking: _Asking, step: OpenStep) -> Turn:
-    """What the model asks next or concludes. A follow-up question that is an example of the prompt
-    is asked for once more; that one, and one that was asked before, leave only the conclusion."""
+    """Return the model's follow-up question or conclusion. A follow-up question that is an example
+    of the prompt is requested once more; if it is again, or if it was asked before, only the
+    conclusion is left.
+    """
     if not asking.inquiry.roles.reader.templates.has(TEMPLATE):
         return await _ask_in_roles(asking, step)
     prompt = asking.prompt()
@@ -182,7 +184,9 @@ async def _ask(asking: _Asking, step: OpenStep) -> Turn:
 
 
 async def _ask_in_roles(asking: _Asking, step: OpenStep) -> Turn:
-    """ENDING in the place of "are follow up questions needed", REFINE in that of the question."""
+    """Use ENDING instead of "are follow up questions needed", and REFINE for the follow-up
+    question.
+    """
     if asking.pairs and await judge_ending(step, asking.question, asking.pairs):
         return Conclusion()
     question = await refine(step, asking.question, asking.pairs)
@@ -224,9 +228,10 @@ def _texts(passages: Sequence[RetrievedPassage]) -> list[PassageText]:
 
 
 async def _conclude(asking: _Asking, step: OpenStep, stated: str | None) -> None:
-    """The answer that the model stated, or the one that it gives when asked to conclude. What
-    declines or is an example of the prompt is none; without intermediate answers there is nothing
-    to conclude from."""
+    """Return the answer that the model stated, or the one it gives when asked to conclude. A
+    refusal or an example of the prompt is no answer; without intermediate answers there is nothing
+    to conclude from.
+    """
     templates, as_role = asking.inquiry.roles.reader.templates, asking.as_role
     if stated is not None:
         reading = read_answer(stated, asking.question)

@@ -3,7 +3,7 @@
 The cycle is METHODS.md §1.2, line 3.
 
 Escalation is our addition: the question continues as a complex one within the same budget, and the
-answer that was shown is withdrawn. It is restored if the longer way finds none.
+answer that was shown is withdrawn. It is restored if the complex route finds none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ async def handle_single(scope: Scope, question: str) -> Outcome:
 
 def may_escalate(inquiry: Inquiry) -> bool:
     """Whether settings and request allow another route and another step, which must not repeat the
-    same search."""
+    same search.
+    """
     settings, request = inquiry.settings, inquiry.request
     wanted = {"never": (), "auto": ("auto",), "always": ("auto", "single")}
     return (

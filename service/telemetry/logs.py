@@ -1,7 +1,8 @@
 """Logging: one JSON object per line on stderr, and one line per question.
 
-The text of questions, passages and answers is never logged at level info or above: what a server
-or an exception repeats of them is taken out. At level debug tracebacks keep their messages.
+The text of questions, passages and answers is never logged at level info or above: the
+messages of servers and exceptions, which may repeat it, are removed. At level debug, tracebacks
+contain the messages.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ log = structlog.get_logger("service.questions")
 
 def configure_logging(level: str = "info", stream: TextIO | None = None) -> None:
     """Configure structlog and the standard library's loggers to write JSON lines to `stream`
-    (stderr).
+    (default: stderr).
 
-    Libraries log from `warning`, the service from `level`. Raises ConfigurationError for a level
-    other than debug, info, warning and error.
+    Libraries log from level `warning`, the service from `level`. Raises ConfigurationError for a
+    level other than debug, info, warning and error.
     """
     if level not in LEVELS:
         raise ConfigurationError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
@@ -59,8 +60,10 @@ def configure_logging(level: str = "info", stream: TextIO | None = None) -> None
 
 
 def _processors(*, messages: bool) -> list[structlog.typing.Processor]:
-    """What our own log lines and those of libraries go through; with `messages`, tracebacks say
-    what an exception says."""
+    """Return the processors of the log lines of the service and of libraries.
+
+    With `messages`, tracebacks include the messages of exceptions.
+    """
     renderer = structlog.processors.ExceptionRenderer(format_traceback)
     return [
         structlog.contextvars.merge_contextvars,
@@ -72,8 +75,8 @@ def _processors(*, messages: bool) -> list[structlog.typing.Processor]:
 
 
 def format_traceback(exc_info: structlog.typing.ExcInfo) -> str:
-    """Return a traceback with the types of its exceptions and without their messages, which may
-    hold anything."""
+    """Return a traceback with the types of its exceptions but without their messages, which may
+    contain any text."""
     return "".join(_traceback(exc_info[1], set())).rstrip("\n")
 
 
@@ -102,7 +105,7 @@ def _dumps(event: Any, **_: Any) -> str:
 
 
 class QuestionLog:
-    """Collects the values of a question's log line from its events; `write` it at the end."""
+    """Collects the values of a question's log line from its events. Call `write` at the end."""
 
     def __init__(self, answer_id: str) -> None:
         self._id = answer_id
@@ -115,7 +118,7 @@ class QuestionLog:
         self._started = time.monotonic()
 
     def see(self, event: BaseEvent) -> None:
-        """Take one event, in order."""
+        """Process one event, in order."""
         match event:
             case RouteChosen():
                 self._route, self._loop = event.route, event.loop
@@ -129,7 +132,7 @@ class QuestionLog:
                 self._problem = event.problem.type
 
     def write(self) -> None:
-        """Write one line: id, outcome, route, loop, steps, retrievals, ms, and the problem's
+        """Write one line with id, outcome, route, loop, steps, retrievals, ms, and the problem's
         type."""
         fields = {
             "id": self._id,

@@ -1,12 +1,12 @@
-"""The Prometheus metrics of one application, in a registry of its own (no singletons).
+"""The Prometheus metrics of one application, in a registry of its own.
 
 The names are a contract, because dashboards and alerts use them. `route` and `loop` are `none`
 until they are known.
 
-Where several processes serve one address (`service/cli/processes.py`), prometheus-client keeps each
-one's values in files of the folder `SHARED`, and `render` adds up all of them. Gauges say how they
-are put together: in progress are the questions of all processes, and a worker or a breaker is in
-any state that one of them sees.
+If several processes serve one address (`service/cli/processes.py`), prometheus-client keeps the
+values of each in files of the folder `SHARED`, and `render` combines them. Each gauge defines how:
+the numbers of questions in progress are added up, and a worker or a breaker is in every state that
+some process reports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RejectReason = Literal["busy", "key_limit", "draining"]
 
 Merged = Literal["livesum", "livemax", "livemostrecent"]
 
-SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"  # read by prometheus-client when it is imported
+SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client reads it when it is imported
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 QUESTION_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 RETRIEVAL_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -45,7 +45,7 @@ OF_QUESTION: Final = ("route", "loop")
 
 
 class _Call(NamedTuple):
-    """The metrics of engine calls of one role at one worker."""
+    """The metrics of the engine calls of one role at one worker."""
 
     seconds: Histogram
     first_token: Histogram
@@ -199,11 +199,13 @@ class Metrics:
         return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def _state(self, name: str, text: str, label: str) -> Gauge:
-        """A sample for each state, as of prometheus-client's Enum, which knows no processes."""
+        """Create a gauge with a sample per state, like prometheus-client's Enum, which does not
+        support several processes."""
         return self._gauge(name, text, label, name, merged="livemax")
 
     def _show_from_the_start(self) -> None:
-        """Samples whose labels are known beforehand are 0, not absent, before they first count."""
+        """Export samples with known labels as 0 before their first count, instead of omitting
+        them."""
         for role in ("revelator", "reader", "judge"):
             for kind in ("prompt", "completion"):
                 self._tokens.labels(role, kind)
@@ -214,7 +216,7 @@ class Metrics:
 
     @contextmanager
     def question(self) -> Iterator[Observation]:
-        """Observe one question: pass on every event; leaving the context ends the question.
+        """Observe one question by passing it every event; leaving the context ends the question.
 
         A question that ends without `answer` or `error` counts as cancelled.
         """
@@ -237,12 +239,12 @@ class Metrics:
             self._degraded.labels(name).inc()
 
     def rejected(self, reason: RejectReason) -> None:
-        """Count a question that was refused before admission."""
+        """Count a question that was rejected before admission."""
         self._rejected.labels(reason).inc()
         self._questions.labels("none", "none", "rejected").inc()
 
     def left_waiting(self) -> None:
-        """Count a question whose client disconnected while it waited."""
+        """Count a question whose client disconnected while waiting."""
         self._questions.labels("none", "none", "cancelled").inc()
 
     @contextmanager
@@ -257,7 +259,8 @@ class Metrics:
     def generation(
         self, role: RoleName, worker: str, seconds: float, first_token: float, usage: TokenUsage
     ) -> None:
-        """Record one engine call: its duration, the time to its first output, and its tokens."""
+        """Record one engine call: its duration and the time to its first output in seconds, and its
+        tokens."""
         child = self._calls.get((role, worker)) or self._add_call(role, worker)
         child.seconds.observe(seconds)
         child.first_token.observe(first_token)
@@ -265,7 +268,7 @@ class Metrics:
         child.completion.inc(usage.completion_tokens)
 
     def _add_call(self, role: RoleName, worker: str) -> _Call:
-        """Labels are looked up once: a question makes a dozen calls and more."""
+        """Resolve the labels of a call once, because a question makes a dozen calls or more."""
         call = self._calls[role, worker] = _Call(
             self._generation_seconds.labels(role, worker),
             self._first_token_seconds.labels(worker),
@@ -275,7 +278,7 @@ class Metrics:
         return call
 
     def wasted(self, tokens: int) -> None:
-        """Count tokens generated for a call that was cancelled."""
+        """Count the tokens generated for a call that was cancelled."""
         self._wasted.inc(tokens)
 
     def call_resent(self) -> None:
@@ -283,7 +286,7 @@ class Metrics:
         self._resent.inc()
 
     def saved(self, tokens: int) -> None:
-        """Count tokens saved by ending a call on purpose."""
+        """Count the tokens saved by ending a call intentionally."""
         self._saved.inc(tokens)
 
     def unread_judgements(self, count: int) -> None:
@@ -291,7 +294,7 @@ class Metrics:
         self._unread.inc(count)
 
     def search(self, backend: str, seconds: float, failed: bool) -> None:
-        """Record one search in one backend."""
+        """Record the duration in seconds and the outcome of one search in one backend."""
         self._retrieval_seconds.labels(backend).observe(seconds)
         if failed:
             self._retrieval_failures.labels(backend).inc()
@@ -313,7 +316,7 @@ class Metrics:
         self._cache_requests.labels("query_embeddings", "hit" if hit else "miss").inc()
 
     def worker_up(self, worker: str, up: bool) -> None:
-        """Set whether a worker can answer, as last checked."""
+        """Set whether a worker could answer at its last check."""
         self._worker_up.labels(worker).set(up)
 
     def worker_phase(self, worker: str, phase: Phase) -> None:
@@ -323,19 +326,21 @@ class Metrics:
             self._worker_state.labels(worker, each).set(each == phase)
 
     def worker_failure(self, worker: str) -> None:
-        """Count a call lost by a pool's worker."""
+        """Count a call that a pool's worker lost."""
         self._worker_failures.labels(worker).inc()
 
     def worker_in_flight(self, worker: str, change: int) -> None:
-        """Count calls at a worker that began (+1) or ended (-1)."""
+        """Count calls at a worker that started (+1) or ended (-1)."""
         gauge = self._flights.get(worker)
         if gauge is None:
             gauge = self._flights[worker] = self._worker_in_flight.labels(worker)
         gauge.inc(change)
 
     def render(self) -> bytes:
-        """Return the metrics in text format, to be sent as `CONTENT_TYPE`. Blocking where there are
-        several processes, whose files are read."""
+        """Return the metrics in text format, to be sent as `CONTENT_TYPE`.
+
+        Blocking with several processes, whose files are read.
+        """
         if SHARED not in os.environ:
             return generate_latest(self.registry)
         everyone = CollectorRegistry()
@@ -344,7 +349,7 @@ class Metrics:
 
 
 class Observation:
-    """What the events of one question have shown so far."""
+    """The state of one question according to its events."""
 
     def __init__(self) -> None:
         self.route: RouteName | Literal["none"] = "none"
@@ -361,7 +366,7 @@ class Observation:
         return time.monotonic() - self._started
 
     def see(self, event: BaseEvent) -> None:
-        """Take one event, in order."""
+        """Process one event, in order."""
         if isinstance(event, Token):
             return
         self._events.append(event)

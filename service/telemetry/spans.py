@@ -1,4 +1,4 @@
-"""From the events and calls of a question to OpenTelemetry's spans. Needs the extra `otel`."""
+"""Convert the events and calls of a question to OpenTelemetry spans. Needs the extra `otel`."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ from service.core.settings import TracingSettings
 from service.core.trace_context import NONE, send_with
 from service.retrieval.base import SearchResult
 
-EXPORT_S: Final = 5.0  # that one export may take
+EXPORT_S: Final = 5.0  # time limit of one export in seconds
 PATH: Final = "/v1/traces"
 _CONTEXT: Final = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Starts the trace of each question by one provider, which it closes."""
+    """Starts the trace of each question with one provider, and closes the provider."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("revelator", __version__)
 
     def question(self, answer_id: str, caller: Mapping[str, str]) -> QuestionTrace:
-        """Begin a question's span, below the caller's span in `caller` (header fields)."""
+        """Start a question's span as a child of the caller's span in `caller`, which contains
+        header fields."""
         return QuestionTrace(self._tracer, answer_id, caller)
 
     async def aclose(self) -> None:
-        """Send the spans that wait, for a few seconds at most."""
+        """Export the pending spans, for a few seconds at most."""
         await anyio.to_thread.run_sync(self._provider.shutdown)
 
 
 def exporting(settings: TracingSettings) -> Tracing:
-    """Return tracing that sends its spans to the collector of the settings (OTLP over HTTP)."""
+    """Return tracing that exports its spans to the collector of the settings (OTLP over HTTP)."""
     resource = Resource.create({"service.name": "revelator", "service.version": __version__})
     provider = TracerProvider(
         sampler=ParentBasedTraceIdRatio(settings.sample), resource=resource, shutdown_on_exit=False
@@ -64,7 +65,8 @@ def exporting(settings: TracingSettings) -> Tracing:
 
 
 class QuestionTrace:
-    """The spans of one question. `see` its events; steps open when they first do something."""
+    """The spans of one question, made from its events. A step's span starts with its first
+    activity."""
 
     def __init__(self, tracer: Tracer, answer_id: str, caller: Mapping[str, str]) -> None:
         self._tracer = tracer
@@ -86,7 +88,7 @@ class QuestionTrace:
         return trace.format_span_id(self._root.get_span_context().span_id)
 
     def see(self, event: BaseEvent) -> None:
-        """Take one event, in order."""
+        """Process one event, in order."""
         match event:
             case StepStart():
                 self._step(event.step or "").set_attribute("revelator.step.kind", event.kind)
@@ -105,8 +107,10 @@ class QuestionTrace:
                 self._root.set_status(Status(StatusCode.ERROR))
 
     def call(self, step: str, role: Role) -> Callable[[EngineCall], None]:
-        """Begin the span of an engine call, whose context the call sends to its server. Returns
-        what ends it."""
+        """Start the span of an engine call, whose context is sent to the engine's server.
+
+        Returns the function that ends it.
+        """
         span = self._below(step, f"generation {role.name}", SpanKind.CLIENT)
         span.set_attribute("gen_ai.operation.name", "chat")
         span.set_attribute("revelator.engine", role.generator.name)
@@ -130,8 +134,10 @@ class QuestionTrace:
         return end
 
     def search(self, step: str, retriever: RetrieverName) -> Callable[[SearchResult | None], None]:
-        """Begin the span of a search. Returns what ends it, with the result or None if it
-        failed."""
+        """Start the span of a search.
+
+        Returns the function that ends it, with the result, or with None if the search failed.
+        """
         span = self._below(step, "retrieval", SpanKind.INTERNAL)
         span.set_attribute("revelator.retriever", retriever)
 
@@ -146,7 +152,7 @@ class QuestionTrace:
         return end
 
     def end(self) -> None:
-        """End the question's span, and those of the steps that it broke off."""
+        """End the question's span, and those of its unfinished steps."""
         for span in reversed(self._steps.values()):
             span.end()
         self._root.set_attribute("revelator.outcome", self._outcome)
@@ -163,7 +169,8 @@ class QuestionTrace:
         return self._tracer.start_span(name, context=context, kind=kind)
 
     def _step(self, step: str) -> Span:
-        """The open span of a step, below that of the step whose part it is, as 3.1 is of 3."""
+        """Return the open span of a step. Its parent is the span of the parent step: 3 for step
+        3.1."""
         if step not in self._steps:
             owner, within = self._root, step
             while "." in within and owner is self._root:

@@ -1,9 +1,9 @@
-"""OpenTelemetry traces of questions, off unless `tracing.url` is set.
+"""OpenTelemetry traces of questions, disabled unless `tracing.url` is set.
 
-A question is a span, below the caller's if the request has a `traceparent`; its steps are spans
-below it, and below these each search and each engine call. No span holds a text of a question, a
-passage or an answer. `service.telemetry.spans` makes them; without tracing nothing of
-OpenTelemetry is imported.
+The span of a question is a child of the caller's span if the request has a `traceparent`. Its
+children are the spans of the steps, whose children are the spans of searches and engine calls.
+Spans contain no text of questions, passages or answers. `service.telemetry.spans` creates them;
+without tracing, OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 
 def open_tracing(settings: TracingSettings) -> Tracing | None:
-    """Return what traces questions, or None if it is off. Raises ConfigurationError without the
-    extra `otel`."""
+    """Return the tracing of questions, or None if it is disabled.
+
+    Raises ConfigurationError without the extra `otel`.
+    """
     if settings.url is None:
         return None
     try:
@@ -38,8 +40,11 @@ def open_tracing(settings: TracingSettings) -> Tracing | None:
 def traced(
     tracing: Tracing | None, answer_id: str, caller: Mapping[str, str]
 ) -> Iterator[QuestionTrace | None]:
-    """Trace one question. `caller`: the header fields with its trace context. The log lines of this
-    task have the ids of the trace from then on."""
+    """Trace one question.
+
+    `caller` contains the header fields with the trace context. The subsequent log lines of this
+    task contain the ids of the trace.
+    """
     if tracing is None:
         yield None
         return

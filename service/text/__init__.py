@@ -1,4 +1,4 @@
-"""Sentences and content words of English text; small, own, without dependencies."""
+"""Sentences and content words of English text, without dependencies."""
 
 from service.text.sentences import sentences
 from service.text.words import STOP_WORDS, content_words, shared_words

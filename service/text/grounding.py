@@ -14,7 +14,7 @@ from typing import Final
 
 from service.text.words import OTHER_FORMS, STOP_WORDS, normal_words
 
-SHORT: Final = 4  # words: a longer answer may be a sentence, which no passage holds word by word
+SHORT: Final = 4  # words: a longer answer may be a sentence, which no passage contains verbatim
 _CONNECTIVES: Final = STOP_WORDS - {"no", "nor", "not"}
 
 _BEFORE = ' \n("'  # of a word, these end no other, and are no part of a number
@@ -25,7 +25,7 @@ _JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or|/)\s+|\n+|\s*[()]\s*", re.IGNOREC
 
 
 def bears(text: str, answer: str) -> bool:
-    """Whether `text` contains `answer` as a whole. An answer without words is contained nowhere."""
+    """Whether `text` contains `answer` as a whole. No text contains an answer without words."""
     return bool(bearing([text], answer))
 
 
@@ -71,7 +71,9 @@ def is_yes_no(answer: str) -> bool:
 
 
 def _tells_of(words: set[str], names: set[str], texts: Sequence[str]) -> list[int]:
-    """The texts that hold some of the decisive words, if all texts together hold enough."""
+    """Return the texts that contain some of the decisive words, if all texts together contain
+    enough.
+    """
     wanted = {word: _Wanted([word]) for word in words | names}
     held: list[set[str]] = []
     for text in texts:
@@ -84,7 +86,7 @@ def _tells_of(words: set[str], names: set[str], texts: Sequence[str]) -> list[in
 
 
 def _needle(answer: str) -> list[str]:
-    """The words of an answer without the connectives around it ("in 1899" is 1899)."""
+    """Return the words of an answer without the connectives around it ("in 1899" is 1899)."""
     words = list(normal_words(answer))
     begin, end = 0, len(words)
     while begin < end and words[begin] in _CONNECTIVES:
@@ -99,16 +101,16 @@ def _content(text: str) -> set[str]:
 
 
 def _names(text: str) -> set[str]:
-    """Words written with a capital, but for the first one of all, and numbers."""
+    """Return the words with a capital, except for the first word of all, and the numbers."""
     capitals = _content(" ".join(_CAPITAL.findall(text.strip())))
     return capitals | {word for word in normal_words(text) if word[0].isdigit()}
 
 
 class _Wanted:
-    """Words to be found in texts as they stand there, one after the other, in whatever form.
+    """Consecutive words that are searched for in texts, in any form.
 
-    A text is cut into words only where a look at its letters does not tell: most texts hold an
-    answer as it is written, or miss a word of it.
+    A text is split into words only if a look at its characters does not decide: most texts contain
+    an answer literally, or lack one of its words.
     """
 
     __slots__ = ("sure", "whole", "written")
@@ -122,7 +124,7 @@ class _Wanted:
         self.written = " ".join(words) if certain and all(len(w) > 1 for w in words) else ""
 
     def stands_in(self, text: str, folded: str) -> bool:
-        """`folded`: `text` in lower case."""
+        """Whether the words are in `text`; `folded` is `text` in lower case."""
         if self.written and _is_apart(self.written, folded):
             return True
         return self._may_stand_in(text, folded) and self.whole in _plain(text)
@@ -136,8 +138,9 @@ class _Wanted:
 
 
 def _is_apart(written: str, folded: str) -> bool:
-    """Whether `written` is somewhere in a text, in lower case, where nothing around it could make
-    it a part of another word, number or acronym."""
+    """Whether `written` occurs in a text, in lower case, without being part of another word, number
+    or acronym.
+    """
     at = folded.find(written)
     while at >= 0:
         end = at + len(written)
@@ -153,8 +156,9 @@ def _is_apart(written: str, folded: str) -> bool:
 
 
 def _among(words: Sequence[str], folded: str) -> bool:
-    """Whether each word may be in the text, whose acronyms lose their dots, and whose numbers what
-    parts their thousands."""
+    """Whether each word may occur in the text, whose acronyms lose their dots, and whose numbers
+    lose the separators of thousands.
+    """
     missed = [word for word in words if word not in folded]
     if not missed or "'s." in folded:  # 's may be in an acronym
         return True
@@ -163,12 +167,14 @@ def _among(words: Sequence[str], folded: str) -> bool:
 
 
 def _is_plain(word: str) -> bool:
-    """Whether it is no other form of a word, as month and number names are."""
+    """Whether it is not an alternative form of another word, as names of months and numbers are."""
     return word.isascii() and word.isalpha() and word not in OTHER_FORMS
 
 
 def _is_long_number(word: str) -> bool:
-    """Of digits that are in the text too; two of them are spelled, or have a zero before."""
+    """Whether it has digits that must be in the text; numbers of two digits may be spelled or have
+    a leading zero.
+    """
     return len(word) > 2 and word.isascii() and word.isdigit()
 
 

@@ -46,10 +46,11 @@ _LOOK_BACK = 40  # characters; no abbreviation is longer
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Spans (start, end) in code points that partition `text`, each a sentence and its space.
+    """Return spans (start, end) in code points that partition `text`, each a sentence and its
+    space.
 
-    Abbreviations, initials and acronyms do not end one; a blank line always does. Empty text has
-    no sentence.
+    Abbreviations, initials and acronyms do not end one; a blank line always does. Empty text has no
+    sentence.
     """
     spans: list[tuple[int, int]] = []
     start = at = 0

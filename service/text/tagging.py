@@ -1,7 +1,7 @@
-"""Which words of a text have content, and where its sentences end (METHODS.md §3.2, steps 4 and 7).
+"""Content words of a text, and the ends of its sentences (METHODS.md §3.2, steps 4 and 7).
 
-`open_tagger` and `open_splitter` give what the settings name; each is made once and kept. HanTa and
-spaCy come with the extra `tagger` and are imported when they are opened.
+`open_tagger` and `open_splitter` open the settings' choice, once. HanTa and spaCy are in the extra
+`tagger` and are imported when they are opened.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ SPACY_CONTENT = frozenset({"NOUN", "ADJ", "VERB", "PROPN", "NUM"})
 
 class Tagger(Protocol):
     def content_words(self, text: str) -> frozenset[str]:
-        """The tokens of `text`, as spelt, that are NOUN, ADJ, VERB, PROPN or NUM."""
+        """Return the tokens of `text`, as spelt, that are NOUN, ADJ, VERB, PROPN or NUM."""
 
 
 class Splitter(Protocol):
-    """`incremental`: a sentence that a whole word of the next one follows can no longer change,
-    whatever comes after."""
+    """`incremental`: a sentence that is followed by a whole word of the next one can no longer
+    change.
+    """
 
     incremental: bool
 
     def sentences(self, text: str) -> list[str]:
-        """The sentences without the white space around them; none is empty."""
+        """Return the sentences without surrounding white space; none is empty."""
 
 
 def missing(name: TaggerName | SplitterName) -> str | None:
-    """What is not installed and how it would be; None where nothing is missing."""
+    """Return what is not installed and how to install it; None if nothing is missing."""
     for module in _NEEDS.get(name, ()):
         if find_spec(module) is None:
             return f"{name!r} needs {module} ({_SOURCES[module]})"
@@ -82,7 +83,7 @@ def _spacy_model() -> SpacyModel:
 
 
 class StopwordTagger:
-    """The paper's s_i (METHODS.md §3.4 #4) in the place of parts of speech."""
+    """The paper's s_i (METHODS.md §3.4 #4) instead of parts of speech."""
 
     def content_words(self, text: str) -> frozenset[str]:
         words = spelt_words(text)
@@ -90,7 +91,7 @@ class StopwordTagger:
 
 
 class HantaTagger:
-    """Loads its model, which takes half a second, when it is made."""
+    """Loads its model when it is created, which takes half a second."""
 
     def __init__(self) -> None:
         from HanTa.HanoverTagger import HanoverTagger  # noqa: PLC0415
@@ -127,7 +128,7 @@ class OwnSplitter:
 
 
 class SpacyModel:
-    """Tagger and splitter of the official code, where the model is installed.
+    """Tagger and splitter of the official code, if the model is installed.
 
     Its sentences come from a parser, so a later word can change an earlier end.
     """

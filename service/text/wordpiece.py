@@ -1,4 +1,4 @@
-"""Counts MiniLM's word pieces without `tokenizers`, so that every install cuts passages alike.
+"""Counts MiniLM's word pieces without `tokenizers`, so that all installations cut passages alike.
 
 BERT's uncased pipeline: clean, space out CJK, lower-case, strip accents, split at punctuation,
 greedy longest match. `service/models/minilm/vocab.txt` is the vocabulary of all-MiniLM-L6-v2
@@ -16,7 +16,7 @@ from importlib import resources
 from itertools import accumulate
 
 LONGEST_WORD = 100  # characters; a longer word is one unknown piece
-MOST_KEPT = 100_000  # words whose pieces are remembered
+MOST_KEPT = 100_000  # words whose number of pieces is cached
 
 _CJK = re.compile(
     "([\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
@@ -27,12 +27,12 @@ _TOKEN = re.compile(r"\S+")
 
 
 def count_pieces(text: str) -> int:
-    """Word pieces of `text`, without the two that frame every input."""
+    """Return the number of word pieces of `text`, without the two that frame every input."""
     return sum(map(_TOKENS.__getitem__, text.split()))
 
 
 class Pieces:
-    """The word pieces of a text, which is read once; spans of it are counted by look-up."""
+    """The word pieces of a text, which is tokenised once; spans of it are counted by look-up."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -42,20 +42,22 @@ class Pieces:
         self._before = [0, *accumulate(counts)]  # pieces before each token, and in all
 
     def count(self, start: int, end: int) -> int:
-        """What `count_pieces(text[start:end])` is; positions in code points."""
+        """Return `count_pieces(text[start:end])`; positions in code points."""
         if self._cuts_a_token(start) or self._cuts_a_token(end):
             return count_pieces(self._text[start:end])
         first, after = bisect_left(self._starts, start), bisect_left(self._starts, end)
         return self._before[after] - self._before[first]
 
     def _cuts_a_token(self, place: int) -> bool:
-        """Half a token has other pieces than the whole."""
+        """Whether a place is inside a token, whose halves have other pieces than the whole."""
         text = self._text
         return 0 < place < len(text) and not (text[place - 1].isspace() or text[place].isspace())
 
 
 class _Counts(dict[str, int]):
-    """Word pieces by word or token, each counted at its first use. Bounded: it begins again."""
+    """Numbers of word pieces by word or token, each computed at its first use. Cleared when
+    full.
+    """
 
     def __init__(self, count: Callable[[str], int]) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ def _is_kept(char: str) -> bool:
 
 
 def _split(part: str) -> list[str]:
-    """Words and single punctuation marks of a text without space."""
+    """Return the words and single punctuation marks of a text without space."""
     words, start = [], 0
     for index, char in enumerate(part):
         if _is_punctuation(char):
@@ -127,7 +129,7 @@ def _count_word(word: str) -> int:
 
 @cache
 def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
-    """Pieces that begin a word, and those that go on with one, without their ##."""
+    """Return the pieces that begin a word, and those that continue one, without their ##."""
     file = resources.files("service") / "models" / "minilm" / "vocab.txt"
     pieces = file.read_text(encoding="utf-8").splitlines()
     going_on = frozenset(piece[2:] for piece in pieces if piece.startswith("##"))

@@ -1,8 +1,8 @@
-"""The words of English text, by what they are needed for: one function for each meaning.
+"""The words of English text, with one function for each purpose.
 
 `content_words` are compared with other content words, `normal_words` with an answer in any form.
-`word_spans` are what the encoders of EfficientRAG label, `spelt_words` what a tagger keeps, and
-`letter_words` what names are made of.
+`word_spans` are labelled by the encoders of EfficientRAG, `spelt_words` are the words of a tagger,
+and `letter_words` those of names.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _normal_form(word: str) -> str:
 
 
 def _counted(words: Iterable[str]) -> list[str]:
-    """Number words as digits: "twenty two" is 22."""
+    """Replace number words by digits: "twenty two" is 22."""
     counted: list[str] = []
     tens = 0
     for word in words:
@@ -186,7 +186,7 @@ def _counted(words: Iterable[str]) -> list[str]:
 
 
 def _dated(words: list[str]) -> list[str]:
-    """Each date as year, month, day, as much of it as there is, so that a part of it follows."""
+    """Write each date as year, month and day, as far as given, so that a part of it is a prefix."""
     dated: list[str] = []
     index = whole = 0  # words; those before `whole` are of a date already
     while index < len(words):
@@ -214,8 +214,8 @@ def _dated(words: list[str]) -> list[str]:
 
 
 def _is_day(word: str) -> bool:
-    return word.isdigit() and len(word) < 3 and 1 <= int(word) <= 31
+    return word.isdecimal() and len(word) < 3 and 1 <= int(word) <= 31
 
 
 def _is_year(word: str) -> bool:
-    return word.isdigit() and 3 <= len(word) <= 4
+    return word.isdecimal() and 3 <= len(word) <= 4

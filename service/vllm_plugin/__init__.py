@@ -19,6 +19,7 @@ begins, see `calls.bytes_of`. Only vLLM's CPU backend was run; the layouts of it
 are recognised by comparing the cache with the keys just written, and refused where none fits.
 """
 
-NAME = "revelator"  # of the entry points, and the key of a wish in `SamplingParams.extra_args`
+# of the entry points, and the key of the request's `Wish` in `SamplingParams.extra_args`
+NAME = "revelator"
 PROTOCOL = 1  # of the routes under `/v1/revelator`
 EXTENSION = "service.vllm_plugin.worker.SignalsExtension"

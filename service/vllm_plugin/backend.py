@@ -1,4 +1,4 @@
-"""What the plugin asks of vLLM's engine client, in one place. Tests replace `AttentionBackend`."""
+"""The interface to vLLM's engine client. Tests replace `AttentionBackend`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class AttentionBackend(Protocol):
     def generate(
         self, ids: Sequence[int], wish: Wish, max_tokens: int, model: str | None
     ) -> AsyncGenerator[Output, None]:
-        """Greedy ids as they come; closing aborts."""
+        """Yield the ids of greedy decoding as they are generated; closing aborts."""
 
     def check_model(self, model: str | None) -> None:
-        """Raises UnknownModel."""
+        """Raise UnknownModel if the model or adapter is not served."""
 
     async def rpc(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of every worker; their answers, by rank."""
+        """Call a method of every worker and return the results, by rank."""
 
 
 class VllmBackend:
@@ -75,7 +75,7 @@ class VllmBackend:
         return await self._engine.collective_rpc(method, args=args)  # type: ignore[no-any-return]
 
     def _adapter(self, model: str | None) -> Any:
-        """The LoRA request of a served adapter, None for the base model."""
+        """Return the LoRA request of a served adapter, None for the base model."""
         if model is None or self._models.is_base_model(model):
             return None
         adapter = self._models.lora_requests.get(model)

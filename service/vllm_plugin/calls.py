@@ -39,16 +39,17 @@ MAX_BYTES = 1 << 30
 
 
 class Full(Exception):
-    """Too many calls or bytes are tracked already. The text says which."""
+    """Too many calls or bytes are tracked already; the text says which."""
 
 
 def bytes_of(
     prompt: int, most_tokens: int, heads: int, *, score: bool, attention: bool, rows: int
 ) -> int:
-    """The most that a worker keeps for a call, in bytes.
+    """Return the most bytes that a worker keeps for a call.
 
-    Two maxima a head and watched key, a row of the whole context per token of a draft (or per row
-    asked of a score), what waits to be fetched, and two numbers a token; 4 bytes each.
+    That is two maxima per head and watched key, a row of the whole context per token of a draft (or
+    per requested row of a score), data waiting to be fetched, and two numbers per token, of 4 bytes
+    each.
     """
     watched = prompt if score else most_tokens
     numbers = 2 * (prompt if score else most_tokens)
@@ -85,11 +86,11 @@ class Ledger:
             self.bytes -= size
 
 
-HOLD_S = 60.0  # how long a finished draft's rows may still be asked for
+HOLD_S = 60.0  # how long the rows of a finished draft can be requested
 
 
 class BadRequest(ValueError):
-    """The request is invalid. The text says why."""
+    """The request is invalid; the text says why."""
 
 
 class UnknownCall(LookupError):
@@ -98,7 +99,7 @@ class UnknownCall(LookupError):
 
 @dataclass(eq=False, slots=True)
 class SignalsCall:
-    """A draft under way. `let_go` ends it: its rows were taken, or nobody wants them."""
+    """A draft in progress. `let_go` ends it: its rows were taken, or are not needed."""
 
     name: str
     prompt: Sequence[int]
@@ -112,7 +113,9 @@ class SignalsCall:
 
 
 class Calls:
-    """Runs the calls of one API server. `heads`: of the model's last layer, on one rank."""
+    """Runs the calls of one API server. `heads` is the number of heads of the model's last layer on
+    one rank.
+    """
 
     def __init__(
         self, backend: AttentionBackend, encoder: PromptEncoder, *, ranks: int, heads: int
@@ -127,7 +130,7 @@ class Calls:
 
     @contextmanager
     def draft(self, request: SignalRequest) -> Iterator[SignalsCall]:
-        """Admit a draft; leaving frees all that is kept for it.
+        """Admit a draft; leaving the context frees all its resources.
 
         Raises BadRequest, backend.UnknownModel, Full.
         """
@@ -156,7 +159,8 @@ class Calls:
                 self.collector.close(name)
 
     async def run(self, call: SignalsCall) -> AsyncGenerator[SignalDelta, None]:
-        """The tokens of a draft as they become whole; ends early, without `finish`, on `stop`.
+        """Yield the tokens of a draft as they become complete; ends early, without `finish`, on
+        `stop`.
 
         Raises SignalsLost.
         """
@@ -180,7 +184,7 @@ class Calls:
             yield delta
 
     async def _delta(self, call: SignalsCall, draft: TokenAssembler) -> SignalDelta | None:
-        """What a fetch makes whole."""
+        """Return the tokens that a fetch completed."""
         await self.collector.refresh()
         draft.add_signals(*call.inbox.take())
         tokens = draft.take()
@@ -191,7 +195,7 @@ class Calls:
         return SignalDelta(tuple(tokens)) if tokens else None
 
     async def rows(self, name: str, tokens: Sequence[int]) -> ContextRows:
-        """The rows that predicted these tokens of a draft, and the end of the draft.
+        """Return the rows that predicted these tokens of a draft, and end the draft.
 
         Raises UnknownCall, BadRequest, SignalsLost.
         """
@@ -215,7 +219,7 @@ class Calls:
         return ContextRows((*call.spans, *later), rows)
 
     async def score(self, request: ScoreRequest) -> Scoring:
-        """Read a text or ids. Raises BadRequest, Full, SignalsLost, UnknownModel."""
+        """Score a text or ids. Raises BadRequest, Full, SignalsLost, UnknownModel."""
         if bad := [i for i in request.token_ids if not 0 <= i < self._backend.vocabulary]:
             raise BadRequest(f"not token ids of this model: {bad[:5]}")
         ids, spans = place_tokens(self.encoder, request)

@@ -23,17 +23,17 @@ Rpc = Callable[..., Awaitable[list[Any]]]
 
 
 class SignalsLost(Exception):
-    """The signals of a call are not available. The text says why."""
+    """The signals of a call are not available; the text says why."""
 
 
 class Inbox:
-    """What came for one call and was not taken yet."""
+    """The data that arrived for one call and were not taken yet."""
 
     def __init__(self, ranks: int) -> None:
         self.numbers: list[tuple[float, float]] = []
         self.updates: list[Sequence[AttentionUpdate]] = []
         self.rows: dict[int, Floats] = {}
-        self.maxima: Floats | None = None  # of a score, when it is whole: (2, tokens)
+        self.maxima: Floats | None = None  # of a score, once complete: (2, tokens)
         self.error: str | None = None
         self._merger = RankMerger(ranks)
 
@@ -53,7 +53,7 @@ class Inbox:
             self.updates += self._merger.updates(packets)
 
     def take(self) -> tuple[list[tuple[float, float]], list[Sequence[AttentionUpdate]]]:
-        """The numbers and updates since the last time. Raises SignalsLost."""
+        """Return the numbers and updates since the last call. Raises SignalsLost."""
         if self.error is not None:
             raise SignalsLost(self.error)
         taken = self.numbers, self.updates
@@ -84,13 +84,13 @@ class Collector:
         self._start()
 
     def ask_rows(self, call: str, positions: Sequence[int]) -> None:
-        """Have these rows of a draft in its inbox after the next `refresh`."""
+        """Request rows of a draft; they are in its inbox after the next `refresh`."""
         self._asked[call] = list(positions)
 
     async def refresh(self) -> None:
-        """Return when a fetch that began after this call has been taken in.
+        """Return when a fetch that began after this call has been processed.
 
-        Raises SignalsLost when the workers cannot be asked.
+        Raises SignalsLost if the workers cannot be reached.
         """
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
@@ -109,7 +109,7 @@ class Collector:
             asked, self._asked = self._asked, {}
             try:
                 self._take(await self._rpc("revelator_fetch", released, list(asked.items())))
-            except Exception as error:  # a dead engine raises what it likes
+            except Exception as error:  # a dead engine raises any exception
                 _settle(waiting, SignalsLost(f"the worker did not respond: {error}"))
             else:
                 _settle(waiting, None)
@@ -138,4 +138,4 @@ def _settle(waiting: asyncio.Future[None] | None, error: Exception | None) -> No
         waiting.set_result(None)
     else:
         waiting.set_exception(error)
-        waiting.exception()  # seen, whether or not somebody still waits
+        waiting.exception()  # marks it as retrieved, whether or not somebody still waits

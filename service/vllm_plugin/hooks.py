@@ -1,9 +1,9 @@
-"""Thin wrappers around a model runner's methods: where the signals are taken from vLLM.
+"""Thin wrappers around methods of vLLM's model runner, which collect the signals.
 
-Three are wrapped, on the objects themselves: `execute_model` (who comes and goes), the last
-attention layer's `impl.forward` (queries and keys after their rotation, the new keys already in
-the cache) and `compute_logits`. A step without tracked requests runs vLLM's own code after one
-look at what the scheduler sent.
+Three methods are wrapped, on the objects themselves: `execute_model` (which requests come and go),
+the last attention layer's `impl.forward` (queries and keys after their rotation, with the new keys
+already in the cache) and `compute_logits`. A step without tracked requests runs vLLM's own code
+after one look at the scheduler's output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.vllm_plugin.tracking import (
     targets_of,
 )
 
-CHECKED = 8  # keys of the batch that are looked for
+CHECKED = 8  # number of keys of the batch that are searched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,11 @@ LAYOUTS = (
 
 
 def find_layout(cache: Tensor, key: Tensor, slots: Tensor) -> AttentionLayout | None:
-    """The one layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), else None.
+    """Return the only layout in which `key` (rows, kv_heads, size) lies at `slots` (rows,), else
+    None.
 
-    A slot is block * block size + place in the block; negative ones are padding. Layouts differ
-    in where the second key of a block lies, so first keys alone may fit several of them.
+    A slot is block * block size + place in the block; negative slots are padding. Layouts differ in
+    the place of a block's second key, so first keys alone may fit several of them.
     """
     real = (slots >= 0).nonzero().flatten()[:CHECKED]
     key, slots = key[real], slots[real]
@@ -114,8 +115,9 @@ UNKNOWN_LAYOUT = (
 
 
 class Hooks:
-    """Tracks one model runner. `failure` says why no more signals can be had from it: what goes
-    wrong in here ends the signals, never the engine's step."""
+    """Tracks one model runner. `failure` says why it can provide no more signals: an error in this
+    class ends the signals, never the engine's step.
+    """
 
     def __init__(self, runner: Any, layer: Any) -> None:
         self.tracker = Tracker()
@@ -205,7 +207,7 @@ class Hooks:
         return logits
 
     def _draft_numbers(self, logits: Tensor | None) -> None:
-        """Entropies of the drafts' next tokens: one pass over the rows of the batch."""
+        """Compute the entropies of the drafts' next tokens: one pass over the rows of the batch."""
         parts = [
             part
             for part in self._parts()
@@ -222,7 +224,7 @@ class Hooks:
             part.tracked.take_numbers(step, [column])
 
     def _score_rows(self, hidden: Tensor) -> None:
-        """Entropies inside prompts that are read: one pass of the head over all their rows."""
+        """Compute the entropies inside scored prompts: one pass of the head over all their rows."""
         scores = [
             (part, rows)
             for part in self._parts()
@@ -246,7 +248,9 @@ class Hooks:
             column += len(rows)
 
     def _map_adapters(self, scores: Sequence[tuple[BatchPart, range]]) -> None:
-        """Tell vLLM's LoRA whose the rows of the head are; the next step sets its own again."""
+        """Map the head's rows to LoRA adapters for vLLM; the next step sets its own mapping
+        again.
+        """
         if not getattr(self._runner, "lora_config", None):
             return
         batch = self._runner.input_batch
@@ -274,7 +278,7 @@ class Hooks:
     def _take_single(
         self, wanted: Sequence[tuple[BatchPart, range]], query: Tensor, cache: Tensor, table: Tensor
     ) -> None:
-        """The rows of drafts, one each: a batch."""
+        """Take the rows of drafts, one each, as a batch."""
         assert self.layout is not None
         size = self._layer.head_size
         places = torch.tensor(
@@ -299,7 +303,7 @@ class Hooks:
     def _take_block(
         self, part: BatchPart, rows: range, query: Tensor, cache: Tensor, table: Tensor
     ) -> None:
-        """The rows of a prompt that is read, in blocks that bound the memory."""
+        """Take the rows of a scored prompt, in blocks that bound the memory."""
         assert self.layout is not None
         size = self._layer.head_size
         block = self.layout.block_size(cache, size)

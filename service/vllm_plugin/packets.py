@@ -1,8 +1,8 @@
-"""A worker's packets about a call, and how those of all ranks become one.
+"""A worker's packets about a call, and the merging of packets of several ranks.
 
-Tensor parallelism splits the heads: each rank sends means over its own, the API server weights
-them by the ranks' numbers of heads. Arrays travel as bytes (float32, int32), for vLLM sends
-nothing but plain values between its processes.
+Tensor parallelism splits the heads: each rank sends means over its own heads, and the API server
+weights them by the ranks' numbers of heads. Arrays are sent as bytes (float32, int32), because vLLM
+sends only plain values between its processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ NOT_FINITE = "the model's attention or logits are not finite (NaN): check its we
 
 
 class Packer:
-    """Makes the packets of one tracked call: what came since the last one, None for nothing."""
+    """Makes the packets of one tracked call: the data since the last packet, None if there are
+    none.
+    """
 
     def __init__(self, tracked: Tracked) -> None:
         self._tracked = tracked
@@ -60,7 +62,9 @@ class Packer:
         return np.array(values, np.float32).tobytes()
 
     def _updates(self) -> Packet:
-        """The means that each new row changed: `counts` a row, then keys and (2, …) values."""
+        """Return the means that each new row changed: `counts` per row, then keys and (2, …)
+        values.
+        """
         changed: list[NDArray[np.int32]] = []
         values: list[Floats] = []
         for means in self._tracked.means:
@@ -92,7 +96,7 @@ class Packer:
 
 
 def rows_of(tracked: Tracked, positions: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Head-averaged rows, as far as they are kept."""
+    """Return head-averaged rows, as far as they are kept."""
     kept = [(p, tracked.rows[p]) for p in positions if p in tracked.rows]
     return [(p, row.float().cpu().numpy().tobytes()) for p, row in kept]
 
@@ -104,7 +108,7 @@ class RankMerger:
         self._means = [np.zeros((2, 0), np.float32) for _ in range(ranks)]
 
     def updates(self, packets: Sequence[Packet]) -> list[list[AttentionUpdate]]:
-        """What the next rows changed, a list a row, from one packet of every rank."""
+        """Return the changes of the next rows, one list per row, from one packet of every rank."""
         heads = [packet["heads"] for packet in packets]
         by_rank = [_read_updates(packet) for packet in packets]
         merged: list[list[AttentionUpdate]] = []
@@ -136,14 +140,16 @@ def _with(means: Floats, keys: NDArray[np.int32], values: Floats) -> Floats:
 
 
 def weighted(means: Sequence[Floats], heads: Sequence[int]) -> Floats:
-    """The mean over all heads from every rank's mean over its own."""
+    """Return the mean over all heads from every rank's mean over its own."""
     if len(means) == 1:
         return means[0]
     return np.average(np.stack(means), axis=0, weights=heads).astype(np.float32)
 
 
 def numbers_of(packets: Sequence[Packet]) -> list[tuple[float, float]]:
-    """Entropies and log-probabilities; with tensor parallelism only some ranks see logits."""
+    """Return entropies and log-probabilities; with tensor parallelism only some ranks have
+    logits.
+    """
     sent = max((packet["numbers"] for packet in packets), key=len)
     return [(e, p) for e, p in np.frombuffer(sent, np.float32).reshape(-1, 2).tolist()]
 
@@ -151,7 +157,7 @@ def numbers_of(packets: Sequence[Packet]) -> list[tuple[float, float]]:
 def merge_rows(
     rows: Sequence[Sequence[tuple[int, bytes]]], heads: Sequence[int]
 ) -> dict[int, Floats]:
-    """Rows by position, from those of every rank."""
+    """Return rows by position, merged from those of every rank."""
     merged: dict[int, Floats] = {}
     for of_ranks in zip(*rows, strict=True):
         arrays = [np.frombuffer(data, np.float32) for _, data in of_ranks]

@@ -14,13 +14,13 @@ from service.vllm_plugin.backend import VllmBackend
 from service.vllm_plugin.calls import Calls
 from service.vllm_plugin.collector import SignalsLost
 from service.vllm_plugin.routes import PluginState, install
-from service.vllm_plugin.versions import is_read, moved_points, unsupported
+from service.vllm_plugin.versions import installed_differences, is_read, unsupported
 
 log = logging.getLogger(f"vllm.{NAME}")  # vLLM configures the loggers below its own name
 
 
 def register() -> None:
-    """Warn in every process if the source of this version of vLLM was never read."""
+    """Warn in every process if the source of this version of vLLM was never checked."""
     import vllm  # noqa: PLC0415
 
     if not is_read(vllm.__version__):
@@ -52,14 +52,14 @@ class SignalsPlugin:
 
 
 class Unable(Exception):
-    """Signals are not available. The text says why, and what to do."""
+    """Signals are not available; the text gives the reason and the remedy."""
 
 
 async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:
-    """Install the hooks in the workers and try them once. Raises Unable."""
+    """Install the hooks in the workers and test them once. Raises Unable."""
     if engine is None:
         raise Unable("the server has no engine")
-    if problem := unsupported(state.revelator.vllm, await asyncio.to_thread(moved_points)):
+    if problem := unsupported(state.revelator.vllm, await asyncio.to_thread(installed_differences)):
         raise Unable(problem)
     if getattr(args, "worker_extension_cls", None) != EXTENSION:
         raise Unable(f"start vLLM with --worker-extension-cls {EXTENSION}")
@@ -82,7 +82,7 @@ async def _start(engine: Any, state: Any, args: Namespace) -> tuple[Calls, int]:
 
 
 async def _try(calls: Calls) -> None:
-    """Read a few tokens: the hooks see their rows, and know the cache's layout."""
+    """Score a few tokens, so that the hooks see their rows and determine the cache's layout."""
     try:
         await calls.score(ScoreRequest(token_ids=(0, 1, 2, 3), row_spans=()))
     except SignalsLost as error:

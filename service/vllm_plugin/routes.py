@@ -133,7 +133,7 @@ router = APIRouter(prefix="/v1/revelator", tags=["revelator"])
 
 @dataclass
 class PluginState:
-    """What `app.state.revelator` holds: the calls, or why there are none."""
+    """The content of `app.state.revelator`: the calls, or the reason why there are none."""
 
     vllm: str
     calls: Calls | None = None
@@ -142,7 +142,7 @@ class PluginState:
 
 
 class Unavailable(Exception):
-    """This server does not provide signals. The text says why."""
+    """This server does not provide signals; the text says why."""
 
 
 STATUS = {
@@ -215,8 +215,8 @@ async def signals(body: DraftBody, calls: Held) -> StreamingResponse:
 class DraftResponse(StreamingResponse):
     """Frees the draft however the response ends.
 
-    A client that leaves may find the events not begun yet, or waiting at a `yield`, where nothing
-    ends them by itself.
+    If a client leaves, the events may not have begun, or wait at a `yield`, where nothing ends them
+    by itself.
     """
 
     def __init__(self, events: AsyncGenerator[str, None], stack: ExitStack) -> None:
@@ -239,7 +239,7 @@ async def _events(calls: Calls, call: SignalsCall) -> AsyncGenerator[str, None]:
         async with aclosing(calls.run(call)) as deltas:
             async for delta in deltas:
                 yield _event(delta_body(delta))
-    except Exception as error:  # the status is sent: the event is the only place left
+    except Exception as error:  # the status has been sent, so the error can only be an event
         yield _event({"error": {"message": str(error) or type(error).__name__}})
     else:
         if call.request.attention:

@@ -1,4 +1,4 @@
-"""Whether this model and set-up can provide signals, checked at start."""
+"""Whether this model and configuration can provide signals, checked at start."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 
 def obstacle(config: Any, uses_v2_runner: bool, layer: Any) -> str | None:
-    """What in a worker's set-up signals cannot work with, and what to do; None for nothing.
+    """Return what in a worker's configuration prevents signals, and the remedy; None if nothing
+    does.
 
-    `config` is a `VllmConfig`, `layer` the last `Attention` layer (None where there is none).
+    `config` is a `VllmConfig`, `layer` the last `Attention` layer (None if there is none).
     """
     return next(_of_setup(config, uses_v2_runner), None) or next(_of_layer(layer), None)
 

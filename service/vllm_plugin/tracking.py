@@ -1,8 +1,8 @@
-"""What a worker keeps for the requests that asked for signals, without vLLM.
+"""The state that a worker keeps for requests with signals, without vLLM.
 
-A call's positions: 0 to prompt - 1 are its prompt, then come its draft's tokens. Row p is the
-attention of the token at p over positions 0 to p; it predicts the token at p + 1. Each row is
-taken once: what a preempted request computes again is the same and is skipped.
+Positions of a call: 0 to prompt - 1 are its prompt, followed by its draft's tokens. Row p is the
+attention of the token at p over positions 0 to p; it predicts the token at p + 1. Each row is taken
+once: a preempted request recomputes the same rows, which are skipped.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FORGOTTEN_S = 300.0  # an ended call that its API server never released is dropp
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request wants, as it travels in its sampling parameters.
+    """What a request wants, as sent in its sampling parameters.
 
-    A `score` reads its prompt; else the request writes a draft. `attention`: maxima, and of a draft
-    all rows, of a score those of `rows`. `entropies` may be off for a score only.
+    A `score` reads its prompt; other requests write a draft. `attention` requests maxima, and all
+    rows of a draft or `rows` of a score. `entropies` may be off for a score only.
     """
 
     call: str
@@ -49,7 +49,7 @@ class Wish:
 
 
 class OfStep:
-    """Numbers of one step, on their device until somebody reads them."""
+    """Numbers of one step, which stay on their device until they are read."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values
@@ -60,7 +60,9 @@ class OfStep:
 
 
 class Tracked:
-    """One call on this worker. `error`: why its signals cannot be had; it then takes no more."""
+    """One call on this worker. `error` is the reason why its signals are lost; it then takes no
+    more.
+    """
 
     def __init__(self, request: str, wish: Wish, prompt: Sequence[int], most_tokens: int) -> None:
         self.request = request
@@ -85,7 +87,7 @@ class Tracked:
 
     @property
     def complete(self) -> bool:
-        """A score: nothing is missing any more."""
+        """Whether a score is complete."""
         end = len(self.prompt)
         has_rows = not self.wish.attention or self.next_row >= end
         return has_rows and (not self.wish.entropies or self.next_number >= end - 1)
@@ -97,7 +99,9 @@ class Tracked:
         return kept + (self.maxima.nbytes if self.maxima else 0)
 
     def missing_rows(self, first: int, count: int) -> range:
-        """Of the rows about to be computed, those to take. A row left out is an error for good."""
+        """Return which of the rows about to be computed to take. A skipped row is a permanent
+        error.
+        """
         if self.error or not self.wish.attention:
             return range(0)
         if first > self.next_row:
@@ -107,7 +111,7 @@ class Tracked:
         return range(max(first, self.next_row), max(last, self.next_row))
 
     def missing_numbers(self, first: int, count: int) -> range:
-        """Of the rows about to be computed, those whose prediction's entropy is to be taken."""
+        """Return the rows about to be computed whose prediction's entropy is to be taken."""
         if self.error or not self.wish.entropies:
             return range(0)
         begin = self.next_number
@@ -116,7 +120,7 @@ class Tracked:
         return range(begin, begin + 1) if first + count - 1 == begin else range(0)
 
     def take_row(self, weights: Tensor, mean: Tensor) -> None:
-        """The next row: (heads, row + 1), and its mean over heads."""
+        """Take the next row, (heads, row + 1), and its mean over heads."""
         row, self.heads = self.next_row, weights.shape[0]
         if not self.wish.score or row in self._wanted:
             self.rows[row] = mean.clone()
@@ -128,7 +132,7 @@ class Tracked:
         self.next_row = row + 1
 
     def take_rows(self, weights: Tensor) -> None:
-        """The next rows of a score: (heads, rows, row + rows)."""
+        """Take the next rows of a score, (heads, rows, row + rows)."""
         self.heads = weights.shape[0]
         for number in range(weights.shape[1]):
             if (row := self.next_row + number) in self._wanted:
@@ -137,9 +141,9 @@ class Tracked:
         self.next_row += weights.shape[1]
 
     def take_numbers(self, step: OfStep | None, columns: Iterable[int]) -> None:
-        """Entropy and log-probability of the next predictions: columns of a step's (2, …).
+        """Take entropy and log-probability of the next predictions: columns of a step's (2, …).
 
-        None: this rank of a tensor-parallel group sees no logits, another one does.
+        None means that this rank of a tensor-parallel group has no logits; another one does.
         """
         self.numbers += [(step, column) if step else None for column in columns]
 
@@ -162,7 +166,9 @@ class Tracker:
         return tracked
 
     def end(self, request: str) -> None:
-        """The engine has finished or aborted the request; its signals wait for their release."""
+        """Record that the engine finished or aborted the request; its signals are kept until
+        released.
+        """
         tracked = self.requests.pop(request, None)
         if tracked is None:
             return
@@ -171,7 +177,7 @@ class Tracker:
         self.release(old)
 
     def release(self, calls: Iterable[str]) -> None:
-        """Free what is kept for these calls, running or not."""
+        """Free all data of these calls, running or not."""
         for call in calls:
             tracked = self.calls.pop(call, None)
             if tracked is not None and self.requests.get(tracked.request) is tracked:
@@ -202,8 +208,9 @@ def parts_of(
     starts: Sequence[int],
     computed: Sequence[int],
 ) -> list[BatchPart]:
-    """Who has which rows: `batch` names the requests in order, request i has rows starts[i] to
-    starts[i + 1] - 1, after computed[i] positions that lie in the cache already."""
+    """Return the rows of each request. `batch` names the requests in order; request i has rows
+    starts[i] to starts[i + 1] - 1, after computed[i] positions that are in the cache already.
+    """
     return [
         BatchPart(tracked, n, int(starts[n]), int(starts[n + 1] - starts[n]), int(computed[n]))
         for n, request in enumerate(batch)
@@ -212,5 +219,5 @@ def parts_of(
 
 
 def targets_of(tracked: Tracked, rows: range) -> Tensor:
-    """The tokens that these rows of a score predict."""
+    """Return the tokens that these rows of a score predict."""
     return torch.tensor(tracked.prompt[rows.start + 1 : rows.stop + 1], dtype=torch.long)

@@ -1,12 +1,12 @@
-"""What the plugin relies on inside vLLM, checked against the source that is installed.
+"""The parts of vLLM that the plugin relies on, checked against the installed source.
 
-All that may differ between vLLM's versions is named here: nothing is imported, files are parsed.
-The points are the same from 0.29 to 0.33; layouts of the cache, which do differ, are recognised by
-their content (`hooks.LAYOUTS`).
+Everything that may differ between vLLM's versions is named here. Files are parsed, nothing is
+imported. The points are the same from 0.29 to 0.33; layouts of the cache, which do differ, are
+recognised by their content (`hooks.LAYOUTS`).
 
     python -m service.vllm_plugin.versions FOLDER_OR_WHEEL
 
-prints the points that a vLLM does not have: a folder that contains `vllm/`, or a wheel.
+prints the points that a vLLM lacks: of a folder that contains `vllm/`, or of a wheel.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ READ = (
     "0.31",
     "0.32",
     "0.33",
-)  # whose source has every point; 0.29 to 0.32 were run
+)  # versions whose source has every point; 0.29 to 0.32 were run
 Read = Callable[
     [str], str
-]  # the text of a file below `vllm/`; raises FileNotFoundError or KeyError
+]  # returns the text of a file below `vllm/`; raises FileNotFoundError or KeyError
 
 
 class Point(NamedTuple):
     """A function with these first parameters, or a class with these fields, methods or attributes
-    of its own."""
+    of its own.
+    """
 
     file: str
     name: str
@@ -106,11 +107,15 @@ def is_read(version: str) -> bool:
     return ".".join(version.split(".")[:2]) in READ
 
 
-def unsupported(version: str, moved: Sequence[str]) -> str | None:
-    """Return why a vLLM of this version, in which these points moved, gives no signals, or None."""
-    if not moved:
+def unsupported(version: str, differences: Sequence[str]) -> str | None:
+    """Return why a vLLM of this version, in which these points differ, gives no signals, or
+    None.
+    """
+    if not differences:
         return None
-    named = "; ".join(moved[:3]) + (f"; and {len(moved) - 3} more" if len(moved) > 3 else "")
+    named = "; ".join(differences[:3]) + (
+        f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
+    )
     return (
         f"vLLM {version} is not supported by this plugin: {named}; install one of "
         f"{', '.join(f'{known}.x' for known in READ)}, or a newer revelator"
@@ -118,18 +123,20 @@ def unsupported(version: str, moved: Sequence[str]) -> str | None:
 
 
 @cache
-def moved_points() -> tuple[str, ...]:
-    """Return what is not as the plugin needs it in the vLLM that is installed, in words."""
+def installed_differences() -> tuple[str, ...]:
+    """Return the differences between the installed vLLM and what the plugin needs, in words."""
     found = find_spec("vllm")
     folders = found.submodule_search_locations if found else None
     if not folders:
         return ("vllm is not installed as a package",)
     root = Path(folders[0])
-    return tuple(moved(lambda file: (root / file).read_text(encoding="utf-8")))
+    return tuple(differences(lambda file: (root / file).read_text(encoding="utf-8")))
 
 
-def moved(read: Read) -> Iterator[str]:
-    """Yield what is not as the plugin needs it, in words, given a reader of vLLM's files."""
+def differences(read: Read) -> Iterator[str]:
+    """Yield the differences from what the plugin needs, in words, given a reader of vLLM's
+    files.
+    """
     for point in POINTS:
         try:
             tree = ast.parse(read(point.file))
@@ -173,7 +180,7 @@ def _parameters(node: _Function) -> list[str]:
 
 
 def _members(node: ast.ClassDef) -> set[str]:
-    """Fields, methods, and what methods set on `self`."""
+    """Return fields, methods, and attributes that methods set on `self`."""
     found: set[str] = set()
     for each in node.body:
         match each:
@@ -196,7 +203,7 @@ def _set_on_self(method: ast.AST) -> set[str]:
 
 
 def reader(place: Path) -> Read:
-    """Return what reads vLLM's files in a folder that contains `vllm/`, or in a wheel."""
+    """Return a reader of vLLM's files in a folder that contains `vllm/`, or in a wheel."""
     if place.is_dir():
         return lambda file: (place / "vllm" / file).read_text(encoding="utf-8")
     wheel = zipfile.ZipFile(place)
@@ -204,7 +211,7 @@ def reader(place: Path) -> Read:
 
 
 def main() -> int:
-    problems = list(moved(reader(Path(sys.argv[1]))))
+    problems = list(differences(reader(Path(sys.argv[1]))))
     for problem in problems:
         print(problem)
     print(f"{len(POINTS) - len(problems)} of {len(POINTS)} points are as the plugin needs them")

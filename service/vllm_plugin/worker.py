@@ -1,4 +1,6 @@
-"""The `worker_extension_cls`: what the API server calls in every worker by `collective_rpc`."""
+"""The `worker_extension_cls`: the methods that the API server calls in every worker by
+`collective_rpc`.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,14 @@ class SignalsExtension:
     def revelator_fetch(
         self, release: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]
     ) -> dict[str, Any]:
-        """What is new about every tracked call, and the asked rows of drafts; frees `release`."""
+        """Return the new data of every tracked call, and the requested rows of drafts; frees
+        `release`.
+        """
         return self._revelator.fetch(release, rows)
 
 
 class WorkerExchange:
-    """A worker's side of the exchange: its hooks, and what was sent of each call."""
+    """A worker's side of the exchange: its hooks, and what was sent for each call."""
 
     def __init__(self, hooks: Hooks, heads: int) -> None:
         self.heads = heads
@@ -68,7 +72,7 @@ class WorkerExchange:
 
 
 def _last_attention(config: Any) -> Any:
-    """The attention layer of the highest number, None where there is none of the usual kind."""
+    """Return the attention layer of the highest number, None if there is none of the usual kind."""
     from vllm.model_executor.layers.attention import Attention  # noqa: PLC0415
     from vllm.model_executor.models.utils import extract_layer_index  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """Makes training data and models. It imports the service, never the other way.
 
-- `facts`: facts found in passages, questions made from them, the rows of training, what is held out
+- `facts`: facts found in passages, questions made from them, training rows, the held-out split
 - `synthesis`: `revelator synthesize`, the papers' pipelines and the rows of the embedded model
 - `recipes`: `revelator train`; `lean` trains Llamas on a CPU, `encoders` EfficientRAG's encoders
-- `compilation`: `revelator compile`, from float weights to what the service's own engines serve
+- `compilation`: `revelator compile`, which converts float weights for the service's own engines
 """

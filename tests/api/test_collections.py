@@ -122,13 +122,17 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
 async def test_bad_documents_are_named_and_the_rest_goes_in(tmp_path: Path) -> None:
     documents = [
         NORMA, {"id": "x"}, 7, {"text": "No id is fine."}, {"id": "n", "text": "The later wins."},
+        None,
     ]  # fmt: skip
     async with stored(tmp_path) as service:
         await put(service)
         report = await add(service, documents)
         assert report["indexed"] == 3
-        assert [(each["index"], each["id"]) for each in report["failed"]] == [(1, "x"), (2, None)]
+        assert [(each["index"], each["id"]) for each in report["failed"]] == [
+            (1, "x"), (2, None), (5, None),
+        ]  # fmt: skip
         assert all(each["problem"] for each in report["failed"])
+        assert report["failed"][2]["problem"].endswith("not null")
         async with service.http.get("/collections/mine/documents/n") as response:
             assert (await response.json())["passages"][0]["text"] == "The later wins."
         async with service.http.get("/collections/mine") as response:

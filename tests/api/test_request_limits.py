@@ -8,8 +8,9 @@ import time
 import pytest
 
 from service.api import bodies, connections
+from service.api.security import names_this_machine
 from tests.api.test_bad_input import check_problem, check_works
-from tests.support.live import Live, Raw, answering, live
+from tests.support.live import Live, Raw, answering, config, live
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +128,35 @@ async def test_a_browser_that_asks_for_another_site_is_refused() -> None:
         async with service.http.get("/healthz", headers=there) as response:
             assert response.status == 200
         await check_works(service)
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("localhost:8000", True), ("127.0.0.1", True), ("[::1]:8000", True), ("gateway", True),
+        ("app.localhost", True), ("evil.example:8000", False), ("evil.example.", False),
+        ("[evil", False),
+    ],
+)  # fmt: skip
+def test_names_of_this_machine(host: str, own: bool) -> None:
+    assert names_this_machine(host) is own
+
+
+async def test_another_site_s_name_for_this_machine_is_refused() -> None:
+    there = {"Host": "evil.example"}
+    key = {"Authorization": "Bearer secret"}
+    async with live() as service:
+        for method, path in (("GET", "/collections"), ("POST", "/mcp")):
+            async with service.http.request(method, path, headers=there) as response:
+                await check_problem(response, 403, "cross-site")
+        async with service.http.get("/healthz", headers=there) as response:
+            assert response.status == 200
+    for server, headers in (({"keys": ["secret"]}, key), ({"insecure": True}, {})):
+        async with (
+            live(settings=config(server=server)) as service,
+            service.http.get("/v1/models", headers=there | headers) as response,
+        ):
+            assert response.status == 200
 
 
 async def test_a_websocket_is_not_opened() -> None:

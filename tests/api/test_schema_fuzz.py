@@ -22,8 +22,8 @@ from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import answering, config
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
-OPERATIONS = 17
-CASES = int(os.environ.get("FUZZ_CASES", "340"))  # generated, beside those that the schema names
+OPERATIONS = 22
+CASES = int(os.environ.get("FUZZ_CASES", "500"))  # generated, beside those that the schema names
 STATUSES: Counter[int] = Counter()
 
 

@@ -106,6 +106,18 @@ async def test_a_tenant_sees_and_uses_its_collections_alone(tmp_path: Path) -> N
         for collection, expected in [("a-one", 200), ("absent", 403), ("sample", 403), (None, 403)]:
             question = {"question": "Who?", "collection": collection}
             assert await status(service, "a", "POST", "/answer", question) == expected
+        question = {"question": "Who?", "collection": "a-two"}
+        async with service.http.post("/answer", json=question, headers=key("a")) as response:
+            problem = await check_problem(response, 404, "not-found")
+        assert problem["detail"].endswith("existing collections: a-one")
+        chat = {
+            "model": "revelator", "messages": [{"role": "user", "content": "Who?"}],
+            "revelator": {"collection": "a-two"},
+        }  # fmt: skip
+        async with service.http.post(
+            "/v1/chat/completions", json=chat, headers=key("a")
+        ) as response:
+            assert (await response.json())["error"]["message"] == problem["detail"]
 
 
 async def test_the_first_request_too_many_is_told_when_to_come_back(tmp_path: Path) -> None:
@@ -131,6 +143,9 @@ async def test_the_first_request_too_many_is_told_when_to_come_back(tmp_path: Pa
         async with service.http.post("/answer", json=[], headers=key("a")) as response:
             await check_problem(response, 429, "rate-limited")  # requests are used up, too
             assert '"requests";r=0' in response.headers["RateLimit"]
+        assert await service.metric('revelator_rejected_total{reason="key_limit"}') == 3
+        rejected = 'revelator_questions_total{loop="none",outcome="rejected",route="none"}'
+        assert await service.metric(rejected) == 3
         assert await status(service, "b", "POST", "/answer", {"question": "Who?"}) == 200
 
 

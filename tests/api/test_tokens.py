@@ -237,6 +237,15 @@ def test_a_tenant_of_a_token_is_no_tenant_of_the_file() -> None:
     assert (made.name, made.rights, made.collections) == ("oidc:default", ["administer"], ["*"])
 
 
+@pytest.mark.parametrize("empty", [[], "", " "])
+def test_an_empty_claim_gives_no_collection(empty: object) -> None:
+    settings = OidcSettings(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://x.example.com/keys")
+    made = tokens.tenant_of_claims({"sub": "ann", "collections": empty}, settings)
+    assert not made.may_use("default")
+    with pytest.raises(TokenRefused, match="collections"):
+        tokens.tenant_of_claims({"sub": "ann", "collections": None}, settings)
+
+
 class Clock:
     now = 1_000.0
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 import anyio.to_thread
 import pytest
+from aiohttp import web
 
+from service.api.event_stream import TOLD_S, followed
+from service.api.upkeep import Finding
+from service.core.errors import StoreError
+from service.core.progress import Follow
+from service.core.settings import Settings
+from service.retrieval.client import send_followed, session_with
 from service.retrieval.collections.catalog import Collections
 from tests.api.test_bad_input import check_problem
 from tests.api.test_collections import NORMA, add, put, stored
 from tests.support.live import Live
+from tests.support.stub_server import stub_server
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +53,72 @@ async def test_check_and_repair(tmp_path: Path) -> None:
         assert report["done"] == ["1 passages embedded", "manifest updated"]
         async with service.http.get("/collections/none/check") as response:
             await check_problem(response, 404, "not-found")
+
+
+async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        await add(service, [NORMA])
+        await lose_a_vector(service)
+        accept = {"Accept": "text/event-stream"}
+        async with service.http.post("/collections/mine/repair", headers=accept) as response:
+            assert response.content_type == "text/event-stream"
+            *_, report = (await response.text()).strip().split("\n\n")
+        assert report.startswith("event: report\ndata: ")
+        done = json.loads(report.partition("data: ")[2])["done"]
+        assert done == ["1 passages embedded", "manifest updated"]
+        async with service.http.get("/collections/none/check", headers=accept) as response:
+            await check_problem(response, 404, "not-found")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_client_follows_what_the_server_tells(fails: bool) -> None:
+    async def work(follow: Follow) -> Finding:
+        for done in (0, 50, 100):
+            follow("repairing", done, 100)
+            await anyio.sleep(2 * TOLD_S)
+        if fails:
+            raise StoreError("the disk is full")
+        return Finding(kind="lost", detail="", count=7, ids=[])
+
+    async def serve(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": request.headers["Accept"]})
+        await response.prepare(request)
+        await response.write(b": ping\n\n")
+        async for part in followed(work, "an-id"):
+            await response.write(part)
+        return response
+
+    told: list[tuple[str, int, int]] = []
+    async with (
+        stub_server(serve) as address,
+        session_with(f"http://{address}", Settings(), 30) as session,
+    ):
+        sent = send_followed(
+            session, "POST", f"http://{address}/repair", lambda *now: told.append(now)
+        )
+        if fails:
+            with pytest.raises(StoreError, match="the disk is full; run the same command again"):
+                await sent
+        else:
+            assert (await sent)["count"] == 7
+    assert told == [("repairing", done, 100) for done in (0, 50, 100)]
+
+
+async def test_work_that_nobody_follows_any_more_ends() -> None:
+    ended = anyio.Event()
+
+    async def work(follow: Follow) -> Finding:
+        follow("repairing", 0, 100)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    async with aclosing(followed(work, "an-id")) as events:
+        assert b"repairing" in await anext(events)
+    assert ended.is_set()
 
 
 async def command(data: Path, *options: str) -> tuple[int, str]:

@@ -15,6 +15,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,13 @@ class Ours:
     def __init__(self, folder: Path, threads: int) -> None:
         settings = EngineSettings(kind="embedded", model=str(folder))
         self.engine = EmbeddedGenerator("embedded", settings, threads=threads)
+        self.numbers = count()
 
     async def prompt_of(self, tokens: int) -> str:
-        spans = await self.engine.token_spans(TEXT * tokens)
-        return (TEXT * tokens)[: spans[tokens - 2][1]]  # one more begins every prompt
+        """Each time another one, so that nothing of it is in the engine's prefix cache."""
+        text = f"{next(self.numbers):03} " + TEXT * tokens
+        spans = await self.engine.token_spans(text)
+        return text[: spans[tokens - 2][1]]  # one more begins every prompt
 
     async def prompt_rate(self, tokens: int) -> float:
         request = GenerationRequest(prompt=await self.prompt_of(tokens), max_tokens=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import anyio.to_thread
@@ -57,6 +59,22 @@ async def spoil(collections: Collections) -> None:
     await collection.save(manifest.model_copy(update={"documents": 9, "content_hash": "0" * 64}))
 
 
+class Followed(list[tuple[str, int, int]]):
+    """How far the stages of a work were, as told."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        self.append((stage, done, total))
+
+    def stages(self) -> list[str]:
+        """The stages in their order. Each counts from nothing to its end, without going back."""
+        found = [(stage, [*told]) for stage, told in groupby(self, itemgetter(0))]
+        for _, told in found:
+            counts = [done for _, done, _ in told]
+            assert counts == sorted(counts)
+            assert (counts[0], counts[-1]) == (0, told[-1][2])
+        return [stage for stage, _ in found]
+
+
 def kinds(findings: list[StoreDifference]) -> dict[str, int]:
     counted: dict[str, int] = {}
     for finding in findings:
@@ -86,8 +104,9 @@ async def test_differences_are_found_shown_and_repaired(tmp_path: Path, backends
         assert all(passage_id.startswith("half#") for passage_id in shown["surplus"])
         assert len(shown["surplus"]) <= 5
 
-        embedder.passages = 0
-        report = await collections.check(NAME, repair=True)
+        embedder.passages, followed = 0, Followed()
+        report = await collections.check(NAME, repair=True, follow=followed)
+        assert followed.stages() == ["comparing", "repairing", "comparing"]
         assert kinds(report.findings) == expected
         assert report.left == []
         assert embedder.passages == 2
@@ -129,7 +148,9 @@ async def test_another_embedding_is_told_and_embedded_again(
         with pytest.raises(ConfigurationError, match="--repair"):
             await ingest_documents([{"id": "new", "title": "", "text": "New."}], NAME, collections)
 
-        report = await collections.check(NAME, repair=True)
+        followed = Followed()
+        report = await collections.check(NAME, repair=True, follow=followed)
+        assert followed.stages() == ["comparing", "embedding", "repairing", "comparing"]
         assert kinds(report.findings) == {"embedding": 1}
         assert report.left == []
         assert embedder.passages == before.passages

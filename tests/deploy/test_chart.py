@@ -25,6 +25,7 @@ from tests.deploy.helm import (
 )
 
 KEY = "secrets.values.gateway-keys=k"
+BUDGET = "PodDisruptionBudget"
 NO_SCHEMA = {"ServiceMonitor"}  # of the Prometheus operator, not of Kubernetes
 
 
@@ -202,6 +203,25 @@ def test_gateways_scale_by_a_metric_that_the_service_has() -> None:
     metric = scaler["metrics"][0]["pods"]["metric"]["name"]
     assert f"\n{metric} 0.0\n" in Metrics().render().decode()
     assert "replicas" not in named("Deployment", "revelator", found)["spec"]
+
+
+@pytest.mark.parametrize("example", ["eight-gpus-lora", "gateway-only"])
+def test_several_gateways_are_on_several_nodes_and_go_one_at_a_time(example: str) -> None:
+    found = objects(example)
+    budgets = {each["metadata"]["name"]: each["spec"] for each in of_kind(BUDGET, found)}
+    assert set(budgets) == {name for name in pods(found) if name.startswith("revelator")}
+    for name, budget in budgets.items():
+        assert budget["maxUnavailable"] == 1
+        labels = pods(found)[name]["metadata"]["labels"]
+        assert budget["selector"]["matchLabels"].items() <= labels.items()
+    gateway = pods(found)["revelator"]
+    spread = gateway["spec"]["topologySpreadConstraints"]
+    assert [each["topologyKey"].rpartition("/")[2] for each in spread] == ["hostname", "zone"]
+    for each in spread:
+        chosen = each["labelSelector"]["matchLabels"].items()
+        assert chosen <= gateway["metadata"]["labels"].items()
+    strategy = named("Deployment", "revelator", found)["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
 
 
 def test_the_pool_looks_up_a_headless_service() -> None:

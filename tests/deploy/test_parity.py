@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,7 +19,7 @@ from service.core.settings.loading import PREFIX
 from service.engines.pool import probe
 from tests.deploy.compose import services
 from tests.deploy.helm import CHART, EXAMPLES, ROOT, Object, named, objects, pods
-from tests.deploy.images import image
+from tests.deploy.images import FOLDER, image, instructions
 
 MOUNT = "/etc/revelator"
 KEY = "secret"
@@ -194,6 +196,18 @@ def test_compose_and_chart_run_the_same_stores() -> None:
     for store in ("elasticsearch", "qdrant"):
         tag = values[store]["image"].rsplit(":", 1)[1].removesuffix("-unprivileged")
         assert found[store]["image"].rsplit(":", 1)[1] == tag
+
+
+def test_the_gateways_image_has_no_torch() -> None:
+    words = [rest for name, rest in instructions(FOLDER / "Dockerfile") if name == "ARG"]
+    asked = dict(word.split("=", 1) for word in words)["EXTRAS"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    chosen = [*extras["dependencies"]]
+    for extra in asked.split(","):
+        chosen += extras["optional-dependencies"][extra]
+    names = {re.split(r"[^\w.-]", each)[0].lower() for each in chosen}
+    assert names.isdisjoint({"revelator", "torch", "transformers", "vllm", "sentence-transformers"})
+    assert "onnxruntime" in names
 
 
 def test_both_worker_images_have_one_version_of_vllm() -> None:

@@ -134,10 +134,14 @@ async def test_collections_and_documents(tmp_path: Path) -> None:
         assert (made.name, made.description, made.documents) == ("mine", "Operas", 0)
         documents = [
             {"id": "n/1", "title": "Norma", "text": "Vincenzo Bellini composed Norma.", "page": 4},
+            {"id": "m/../n/1", "text": "Norma has two acts."},
             {"id": "bad"},
         ]
         report = await client.add_documents("mine", documents)
-        assert (report.indexed, [each.id for each in report.failed]) == (1, ["bad"])
+        assert (report.indexed, [each.id for each in report.failed]) == (2, ["bad"])
+        other = await client.document("mine", "m/../n/1")
+        assert (other.id, other.passages[0].text) == ("m/../n/1", "Norma has two acts.")
+        await client.delete_document("mine", "m/../n/1")
         stored = await client.document("mine", "n/1")
         assert (stored.title, stored.metadata) == ("Norma", {"page": 4})
         answer = await client.answer("Who composed Norma?", collection="mine", route="single")

@@ -39,7 +39,7 @@ NOT_RUN: Final = {
     "revelator serve": "does not end: it is the server of this module",
     "revelator worker": "needs vLLM: tests/integration/test_vllm.py",
     "revelator synthesize": "needs a large teacher: see tests/live/test_synthesizing.py",
-    "revelator train": "needs a large model: see tests/integration/test_training.py",
+    "revelator train": "needs a large model: see tests/live/test_training.py",
     "docker build": "needs a container engine: see tests/deploy/test_parity.py",
     "GATEWAY_KEY=choose-one": "needs a container engine: see tests/deploy/test_parity.py",
     "helm install": "needs a cluster: tests/deploy/test_chart.py renders the chart",

@@ -79,7 +79,7 @@ async def test_keys_have_the_tools_and_collections_of_their_rights(tmp_path: Pat
         tmp_path,
         entry("all", rights=["ask", "write", "administer"]),
         entry("writes", rights=["write"], collections=["docs"]),
-        entry("asks", rights=["ask"], collections=["docs"]),
+        entry("asks", rights=["ask"], collections=["docs", "gone"]),
     )
     async with live(settings=settings, own_stores=True) as service:
         headers = {"Authorization": "Bearer all"}
@@ -100,6 +100,8 @@ async def test_keys_have_the_tools_and_collections_of_their_rights(tmp_path: Pat
             found = await client.call_tool("search", {"query": "volcano", "collection": "docs"})
             assert found.structured_content["passages"][0]["title"] == "Etna"
             assert (await client.call_tool("search", {"query": "opera"})).is_error
+            gone = await client.call_tool("search", {"query": "opera", "collection": "gone"})
+            assert gone.content[0].text.endswith("existing collections: docs")
             listed = (await client.list_resources()).resources
             assert [(each.name, each.uri) for each in listed] == [
                 ("docs", "revelator://collections/docs")
@@ -109,6 +111,8 @@ async def test_keys_have_the_tools_and_collections_of_their_rights(tmp_path: Pat
             for uri in ("revelator://collections/others", "revelator://x", "file:///etc/passwd"):
                 with pytest.raises(MCPError):
                     await client.read_resource(uri)
+            with pytest.raises(MCPError, match=r"existing collections: docs\Z"):
+                await client.read_resource("revelator://collections/gone")
 
 
 async def test_what_is_no_request_of_the_protocol_is_refused_as_elsewhere() -> None:

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from service.cli.ask import ask_in_terminal, chat_in_terminal, read_lines
+from service.core.errors import InvalidRequest
 from service.core.settings import Settings
 from service.evaluation.traces import read_trace, shown_again
 from tests.support.live import answering, live
@@ -37,6 +38,27 @@ async def test_a_conversation_has_what_was_said_before(
     assert f"search (hybrid): {rewritten}" in shown
     assert "never asked" not in shown
     assert "Who composed Norma?" in str(engine.requests[-3:]) + shown
+
+
+async def test_a_conversation_goes_on_after_a_question_that_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    async with live() as server:
+        for asked, goes_on in ((b"Who composed Norma?\n", True), (b"", False)):
+            reading, writing = os.pipe()
+            os.write(writing, asked + b"why " * 1_001 + b"\nWho composed Norma?\n")
+            os.close(writing)
+            talk = partial(chat_in_terminal, settings, {}, url=server.url, source=reading)
+            if goes_on:
+                assert await talk() == 0
+                shown = capsys.readouterr().out
+                assert "at most 4000 characters" in " ".join(shown.split())
+                assert shown.count("route single") == 2
+            else:
+                with pytest.raises(InvalidRequest, match="4000"):
+                    await talk()
+            os.close(reading)
 
 
 async def test_a_question_keeps_its_trace(

@@ -4,7 +4,9 @@
     python -m tests.load soak [--minutes 30]
 
 *direct*: questions at half the capacity of an engine over HTTP, and as many calls of that engine
-by the same client; by the gateway the median is at most 2 ms later, the 99th percentile 10 ms.
+by the same client; by the gateway the median is at most 2 ms later, the 99th percentile 10 ms. Both
+come at random times: at even ones a question would begin in the instant in which the engine writes
+the words of those before it, and a call of the engine beside it.
 *overload*: five times what the engine can do is offered for 60 s. Targets: answered at least 0.9 of
 capacity; the 99th percentile of admitted questions at most twice their own time; the rest refused
 within 50 ms, with `Retry-After`. *fairness*: two keys at 9:1 offer the same; the small one gets at
@@ -38,6 +40,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import aiohttp
 
@@ -53,6 +56,7 @@ from tests.support.workers import stub_worker
 RUNNING, SECONDS = 16, 0.5
 CAPACITY = RUNNING / SECONDS
 SIDES, WORDS = ("gateway", "engine"), 4  # of the engine's reply
+SEED = 17  # of the times at which questions come
 TIMES = 5
 FOR_S = 60.0
 STREAMS = 1_000
@@ -88,8 +92,9 @@ async def beside_engine(for_s: float) -> list[Sent]:
             return await post(http, f"{engine.url}/chat/completions", call, name)
 
         async with session(target.url) as http:
-            await offer(http, dict.fromkeys(SIDES, CAPACITY / 2), 1.0, either)  # warms both up
-            return await offer(http, dict.fromkeys(SIDES, CAPACITY / 2), for_s, either)
+            rates = dict.fromkeys(SIDES, CAPACITY / 2)
+            await offer(http, rates, 1.0, either)  # warms both up
+            return await offer(http, rates, for_s, either, Random(SEED))
 
 
 async def direct(for_s: float) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -53,16 +54,22 @@ Ask = Callable[[aiohttp.ClientSession, str], Awaitable[Sent]]
 
 
 async def offer(
-    http: aiohttp.ClientSession, rates: Mapping[str, float], for_s: float, ask: Ask = ask
+    http: aiohttp.ClientSession,
+    rates: Mapping[str, float],
+    for_s: float,
+    ask: Ask = ask,
+    chance: Random | None = None,
 ) -> list[Sent]:
-    """Questions of each tenant at its rate (a second), evenly, for so long; all that was sent."""
+    """Questions of each tenant at its rate (a second), evenly or, given a `chance`, at random times
+    (a Poisson process), for so long; all that was sent."""
 
     async def of(tenant: str, rate: float) -> list[asyncio.Future[Sent]]:
         tasks: list[asyncio.Future[Sent]] = []
-        begin = time.perf_counter()
-        for number in range(round(rate * for_s)):
-            await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+        due = time.perf_counter()
+        for _ in range(round(rate * for_s)):
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
             tasks.append(asyncio.ensure_future(ask(http, tenant)))
+            due += chance.expovariate(rate) if chance else 1 / rate
         return tasks
 
     lanes = await asyncio.gather(*(of(tenant, rate) for tenant, rate in rates.items()))

@@ -71,9 +71,10 @@ async def test_bytes_that_are_no_request_are_refused_and_leave_nothing_behind() 
     assert sum(found.statuses["mutated"].values()) > 0
 
 
-async def test_some_seconds_of_all_callers_leave_nothing_behind() -> None:
-    held = await soak(0.2)
+@pytest.mark.timeout(300)
+async def test_a_minute_of_all_callers_leaves_nothing_behind() -> None:
+    held = await soak(1.0)
     assert not held.odd
     assert not held.leaked, (held.before, held.after)
-    assert held.growth < 0.5
+    assert held.growth < 0.25
     assert min(held.sent.values()) > 0

@@ -11,6 +11,7 @@ import pytest
 from service.answer.events import (
     AnswerReady,
     Done,
+    Judgement,
     PassagesFound,
     Start,
     StepEnd,
@@ -79,6 +80,39 @@ DRAWN = """async (stream) => {
   });
   return wrong;
 }"""
+
+
+async def test_a_passage_says_what_was_decided_about_it(tab: Any) -> None:
+    found = [passage(f"p{number}") for number in range(4)]
+    events = [
+        Start(id="a", question="Where?"),
+        StepStart(step="1", kind="retrieve", question="Where?"),
+        PassagesFound(step="1", passages=found),
+        Judgement(step="1", passage_id="p0", relevant=True, kept=True, reason="relevant"),
+        Judgement(step="1", passage_id="p1", relevant=False, kept=False, reason="irrelevant"),
+        Judgement(step="1", passage_id="p2", kept=False, reason="not read"),
+        StepStart(step="2", kind="retrieve", question="When?"),
+        PassagesFound(step="2", passages=found[:1]),
+        Done(),
+    ]
+    async with live() as service:
+        await replay(tab, *events, url=service.url)
+        await tab.wait_for_selector(DONE)
+        states = await tab.locator(".found .label").all_inner_texts()
+        counts = await tab.locator(".passages summary").all_inner_texts()
+    assert states == ["kept", "dropped: irrelevant", "not read", "not judged yet", "not judged yet"]
+    assert counts == ["4 passages, 1 kept", "1 passage"]
+
+
+@pytest.mark.parametrize("cited", [True, False])
+async def test_an_answer_without_citations_says_so(tab: Any, cited: bool) -> None:
+    citation = Citation(passage_id="p", title="", step="1", text="In Catania.", start=0, end=11)
+    stop = Stop(stopped_by="answer", answered=True, citations=[citation] if cited else [])
+    async with live() as service:
+        await replay(tab, Start(id="a", question="?"), stop, AnswerReady(body=body()), Done(),
+                     url=service.url)  # fmt: skip
+        await tab.wait_for_selector(DONE)
+        assert await tab.is_visible("text=No passage is cited for this answer.") is not cited
 
 
 async def test_texts_of_passages_are_never_markup(tab: Any) -> None:

@@ -26,20 +26,23 @@ WORDS = re.compile(r"\s*\S+\s*\Z|\s*\S+|\s+")
 class StubServer:
     """`reply` is sent word by word, or is a function of the request's body.
 
-    `token_delay`: seconds before each word; `first_delay`: before the first. `slots`: calls served
+    `token_delay`: seconds before each word; `first_delay`: before the first; `end_delay`: between
+    the last event and the end of the body. `slots`: calls served
     at once (others wait), None for all. `failure`, for `failures` calls (None: for all): an HTTP
     status (with `retry_after` as header), or `drop` (the connection closes without an answer),
     `cut` (it closes after `cut_after` words), `garbage`, `html`, `silent` (headers, then nothing),
     `no_choices`, `error_event`. `owned_by`, `models`: what `/models` says; `version` and `health`
-    (a status): what `/version` and `/health` say. `rejects`: fields of a body that are answered by
-    400. `usage`: whether tokens are counted. `dialect`: `json` sends one JSON body. `reasoning`:
-    words of thinking, sent before the reply in a field of their own; they count as tokens.
-    `refuses`: of a body, why it is answered by `refusal` (a status), None for those that are not.
+    (a status): what `/version` and `/health` say; `info`: what `/revelator/info` says, None where
+    the plugin does not run. `rejects`: fields of a body that are answered by 400. `usage`: whether
+    tokens are counted. `dialect`: `json` sends one JSON body. `reasoning`: words of thinking, sent
+    before the reply in a field of their own; they count as tokens. `refuses`: of a body, why it is
+    answered by `refusal` (a status), None for those that are not.
     """
 
     reply: str | Callable[[dict[str, Any]], str] = "It is Paris ."
     first_delay: float = 0.0
     token_delay: float = 0.0
+    end_delay: float = 0.0
     slots: int | None = None
     failure: int | Failure | None = None
     failures: int | None = None
@@ -51,6 +54,7 @@ class StubServer:
     rejects: tuple[str, ...] = ()
     health: int = 200
     version: str = "0.32.0"
+    info: dict[str, Any] | None = None
     usage: bool = True
     reasoning: str = ""
     refuses: Callable[[dict[str, Any]], str | None] = lambda body: None
@@ -74,6 +78,7 @@ class StubServer:
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/revelator/info", self._info)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
         # handler_cancellation: a caller who leaves cancels the handler, as in a real engine
@@ -106,6 +111,9 @@ class StubServer:
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": self.version})
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return web.json_response(self.info, status=404 if self.info is None else 200)
 
     async def _models(self, request: web.Request) -> web.Response:
         self.listings += 1
@@ -193,6 +201,8 @@ class StubServer:
             counts = {"prompt_tokens": 7, "completion_tokens": used, "total_tokens": 7 + used}
             await _send(response, {"object": "chunk", "choices": [], "usage": counts})
         await response.write(b"data: [DONE]\n\n")
+        if self.end_delay:
+            await asyncio.sleep(self.end_delay)
         with suppress(ConnectionError):
             await response.write_eof()
 

@@ -36,7 +36,8 @@ class DraftScript:
     """One foreseen draft. `loud`: entropies of words, by their text; others are quiet.
 
     `attention`: of words; a token gets it from the query after it. `spoilt`: tokens by number that
-    replace those made from the text. `failure` is raised after that many tokens.
+    replace those made from the text. `failure` is raised after that many tokens, `rows_failure`
+    where rows are asked for.
     """
 
     text: str
@@ -44,6 +45,7 @@ class DraftScript:
     attention: Mapping[str, float] = field(default_factory=dict)
     spoilt: Mapping[int, DraftToken] = field(default_factory=dict)
     failure: tuple[int, BaseException] | None = None
+    rows_failure: BaseException | None = None
     finish: Any = "stop"
 
     def tokens(self) -> list[DraftToken]:
@@ -156,6 +158,8 @@ class _Call:
 
     async def rows(self, tokens: Sequence[int]) -> ContextRows:
         assert self._request.attention
+        if self._script.rows_failure:
+            raise self._script.rows_failure
         prompt = self._request.prompt
         start = ((0, 0), *spans_in(prompt))
         draft = [token.span for token in self._script.tokens()[: self.sent]]

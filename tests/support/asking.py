@@ -1,4 +1,5 @@
-"""Ask one question over a scripted engine and a scripted retriever; get its events and body."""
+"""Ask one question with a scripted engine and a scripted retriever, and return its events or its
+body."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def passage(passage_id: str, text: str, title: str = "") -> Passage:
 
 
 class ScriptedRetriever:
-    """Returns the passages of the first key that the query contains; "" is the default."""
+    """Returns the passages of the first key that the query contains. The key "" is the default."""
 
     def __init__(
         self, hits: Mapping[str, Sequence[Passage] | Exception], missing: tuple[str, ...] = ()
@@ -53,7 +54,7 @@ class ScriptedRetriever:
 
 
 def prepared(question: str = "Q?", **fields: Any) -> PreparedRequest:
-    """A request over the collection `sample`, if the fields say nothing else."""
+    """Return a request, by default over the collection `sample`."""
     return PreparedRequest.model_validate(
         {"question": question, "collection": "sample", "timeout_s": 60.0} | fields
     )
@@ -90,7 +91,7 @@ def inquiry(
 def loop_events(
     loop: Loop, asked: Inquiry, question: str, as_role: TokenRole = "answer", part: str = ""
 ) -> AsyncIterator[BaseEvent]:
-    """The events of a loop run on its own, and its outcome as a last `Stop`."""
+    """Yield the events of a loop that runs on its own, and its outcome as a final `Stop`."""
 
     async def work(emit: Emit) -> None:
         asked.emit = emit
@@ -107,7 +108,7 @@ async def events_of(
     capabilities: Capabilities | None = None,
     **options: Any,
 ) -> list[BaseEvent]:
-    """All events; the script must be used up."""
+    """Return all events of a question. Fails if steps of the script are not used."""
     engine = ScriptedGenerator(script, capabilities=capabilities)
     asked = inquiry(engine, ScriptedRetriever(hits), question, **options)
     events = [event async for event in answer_stream(asked)]

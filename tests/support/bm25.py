@@ -1,4 +1,4 @@
-"""BM25 in Lucene's form, worked out by hand for tests: k1 = 1.2, b = 0.75."""
+"""A reference implementation of Lucene's BM25 for tests, with k1 = 1.2 and b = 0.75."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ K1, B = 1.2, 0.75
 
 
 def bm25(words: Sequence[str], texts: Mapping[str, str]) -> dict[str, float]:
-    """Score of each text that has one of the words; words are what spaces divide."""
+    """Return the score of each text that contains one of the words. Words are separated by
+    spaces."""
     corpus = {name: text.split() for name, text in texts.items()}
     filled = [text for text in corpus.values() if text]
     average = sum(map(len, filled)) / max(1, len(filled))

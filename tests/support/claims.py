@@ -1,6 +1,7 @@
-"""What an answer claims, held against its own events: each check returns what is wrong.
+"""Check the claims of an answer against its own events. Each check returns the problems that it
+finds.
 
-Written apart from the service's own readings of words, so that the two can disagree.
+The word rules are independent of those of the service, so that the two can disagree.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ _JOINT = re.compile(r"[,;]\s+|\s+(?:&&?|and|or)\s+")
 _DECLINING = (NO_ANSWER, "not mentioned", "not provided", "not specified", "no information")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][^\W\d_]{3,}")
 _ANSWER = re.compile(r"(?:\b[Aa]nswer(?:-\d+\*\*| \d+)?:|answer is) ([^\n$]+)")
-_FEWEST = 20  # tokens that a call may write: those of DRAGIN's conclusion
-_ANSWER_WORDS = 6  # longer ones are sentences, whose names count
+_FEWEST = 20  # smallest token limit of a call: that of DRAGIN's conclusion
+_ANSWER_WORDS = 6  # longer answers are sentences, which are compared by their names
 
 
 @dataclass(frozen=True)
 class Told:
-    """One question's events and what came of them."""
+    """The events of one question and their result."""
 
     events: Sequence[BaseEvent]
     body: Answer
 
     def passages(self, step: str | None = None) -> list[RetrievedPassage]:
-        """Those that a reader was shown, of one step or of all."""
+        """Return the passages that were shown to a reader, of one step or of all steps."""
         verdicts = {
             (event.step, event.passage_id): bool(event.kept)
             for event in self.events
@@ -67,7 +68,7 @@ class Told:
 
 
 def problems(told: Told, templates: TemplateSet, no_answer_text: str) -> list[str]:
-    """Everything that is wrong with an answer."""
+    """Return all problems of an answer."""
     found = [*_folded(told), *_ended(told, no_answer_text), *_cited(told)]
     for step in told.body.steps:
         found += [f"step {step.id}: {flag} is not true" for flag in _untrue(told, step)]
@@ -75,7 +76,7 @@ def problems(told: Told, templates: TemplateSet, no_answer_text: str) -> list[st
 
 
 def _folded(told: Told) -> Iterator[str]:
-    """The events, through JSON, make the body; they are numbered from 0."""
+    """Check that the events, encoded as JSON, fold to the body and are numbered from 0."""
     fold = Fold()
     for number, event in enumerate(told.events):
         if event.seq != number:
@@ -99,7 +100,8 @@ def _ended(told: Told, no_answer_text: str) -> Iterator[str]:
 
 
 def _cited(told: Told) -> Iterator[str]:
-    """A citation is a sentence of a passage that was shown and bears an answer, or a part of it."""
+    """Check that each citation is a sentence of a shown passage that supports an answer or a part
+    of it."""
     shown = {passage.passage_id: passage for passage in told.passages()}
     answers = [told.body.answer, *(step.answer for step in told.body.steps if step.answer)]
     for citation in told.body.citations:
@@ -113,7 +115,7 @@ def _cited(told: Told) -> Iterator[str]:
 
 
 def _untrue(told: Told, step: Step) -> list[str]:
-    """The flags of a step that its own events deny."""
+    """Return the flags of a step that contradict its own events."""
     own = told.passages(step.id)
     withdrawn = any(
         isinstance(event, Withdraw) and event.step == step.id and event.reason == "repair"
@@ -141,21 +143,24 @@ def _untrue(told: Told, step: Step) -> list[str]:
 
 
 def _searched_after(told: Told, step: Step) -> bool:
-    """Whether the step's part of the question went on with another search."""
+    """Whether another search followed for the step's part of the question."""
     part = step.id.rpartition(".")[0]
     later = told.body.steps[told.body.steps.index(step) + 1 :]
     return any(each.query and each.id.rpartition(".")[0] == part for each in later)
 
 
 def _ended_by_itself(told: Told, step: Step) -> bool:
-    """Whether no call of the step can have met a limit: of its tokens, or of the question."""
+    """Whether no call of the step can have reached a token limit or a limit of the question."""
     (usage,) = [e.usage for e in told.events if isinstance(e, StepEnd) and e.step == step.id]
     in_time = told.body.stopped_by not in ("deadline", "budget")
     return in_time and usage.completion_tokens < _FEWEST
 
 
 def _unsupported(told: Told) -> Iterator[str]:
-    """An answer that no passage bears is flagged; one of parts is borne by its parts' passages."""
+    """Check that an answer without a supporting passage is flagged.
+
+    A compound answer is supported by the passages of its parts.
+    """
     body, shown = told.body, told.passages()
     if not body.answered or flags_of(body) & {"closed_book", "unsupported"}:
         return
@@ -165,9 +170,9 @@ def _unsupported(told: Told) -> Iterator[str]:
 
 
 def _examples(told: Told, templates: TemplateSet) -> Iterator[str]:
-    """No example of a prompt that neither the question nor a passage holds.
+    """Check that no text uses a prompt example that neither the question nor a passage contains.
 
-    A query of DRAGIN, which is a bag of words of its draft, borrows one only as a whole.
+    A query of DRAGIN, which is a bag of words of its draft, is only compared with whole examples.
     """
     if told.body.route == "direct":
         return
@@ -186,7 +191,8 @@ def _examples(told: Told, templates: TemplateSet) -> Iterator[str]:
 
 
 def _made(told: Told) -> list[str]:
-    """Answers, queries and sub-questions; a sentence of DRAGIN's text may be flagged instead."""
+    """Return the answers, queries and sub-questions, except DRAGIN's sentences that are flagged as
+    prompt examples."""
     made = [told.body.answer]
     for event in told.events:
         if isinstance(event, QueryIssued):
@@ -202,8 +208,8 @@ def _made(told: Told) -> list[str]:
 
 
 class Examples(NamedTuple):
-    """What the examples of a template set speak of and the sample corpus does not, and what they
-    answer."""
+    """The names in a template set's examples that the sample corpus does not contain, and the
+    examples' answers."""
 
     names: frozenset[str]
     answers: frozenset[tuple[str, ...]]
@@ -225,8 +231,11 @@ def _examples_of(folder: Path) -> Examples:
 
 
 def bears(passages: Sequence[RetrievedPassage], answer: str, question: str) -> bool:
-    """Whether passages say an answer: as a whole, each item of a list, or, of a sentence, each name
-    and number that the question does not say. Yes and no are borne by what the question names."""
+    """Return whether the passages support an answer.
+
+    They contain it as a whole, or each item of a list, or each name and number of a sentence that
+    the question does not contain. Yes and no are supported by the names in the question.
+    """
     texts = [text_of(passage) for passage in passages]
     whole = "\n".join(texts)
     if any(holds(text, answer) for text in texts):
@@ -258,7 +267,8 @@ def holds(text: str, answer: str) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """Letters and digits, folded, without accents, articles, and commas inside of numbers."""
+    """Return case-folded words and numbers, without accents, articles, and commas inside of
+    numbers."""
     plain = unicodedata.normalize("NFKD", text.casefold())
     plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
     plain = re.sub(r"(?<=\d),(?=\d)", "", plain)

@@ -1,4 +1,4 @@
-"""What the documents show: command lines, which can be parsed without running them, and samples."""
+"""Command lines and samples in documents. Command lines can be parsed without running them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHELLS = ("sh", "console", "bash")
 
 
 def parsed(line: str) -> str:
-    """Parse a command line as the shell and `revelator` do; named files need not exist.
+    """Parse a command line as the shell and `revelator` do, and return the name of its command.
 
-    Returns the name of its command. Raises an exception that says what is wrong.
+    Named files need not exist. Raises an exception that describes the error.
     """
     words = shlex.split(line, comments=True)
     assert words.pop(0) == "revelator", line
@@ -40,26 +40,29 @@ def parsed(line: str) -> str:
 
 
 def _own(words: list[str]) -> list[str]:
-    """Without a redirection of the output."""
+    """Return the words without a redirection of the output."""
     ends = [place for place, word in enumerate(words) if word in {">", ">>"}]
     return words[: ends[0]] if ends else words
 
 
 def blocks(document: Path, *kinds: str) -> Iterator[str]:
-    """The code blocks of these kinds in a document."""
+    """Yield the code blocks of these kinds in a document."""
     for kind, text in BLOCK.findall(document.read_text(encoding="utf-8")):
         if kind in kinds:
             yield text
 
 
 def inline(document: Path) -> Iterator[str]:
-    """The pieces of code in a document's running text."""
+    """Yield the inline code of a document."""
     yield from INLINE.findall(BLOCK.sub("", document.read_text(encoding="utf-8")))
 
 
 def shell_lines(document: Path) -> Iterator[str]:
-    """The command lines of a document's blocks of shell commands, each part of an `&&` for itself;
-    of a block with prompts, the lines after them. An indented line goes on with the one before."""
+    """Yield the command lines in a document's shell blocks, with the parts of an `&&` separated.
+
+    In a block with prompts, only lines with a prompt are commands. An indented line continues the
+    previous one.
+    """
     for text in blocks(document, *SHELLS):
         lines = re.split(r"\n(?![ \t])", re.sub(r"\\\n\s*", "", text))
         if any(line.startswith("$ ") for line in lines):
@@ -71,7 +74,7 @@ def shell_lines(document: Path) -> Iterator[str]:
 
 
 def commands(document: Path) -> Iterator[str]:
-    """The command lines of `revelator` in a document's blocks of shell commands."""
+    """Yield the command lines of `revelator` in a document's shell blocks."""
     for line in shell_lines(document):
         for part in line.split(" | "):
             if part.startswith("revelator "):

@@ -1,4 +1,4 @@
-"""Documents into a collection, without files or HTTP."""
+"""Ingest documents into a collection without files or HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.retrieval.ingest.pipeline import distinct
 async def ingest_documents(
     documents: Sequence[Any], collection: str, collections: Collections
 ) -> dict[str, Any]:
-    """Write decoded JSON documents, in this process.
+    """Ingest decoded JSON documents in this process.
 
     Returns `{indexed, unchanged, failed: [{index, id, problem}]}`, and raises the same errors as
     `ingest`.

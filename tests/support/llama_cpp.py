@@ -1,7 +1,7 @@
-"""llama.cpp's own OpenAI server on the CPU, from the wheel xllamacpp, as people run it at home.
+"""llama.cpp's own OpenAI server on the CPU, from the wheel xllamacpp.
 
-Run as a program, it serves the GGUF file of its first argument at the port of its second until its
-standard input ends.
+Run as a program, it serves the GGUF file of its first argument at the port of its second one until
+its standard input ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ START_S, CONTEXT, SLOTS = 120, 4096, 4
 
 
 def llama_python() -> str:
-    """This python where it has xllamacpp, else the one that LLAMA_PYTHON names."""
+    """Return this Python if it has xllamacpp, else the one that LLAMA_PYTHON names."""
     from tests.conftest import unavailable
 
     if find_spec("xllamacpp"):
@@ -32,7 +32,7 @@ def llama_python() -> str:
 
 @contextmanager
 def llama_server(gguf: Path, log: Path) -> Iterator[str]:
-    """Yields its base URL, with /v1, once it serves."""
+    """Start the server, and yield its base URL, with /v1, when it serves."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Small PDF and DOCX files, as the writers of such files make them."""
+"""Small PDF and DOCX files in the form that their usual writers produce."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 _ESCAPED, _BACKSLASHED = re.compile(r"[()\\]"), r"\\\g<0>"
-IMAGE = None  # in place of a page's text: the page is an image
+IMAGE = None  # instead of a page's text: the page is an image
 
 
 def pdf(pages: Sequence[str | None], title: str = "") -> bytes:
-    """A PDF with these texts, a line for each line, in Helvetica."""
+    """Return a PDF with these page texts in Helvetica. Line breaks are kept."""
     count, objects = len(pages), list[bytes]()
     kids = " ".join(f"{5 + 2 * n} 0 R" for n in range(count))
     objects.append(b"<< /Type /Catalog /Pages 2 0 R >>")
@@ -71,7 +71,7 @@ _RELATIONS = (
 
 
 def docx(paragraphs: Sequence[tuple[str, str]]) -> bytes:
-    """A DOCX of these paragraphs: a style's name, such as `Heading 1`, and a text."""
+    """Return a DOCX of paragraphs, each given by a style such as `Heading 1` and a text."""
     names = sorted({style for style, _ in paragraphs if style})
     styles = "".join(
         f'<w:style w:type="paragraph" w:styleId="{name.replace(" ", "")}">'

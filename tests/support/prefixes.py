@@ -1,4 +1,4 @@
-"""Calls whose prompts begin alike, for the tests of engines that remember what they read."""
+"""Requests whose prompts have common prefixes, for tests of engines with a prefix cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def judgement(number: int, question: str = "Who directed the film?") -> Generati
 
 
 def requests() -> list[GenerationRequest]:
-    """Of every kind, most of which begin alike."""
+    """Return requests of every kind, most of which have common prefixes."""
     asked = [judgement(number) for number in range(6)]
     asked += [judgement(1, "Where was Leone born?"), judgement(1, "Where was Leone born?")]
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Questions for a real model: what is asked, on which settings, and what came of it."""
+"""Questions for a real model, with their settings and results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.claims import SAMPLE, Told
 
 AT_ONCE: Final = 4
 FEW: Final[dict[str, Any]] = {"max_steps": 2, "top_k": 2}
-CALLS, RETRIEVALS = 10, 4  # most of a question, so that a rambling model stays cheap
+CALLS, RETRIEVALS = 10, 4  # limits of a question, which bound the cost of a rambling model
 QUESTIONS: Final[dict[RouteName, str]] = {
     "direct": "Who directed Laserblast?",
     "single": "Who directed Once Upon a Time in the West?",
@@ -29,12 +29,12 @@ QUESTIONS: Final[dict[RouteName, str]] = {
 }
 LOOPS: Final[tuple[LoopName, ...]] = ("anrag", "autorag", "dragin", "efficientrag")
 SAMPLED: Final = ("sample-single-07", "sample-compound-01", "sample-complex-08")
-UNKNOWN: Final = "Zxqvorn blattfibber quoxil?"  # no word of it is in the sample corpus
+UNKNOWN: Final = "Zxqvorn blattfibber quoxil?"  # contains no word of the sample corpus
 
 
 @dataclass(frozen=True)
 class Case:
-    """A question on a route and a loop; `fields` are further ones of the request."""
+    """A question with a route and a loop. `fields` are additional request fields."""
 
     name: str
     question: str
@@ -42,7 +42,7 @@ class Case:
 
 
 def make_cases() -> dict[str, Case]:
-    """Every route and loop."""
+    """Return a case for every route and loop."""
     cases = [_case("direct", QUESTIONS["direct"], route="direct")]
     routes: tuple[RouteName, ...] = ("single", "compound", "complex")
     cases += [
@@ -53,14 +53,14 @@ def make_cases() -> dict[str, Case]:
 
 
 def make_unknown_cases() -> dict[str, Case]:
-    """A question that nothing tells of."""
+    """Return cases of a question that no passage answers."""
     fields = {"route": "single", "retriever": "bm25"}
     cases = [_case(f"unknown-{loop}", UNKNOWN, loop=loop, **fields) for loop in LOOPS]
     return {case.name: case for case in cases}
 
 
 def make_sample_cases() -> dict[str, Case]:
-    """Some of the sample's questions as they come from people, without a route or a loop."""
+    """Return some of the sample's questions as people would ask them, without a route or a loop."""
     lines = (SAMPLE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     asked = [(row["id"], row["question"]) for row in map(json.loads, lines)]
     return {name: _case(name, question) for name, question in asked if name in SAMPLED}
@@ -73,7 +73,7 @@ def _case(name: str, question: str, **fields: Any) -> Case:
 def settings_for(
     engine: Mapping[str, Any], templates: str, data: Path, **sections: Any
 ) -> Settings:
-    """Small everywhere: few passages, few steps, short drafts."""
+    """Return settings with small limits: few passages, few steps and short drafts."""
     few = {"max_llm_calls": CALLS, "max_retrievals": RETRIEVALS, "timeout_s": 300.0}
     mode = "few_shot" if templates == "full" else "tuned"
     role = {"templates": templates}
@@ -92,7 +92,7 @@ def settings_for(
 async def ask_all(
     settings: Settings, cases: Sequence[Case]
 ) -> dict[str, Told | Problem | RevelatorError]:
-    """Every case, a few at once, over one runtime."""
+    """Ask all cases, a few at the same time, on one runtime."""
     results: dict[str, Told | Problem | RevelatorError] = {}
     async with open_runtime(settings) as runtime:
         for engine in runtime.engines.values():

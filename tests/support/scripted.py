@@ -1,4 +1,4 @@
-"""A strict double of an engine: it answers by a script and fails on anything the script lacks."""
+"""A strict test double of an engine, which answers by a script and fails on any other call."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ _WORDS = re.compile(r"\s*\S+\s*\Z|\s*\S+|\s+")
 
 
 class ScriptError(AssertionError):
-    """The product did what the script does not foresee; never an expected failure of an engine."""
+    """Raised for a call that the script does not expect. It is never an expected failure of an
+    engine."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptStep:
-    """One foreseen call.
+    """One expected call.
 
-    `match`: text (or several texts) that the rendered request must contain, a pattern searched in
-    it, or a predicate on the request; None takes any call. `reply`: a text, sent word by word; a
-    list of pieces, each sent as one delta or, where it is an exception, raised; an exception; or a
-    function of the request. `delay`: seconds before each delta. `gate`: an event without which
-    nothing is sent. `times`: how many calls it answers, None for any number, none included.
-    `group`: in an ordered script, neighbours of one group may come in any order. `usage`: absent,
-    words are counted. `logprob`: of each delta, where the request asks for it.
+    - `match`: a text (or several) that the rendered request must contain, a pattern to search in
+      it, or a predicate on the request; None matches any call.
+    - `reply`: a text, sent word by word; a list of pieces, each sent as one delta or, if it is an
+      exception, raised; an exception; or a function of the request.
+    - `delay`: seconds before each delta.
+    - `gate`: an event that must be set before anything is sent.
+    - `times`: the number of calls that the step answers; None allows any number, including none.
+    - `group`: in an ordered script, adjacent steps of the same group may be called in any order.
+    - `usage`: the reported tokens; without it, words are counted.
+    - `logprob`: the log-probability of each delta, if the request asks for it.
     """
 
     reply: Reply
@@ -71,7 +75,7 @@ class ScriptStep:
 
 
 def render(request: GenerationRequest) -> str:
-    """The request as one text: the prompt, or `role: content` lines."""
+    """Return the request as one text: the prompt, or `role: content` lines."""
     if request.prompt is not None:
         return request.prompt
     return "\n".join(f"{message.role}: {message.content}" for message in request.messages)
@@ -96,13 +100,15 @@ class _Counters:
 
 
 class ScriptedGenerator:
-    """Answers calls, also parallel ones, by the first step that is not used up and matches.
+    """Answers calls, including parallel ones, by the first matching step that is not used up.
 
-    With `ordered`, only the first step that is not used up may match (or its neighbours of the
-    same group). It is asked in short forms, as a model trained on them is, unless `capabilities`
-    say otherwise. As a context manager, or by `assert_finished`, it raises `ScriptError` for steps
-    that no call used; an unexpected call raises it at once, and again at the end, in case the
-    product swallowed it. Replies are sent as scripted: stops, limits and choices are not applied.
+    With `ordered`, only the first step that is not used up, or an adjacent step of its group, may
+    match. By default its capabilities are those of a model trained on the short forms of the
+    prompts.
+
+    As a context manager, or by `assert_finished`, it raises `ScriptError` for unused steps. An
+    unexpected call raises it immediately, and again at the end in case the service caught it.
+    Replies are sent as scripted: stops, limits and choices are not applied.
     """
 
     def __init__(
@@ -136,17 +142,17 @@ class ScriptedGenerator:
 
     @property
     def running(self) -> int:
-        """Calls that have begun and not ended."""
+        """The number of calls that have started and not ended."""
         return self._counters.running
 
     @property
     def most_running(self) -> int:
-        """The most calls that ran at one time."""
+        """The largest number of calls that ran at the same time."""
         return self._counters.most_running
 
     @property
     def aborted(self) -> int:
-        """Calls that the caller closed or cancelled before their last delta."""
+        """The number of calls that were closed or cancelled before their last delta."""
         return self._counters.aborted
 
     def add(self, *steps: ScriptStep) -> None:
@@ -177,7 +183,7 @@ class ScriptedGenerator:
         self.closed = True
 
     def assert_finished(self) -> None:
-        """Raise ScriptError where a call was unexpected or a step was not used up."""
+        """Raise ScriptError if a call was unexpected or a step was not used up."""
         left = [entry.step for entry in self._entries if entry.step.times and not entry.spent]
         problems = self._unexpected + [f"never used: {_describe(step)}" for step in left]
         if problems:

@@ -1,4 +1,7 @@
-"""SmolLM2-135M-Instruct, a real instruct model that is not ours, as CONTRIBUTING.md has it made."""
+"""SmolLM2-135M-Instruct, a real instruct model that was not trained for the service.
+
+CONTRIBUTING.md describes how to create its files.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ NAME = "SmolLM2-135M-Instruct"
 
 
 def smollm2_folder() -> Path:
-    """Its Hugging Face folder, which SMOLLM2_FOLDER names."""
+    """Return its Hugging Face folder, which SMOLLM2_FOLDER names."""
     return _named("SMOLLM2_FOLDER", "config.json", f"a folder with {NAME}")
 
 
 def smollm2_gguf() -> Path:
-    """Its GGUF file, which SMOLLM2_GGUF names."""
+    """Return its GGUF file, which SMOLLM2_GGUF names."""
     return _named("SMOLLM2_GGUF", "", f"{NAME}'s GGUF file")
 
 

@@ -1,4 +1,4 @@
-"""Serves what stands for another server, for as long as a test needs it."""
+"""Serve stubs of other servers for the duration of a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def stub_server(served: web.Application | Handler, port: int = 0) -> AsyncIterator[str]:
-    """Serve an application, or one function for all requests. Yields the address, host and port."""
+    """Serve an application, or one function for all requests, and yield the address as host and
+    port."""
     runner: web.BaseRunner
     if isinstance(served, web.Application):
         runner = web.AppRunner(served, shutdown_timeout=0.1)

@@ -1,4 +1,5 @@
-"""The quick real model of tests: it answers in milliseconds, and was trained on our prompts."""
+"""A small real model for tests, which answers in milliseconds and was trained on the service's
+prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from service.engines.transformers import LocalGenerator
 from tests.conftest import need
 
 TINY: Final = Path(__file__).parents[1] / "fixtures" / "tiny"
-TINY_TEMPLATES: Final = TINY / "templates"  # what it was trained on
+TINY_TEMPLATES: Final = TINY / "templates"  # the templates of its training prompts
 
 
 def tiny_settings(**fields: Any) -> EngineSettings:
@@ -19,13 +20,13 @@ def tiny_settings(**fields: Any) -> EngineSettings:
 
 
 def open_tiny(**fields: Any) -> LocalGenerator:
-    """One thread. Skips the test without the extra `transformers`."""
+    """Open the model with one thread. Skips the test without the extra `transformers`."""
     need("torch", "transformers")
     return LocalGenerator("local", tiny_settings(**fields), threads=1)
 
 
 def as_trained() -> dict[str, Any]:
-    """Settings that a server of it needs, for it cannot say what it serves."""
+    """Return the settings for a server of the model, which cannot report its own capabilities."""
     notes = read_training_notes(TINY)
     role = {"templates": notes.templates}
     return {"roles": {"revelator": role, "reader": role}, "autorag": {"mode": notes.autorag}}

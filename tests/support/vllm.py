@@ -1,4 +1,4 @@
-"""A real vLLM on the CPU, serving `tiny.TINY`, from the python that VLLM_PYTHON names."""
+"""A real vLLM on the CPU that serves `tiny.TINY`, run by the Python that VLLM_PYTHON names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ OF_A_POOL = ("--scheduling-policy", "priority", "--block-size", "32")
 
 
 def vllm_python() -> str:
-    """Skips the test, or fails it under REVELATOR_REAL, where there is none."""
+    """Return the Python with vLLM. Without one, skips the test, or fails it under
+    REVELATOR_REAL."""
     return os.environ.get("VLLM_PYTHON") or unavailable(
         "a vLLM server", "set VLLM_PYTHON to a python that has vLLM"
     )
@@ -31,14 +32,14 @@ def vllm_python() -> str:
 
 @dataclass(frozen=True)
 class Vllm:
-    """A server that was started; `url` is its base URL, with /v1."""
+    """A server that was started. `url` is its base URL, with /v1."""
 
     process: subprocess.Popen[bytes]
     url: str
     log: Path
 
     def wait(self) -> None:
-        """Until it serves; fails the test with the log's end when it does not."""
+        """Wait until it serves. If it does not, fails the test with the end of the log."""
         begin = time.monotonic()
         while time.monotonic() - begin < START_S and self.process.poll() is None:
             with (
@@ -55,14 +56,17 @@ class Vllm:
 def vllm_server(
     log: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Vllm]:
-    """Started, not waited for; it ends with the context. `options` come after our own."""
+    """Start a server without waiting for it, and stop it at the end.
+
+    `options` are appended to the default options.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(TINY)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--max-model-len", "2048", "--enforce-eager"]
-    # a small model may fill its answer with the white space that JSON allows anywhere
+    # A small model may fill its answer with the white space that JSON allows anywhere.
     outputs = '{"backend": "xgrammar", "disable_any_whitespace": true}'
     command += ["--structured-outputs-config", outputs, *options]
     surroundings = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
@@ -83,7 +87,7 @@ def vllm_server(
 
 
 def metric(url: str, name: str) -> float:
-    """The sum of a metric's samples at a server, 0 where it has none."""
+    """Return the sum of a metric's samples at a server, or 0 if there are none."""
     with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=5) as answer:
         text = answer.read().decode()
     samples = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a vLLM needs to run our plugin without an installation: path, entry points, flags."""
+"""What vLLM needs to run the plugin without an installation: path, entry points, and flags."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ FLAGS = ("--worker-extension-cls", EXTENSION)
 
 
 def plugin_environment(folder: Path) -> dict[str, str]:
-    """The checkout on the path, and in `folder` the entry points that pyproject.toml declares.
+    """Return variables with the checkout on the path, and write the entry points of pyproject.toml
+    to `folder`.
 
-    An installation leaves the same metadata (`*.dist-info`) in an environment; written by hand
-    they work in whatever environment has vLLM, and nothing is installed into it.
+    They are written as the metadata (`*.dist-info`) that an installation creates, so that the
+    plugin works in any environment with vLLM and nothing is installed there.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     installed = folder / "revelator-0.dist-info"

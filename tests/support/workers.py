@@ -1,4 +1,4 @@
-"""Stub workers in processes of their own, which can be killed, stopped and told to misbehave."""
+"""Stub workers in separate processes, which can be killed, suspended, and told to misbehave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StubWorker:
-    """`url` is its base URL, with /v1."""
+    """A stub worker. `url` is its base URL, with /v1."""
 
     process: subprocess.Popen[str]
     url: str
@@ -35,13 +35,14 @@ class StubWorker:
         self.process.wait(10)
 
     def stop(self) -> None:
-        """It keeps its connections and says nothing, until it is continued."""
+        """Suspend the process. It keeps its connections but sends nothing until it is continued."""
         self.process.send_signal(signal.SIGSTOP)
 
 
 @contextmanager
 def stub_worker(*options: str) -> Iterator[StubWorker]:
-    """One worker that says it is a vLLM; `options` are those of tests.stubs.openai_server."""
+    """Start one worker that reports to be a vLLM. `options` are those of
+    tests.stubs.openai_server."""
     command = [sys.executable, "-m", "tests.stubs.openai_server", "--owned-by", "vllm", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""`/mcp`: streamable HTTP. Every request stands alone, so that any process can answer it.
+"""`/mcp`: streamable HTTP. Requests are stateless, so any process can answer them.
 
 The SDK is imported, and its server started, by the first request.
 """
@@ -30,12 +30,12 @@ LACKING: Final = (
 
 
 def installed() -> bool:
-    """Whether the SDK is here."""
+    """Whether the SDK is installed."""
     return find_spec("mcp") is not None
 
 
 class McpEndpoint:
-    """An ASGI app for one path. Errors before the protocol begins are problems, as elsewhere."""
+    """An ASGI app for one path. Errors before the protocol begins are problems, as on all paths."""
 
     def __init__(self) -> None:
         self._starting = anyio.Lock()
@@ -46,7 +46,7 @@ class McpEndpoint:
         await authenticate(request)
         if not installed():
             raise NotFound(LACKING)
-        if request.method != "POST":  # there is nothing to listen to between requests
+        if request.method != "POST":  # between requests there is nothing to listen to
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
             return
         body = await read_body(request)
@@ -60,7 +60,7 @@ class McpEndpoint:
             return self._manager
 
     async def _run(self, *, task_status: TaskStatus[StreamableHTTPSessionManager]) -> None:
-        """Serve until the app ends. An app that starts again makes a new manager."""
+        """Serve until the app ends. An app that is started again creates a new manager."""
         manager = await anyio.to_thread.run_sync(_make_manager)
         try:
             async with manager.run():
@@ -86,7 +86,7 @@ def _make_manager() -> StreamableHTTPSessionManager:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, then what comes after it."""
+    """Return a `receive` that repeats the body that was read, and then continues."""
     left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def received() -> Message:

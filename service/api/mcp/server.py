@@ -1,4 +1,4 @@
-"""The server of the official SDK, with handlers that answer for the request they come with."""
+"""The server of the official SDK, with handlers that act for the request of each call."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 from service import __version__
 from service.api.documents import info_of
 from service.api.mcp.tools import ToolSpec, tools_of
+from service.api.problems import disclosed
 from service.api.security import check_collection, tenant_of
 from service.core.errors import NotFound, RevelatorError
 from service.runtime import Runtime
@@ -30,7 +31,7 @@ RequestOf = Callable[[Context], Request]
 
 
 def make_server(request_of: RequestOf) -> Server[Any]:
-    """Make the server. `request_of` returns the request of a call: its app and its tenant."""
+    """Create the server. `request_of` returns the request of a call: its app and its tenant."""
 
     async def list_tools(
         context: Context, _: types.PaginatedRequestParams | None
@@ -80,7 +81,7 @@ def _described(tool: ToolSpec) -> types.Tool:
 async def _called(
     request: Request, context: Context, called: types.CallToolRequestParams
 ) -> types.CallToolResult:
-    """The result of a tool, or what is wrong, which the model that called it may read."""
+    """Return the result of a tool, or an error that the calling model can read."""
     tool = tools_of(request).get(called.name)
     if tool is None:
         raise MCPError(
@@ -96,7 +97,9 @@ async def _called(
     try:
         result = await tool.call(request, called.arguments or {}, report)
     except RevelatorError as error:
-        return types.CallToolResult(content=[_text(error.detail)], is_error=True)
+        return types.CallToolResult(
+            content=[_text(disclosed(error, request).detail)], is_error=True
+        )
     return types.CallToolResult(
         content=[_text(result.text)], structured_content=result.value.model_dump(mode="json")
     )
@@ -107,7 +110,7 @@ def _text(text: str) -> types.TextContent:
 
 
 async def _resources(request: Request) -> list[types.Resource]:
-    """The collections that the key may use."""
+    """Return the collections that the key may use."""
     runtime: Runtime = request.app.state.runtime
     if runtime.stores is None:
         return []
@@ -125,7 +128,7 @@ async def _resources(request: Request) -> list[types.Resource]:
 
 
 async def _read(request: Request, uri: str) -> types.ReadResourceResult:
-    """A collection with its counts, as `GET /collections/{name}`."""
+    """Return a collection with its counts, as `GET /collections/{name}` does."""
     runtime: Runtime = request.app.state.runtime
     name = unquote(uri.removeprefix(SCHEME))
     try:
@@ -134,7 +137,7 @@ async def _read(request: Request, uri: str) -> types.ReadResourceResult:
         check_collection(tenant_of(request), name)
         manifest = await runtime.stores.collections.manifest(name)
     except RevelatorError as error:
-        raise MCPError(types.INVALID_PARAMS, error.detail) from None
+        raise MCPError(types.INVALID_PARAMS, disclosed(error, request).detail) from None
     contents = types.TextResourceContents(
         uri=uri, mime_type="application/json", text=info_of(manifest).model_dump_json()
     )

@@ -84,7 +84,7 @@ class AnswerResult(Model):
 
 
 class SearchOutcome(Model):
-    """Passages by rank. `missing` names what could not be searched."""
+    """Passages by rank. `missing` names retrievers that were unavailable."""
 
     passages: list[RetrievedPassage]
     missing: list[str]
@@ -92,7 +92,7 @@ class SearchOutcome(Model):
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a tool: for people and models as text, for programs as an object."""
+    """The result of a tool: text for people and models, an object for programs."""
 
     text: str
     value: BaseModel
@@ -100,7 +100,9 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool, the right that it needs, and what runs it. `run` reports each step in a line."""
+    """A tool, the right that it needs, and the function that runs it. `run` reports each step in
+    one line.
+    """
 
     name: str
     right: Right
@@ -111,23 +113,26 @@ class ToolSpec:
     reads_only: bool = True
 
     async def call(self, request: Request, arguments: object, report: Report) -> ToolResult:
-        """Run the tool. Raises InvalidRequest, which names each wrong argument, and what the tool
-        raises."""
+        """Run the tool. Raises InvalidRequest, which names each wrong argument, and the errors of
+        the tool.
+        """
         return await self.run(request, parse(self.arguments, arguments), report)
 
 
 async def _answer(request: Request, asked: AnswerRequest, report: Report) -> ToolResult:
     prepared = await prepare(request, asked)
     async with open_question(request, prepared) as task:
-        result = await collect(_told(task.events(), report))
+        result = await collect(_with_reports(task.events(), report))
     if isinstance(result, Problem):
         raise Failure(result)
     fields = result.model_dump(include=set(AnswerResult.model_fields))
     return ToolResult(content(result, in_text=True)[0], AnswerResult.model_validate(fields))
 
 
-async def _told(events: AsyncIterator[BaseEvent], report: Report) -> AsyncIterator[BaseEvent]:
-    """The events, each reported before it is passed on."""
+async def _with_reports(
+    events: AsyncIterator[BaseEvent], report: Report
+) -> AsyncIterator[BaseEvent]:
+    """Yield the events; each is reported before it is passed on."""
     narrator = Narrator()
     async with closing(events) as stream:
         async for event in stream:
@@ -198,7 +203,7 @@ TOOLS: Final = {
 
 
 def tools_of(request: Request) -> dict[str, ToolSpec]:
-    """The tools that the key of a request may use in this deployment, by name."""
+    """Return the tools that the key of a request may use in this deployment, by name."""
     tenant, runtime = tenant_of(request), request.app.state.runtime
     return {
         name: tool

@@ -19,7 +19,7 @@ from service.core.domain import (
     Usage,
 )
 
-LONGEST_SHOWN: Final = 300  # characters of a sentence in the text
+LONGEST_SHOWN: Final = 300  # characters of a citation's sentence in the text
 
 
 class UrlCitation(Model):
@@ -132,12 +132,14 @@ class Completing:
         self._with_usage = with_usage
 
     def body(self, answer: Answer, reasoning: str, *, in_text: bool) -> ChatCompletion:
-        """The body of a completion that is not streamed."""
+        """Return the body of a completion that is not streamed."""
         text, annotations = content(answer, in_text=in_text)
-        said = AssistantMessage(content=text, reasoning_content=reasoning, annotations=annotations)
+        message = AssistantMessage(
+            content=text, reasoning_content=reasoning, annotations=annotations
+        )
         return ChatCompletion(
             **self._head,
-            choices=[Choice(message=said, finish_reason=finish_reason(answer))],
+            choices=[Choice(message=message, finish_reason=finish_reason(answer))],
             usage=tokens(answer.usage),
             revelator=particulars(answer),
         )
@@ -146,11 +148,13 @@ class Completing:
         return [self._delta(role="assistant", content="")]
 
     def line(self, line: str) -> dict[str, Any]:
-        """The chunk of a line of reasoning."""
+        """Return the chunk of a line of reasoning."""
         return self._delta(reasoning_content=line + "\n")
 
     def end(self, answer: Answer, *, in_text: bool) -> list[dict[str, Any]]:
-        """The answer, its annotations, why it ended, and the usage where it is wanted."""
+        """Return the chunks of the answer, its annotations, the reason for its end, and the usage
+        if it was requested.
+        """
         text, annotations = content(answer, in_text=in_text)
         chunks = [self._delta(content=text)]
         if annotations:
@@ -164,7 +168,7 @@ class Completing:
         return chunks
 
     def failed(self, problem: Problem) -> dict[str, Any]:
-        """What the stream of a question that failed has in place of an answer."""
+        """Return the last chunk of the stream of a question that failed."""
         return error_body(problem).model_dump()
 
     @property
@@ -177,9 +181,10 @@ class Completing:
 
 
 def content(answer: Answer, *, in_text: bool) -> tuple[str, list[Annotation]]:
-    """The text of the message, and an annotation for each citation. With `in_text`, the numbers of
-    the citations stand behind the answer, and they themselves below it; an annotation then spans
-    its number, else the answer."""
+    """Return the text of the message, and an annotation for each citation. With `in_text`, the
+    numbers of the citations follow the answer, and the citations themselves are below it; an
+    annotation then spans its number, else the answer.
+    """
     text, spans = answer.answer, [(0, len(answer.answer))] * len(answer.citations)
     if in_text and answer.citations:
         text, spans = _with_numbers(answer)
@@ -198,7 +203,9 @@ def _with_numbers(answer: Answer) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _source(citation: Citation) -> str:
-    """`Title, page 3, https://…: the sentence`. Not Markdown: a passage may hold any character."""
+    """Return `Title, page 3, https://…: the sentence`. Not Markdown, because a passage may contain
+    any character.
+    """
     page = f"page {citation.page}" if citation.page is not None else None
     named = [citation.title or citation.passage_id, page, web_address(citation)]
     quoted = " ".join(citation.text.split())
@@ -208,7 +215,7 @@ def _source(citation: Citation) -> str:
 
 
 def annotation(citation: Citation, start: int, end: int) -> Annotation:
-    """A URL citation where the passage has an address in the web, else a file citation."""
+    """Return a URL citation if the passage has a web address, else a file citation."""
     title = citation.title or citation.passage_id
     if url := web_address(citation):
         cited = UrlCitation(url=url, title=title, start_index=start, end_index=end)
@@ -222,7 +229,7 @@ def annotation(citation: Citation, start: int, end: int) -> Annotation:
 
 
 def web_address(citation: Citation) -> str | None:
-    """The URL of a citation, if it is one that a client may make a link of."""
+    """Return the URL of a citation, if a client may make it a link."""
     try:
         parts = urlsplit(citation.url or "")
     except ValueError:

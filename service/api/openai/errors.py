@@ -16,6 +16,7 @@ from service.api.bodies import JSON
 from service.api.problems import (
     ClientGone,
     KeyRefused,
+    disclosed,
     problem_headers,
     request_id,
 )
@@ -24,7 +25,7 @@ from service.core.errors import InvalidRequest, LoopUnavailable, RevelatorError
 from service.strategies.pipeline import problem_of
 
 PREFIX: Final = "urn:revelator:problem:"
-# What clients of this API expect in the place of our own statuses and names.
+# The statuses and names that clients of this API expect instead of ours.
 STATUSES: Final = {InvalidRequest.slug: 400, LoopUnavailable.slug: 400, KeyRefused.slug: 401}
 CODES: Final = {
     "key-missing": "invalid_api_key",
@@ -62,7 +63,8 @@ class OpenAIRoute(APIRoute):
             try:
                 return await handle(request)
             except RevelatorError as error:
-                return error_response(problem_of(error, request_id(request)), error.retry_after)
+                told = problem_of(disclosed(error, request), request_id(request))
+                return error_response(told, error.retry_after)
             except ClientDisconnect:
                 gone = ClientGone("The client disconnected before its body was complete.")
                 return error_response(problem_of(gone, request_id(request)))
@@ -71,7 +73,7 @@ class OpenAIRoute(APIRoute):
 
 
 def error_response(problem: Problem, retry_after: int | None = None) -> Response:
-    """A problem as a response of OpenAI's API."""
+    """Return a problem as a response of OpenAI's API."""
     status = status_of(problem)
     headers = problem_headers(problem, status, retry_after)
     return Response(error_body(problem).model_dump_json(), status, headers, JSON)
@@ -82,7 +84,9 @@ def status_of(problem: Problem) -> int:
 
 
 def error_body(problem: Problem) -> OpenAIError:
-    """`message` is the problem's detail, `param` the field that it begins with, if it does."""
+    """Return the body: `message` is the problem's detail, `param` the field at its beginning, if
+    there is one.
+    """
     status, slug = status_of(problem), _slug(problem)
     default = (
         "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"

@@ -1,4 +1,4 @@
-"""Chat requests, and the ordinary requests that they become (pure)."""
+"""Chat requests, and their conversion to ordinary requests (pure)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ class ChatRequest(Lenient):
 
 
 def parse_chat(body: object) -> ChatRequest:
-    """Parse a chat request. Raises InvalidRequest, for what this service cannot do, too."""
+    """Parse a chat request. Raises InvalidRequest, also for features that this service does not
+    have.
+    """
     chat = parse(ChatRequest, body)
     if chat.n not in (None, 1):
         raise InvalidRequest("n: a question gets exactly one answer; send 1, or omit n")
@@ -122,13 +124,15 @@ def parse_chat(body: object) -> ChatRequest:
 
 
 def model_names() -> dict[str, RequestLoop]:
-    """The models by name, with the loop of each."""
+    """Return the models by name, with the loop of each."""
     loops: tuple[RequestLoop, ...] = get_args(RequestLoop)
     return {MODEL if loop == "default" else f"{MODEL}-{loop}": loop for loop in loops}
 
 
 def answer_request(chat: ChatRequest) -> AnswerRequest:
-    """The request for an answer to the last message. Raises ModelUnknown and InvalidRequest."""
+    """Return the request for an answer to the last message. Raises ModelUnknown and
+    InvalidRequest.
+    """
     loop = model_names().get(chat.model)
     if loop is None:
         raise ModelUnknown(
@@ -141,8 +145,9 @@ def answer_request(chat: ChatRequest) -> AnswerRequest:
 
 
 def conversation(messages: list[ChatMessage]) -> tuple[str, list[Turn]]:
-    """The last message, and the turns before it. Raises InvalidRequest for messages that are no
-    text, and for a conversation whose last message is not the user's."""
+    """Return the last message, and the turns before it. Raises InvalidRequest for messages that are
+    not text, and for a conversation whose last message is not the user's.
+    """
     turns: list[Turn] = []
     for index, message in enumerate(messages):
         if message.role in ("tool", "function"):

@@ -64,8 +64,9 @@ class ResponsesRequest(Lenient):
 
 
 def parse_responses(body: object) -> ChatRequest:
-    """Parse a request into that for a chat. Raises InvalidRequest, for what this service cannot
-    do, too."""
+    """Convert the body to a chat request. Raises InvalidRequest, also for features that this
+    service does not have.
+    """
     asked = parse(ResponsesRequest, body)
     for name in ("previous_response_id", "conversation", "background"):
         if getattr(asked, name):
@@ -74,7 +75,7 @@ def parse_responses(body: object) -> ChatRequest:
             )
     messages = [{"role": "user", "content": asked.input}]
     if not isinstance(asked.input, str):
-        messages = [_message(item, n) for n, item in enumerate(asked.input) if _said(item, n)]
+        messages = [_message(item, n) for n, item in enumerate(asked.input) if _is_message(item, n)]
     chat: dict[str, Any] = {
         "model": asked.model, "messages": messages, "stream": asked.stream, "tools": asked.tools,
         "revelator": asked.revelator.model_dump(exclude_none=True, mode="json"),
@@ -84,7 +85,7 @@ def parse_responses(body: object) -> ChatRequest:
     return parse_chat(chat)
 
 
-def _said(item: InputItem, index: int) -> bool:
+def _is_message(item: InputItem, index: int) -> bool:
     if item.type not in ("message", "reasoning"):
         raise InvalidRequest(f"input.{index}.type: only messages are read, not {item.type[:40]!r}")
     return item.type == "message"
@@ -93,11 +94,11 @@ def _said(item: InputItem, index: int) -> bool:
 def _message(item: InputItem, index: int) -> dict[str, Any]:
     if item.role is None:
         raise InvalidRequest(f"input.{index}.role: Field required")
-    said: Any = item.content
-    if isinstance(said, list):
+    content: Any = item.content
+    if isinstance(content, list):
         kinds = dict.fromkeys(TEXT_PARTS, "text")
-        said = [{"type": kinds.get(part.type, part.type), "text": part.text} for part in said]
-    return {"role": item.role, "content": said}
+        content = [{"type": kinds.get(part.type, part.type), "text": part.text} for part in content]
+    return {"role": item.role, "content": content}
 
 
 class SummaryText(Model):
@@ -175,7 +176,7 @@ class Responding:
         )
 
     def begin(self) -> Iterator[dict[str, Any]]:
-        """The events before the first step."""
+        """Return the events before the first step."""
         empty = OpenAIResponse(**self._head, status="in_progress").model_dump()
         yield self._event("response.created", response=empty)
         yield self._event("response.in_progress", response=empty)
@@ -184,13 +185,13 @@ class Responding:
         yield self._event("response.reasoning_summary_part.added", **self._at_summary(), **part)
 
     def line(self, line: str) -> dict[str, Any]:
-        """The event of a line of reasoning."""
+        """Return the event of a line of reasoning."""
         self._lines.append(line)
         kind = "response.reasoning_summary_text.delta"
         return self._event(kind, **self._at_summary(), delta=line + "\n")
 
     def end(self, answer: Answer, *, in_text: bool) -> Iterator[dict[str, Any]]:
-        """The events of the answer, once it stands."""
+        """Return the events of the answer, once it is final."""
         reasoning = "".join(line + "\n" for line in self._lines)
         body = self.body(answer, reasoning, in_text=in_text)
         at, part = self._at_summary(), {"type": "summary_text", "text": reasoning}
@@ -201,7 +202,7 @@ class Responding:
         yield self._event(f"response.{body.status}", response=body.model_dump())
 
     def failed(self, problem: Problem) -> dict[str, Any]:
-        """The event of a question that failed."""
+        """Return the event of a question that failed."""
         error = error_body(problem).error
         body = OpenAIResponse(
             **self._head, status="failed", error={"code": "server_error", "message": error.message}
@@ -245,7 +246,7 @@ class Responding:
 
 
 def flat(annotation: ChatAnnotation) -> dict[str, Any]:
-    """An annotation of a chat as one of a response, whose fields are not nested."""
+    """Convert an annotation of a chat to one of a response, whose fields are not nested."""
     if isinstance(annotation, FileAnnotation):
         cited = annotation.file_citation.model_dump(exclude_none=True)
         return {"type": annotation.type, "index": annotation.file_citation.end_index} | cited

@@ -67,8 +67,9 @@ router = APIRouter(
 
 
 class Chat(NamedTuple):
-    """A chat request whose question is being answered. `in_text`: citations are written below the
-    answer."""
+    """A chat request whose question is being answered. `in_text`: citations are also written below
+    the answer.
+    """
 
     asked: ChatRequest
     events: Events
@@ -84,7 +85,8 @@ async def _answered(request: Request, chat: ChatRequest) -> AsyncIterator[Chat]:
 
 async def chat_of_body(request: Request) -> AsyncIterator[Chat]:
     """Dependency: admit the question of the conversation in the body, and answer it until the
-    response ends."""
+    response ends.
+    """
     async with _answered(request, parse_chat(await read_json(request))) as chat:
         yield chat
 
@@ -148,8 +150,8 @@ async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[
         yield data(begun)
     async for event in chat.events.events():
         if isinstance(event, AnswerReady):
-            for said in wire.end(event.body, in_text=chat.in_text):
-                yield data(said)
+            for chunk in wire.end(event.body, in_text=chat.in_text):
+                yield data(chunk)
         elif isinstance(event, Failed):
             yield data(wire.failed(event.problem))
         elif line := narrator.line(event):
@@ -158,7 +160,7 @@ async def _streamed(chat: Chat, wire: Completing | Responding) -> AsyncIterator[
 
 
 def data(value: Mapping[str, Any]) -> bytes:
-    """One event, as OpenAI's API sends them: data alone."""
+    """Encode an event in the form of OpenAI's API: data alone."""
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 

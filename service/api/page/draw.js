@@ -58,13 +58,15 @@ export class View {
     this.problem.hidden = true;
     this.answer = words("p", "answer", "");
     this.citations = element("ol", "citations");
+    this.uncited = element("p", "hint", "No passage is cited for this answer.");
+    this.uncited.hidden = true;
     this.cost = element("dl", "cost");
     this.flow = element("div", "flow");
     this.save = buttonTo("Download the trace", download);
     this.again = buttonTo("Ask again", again);
     const name = element("h2", "", title, " ", this.status);
     this.element = element(
-      "section", "run", name, this.problem, this.answer, this.citations, this.cost, this.save,
+      "section", "run", name, this.problem, this.answer, this.citations, this.uncited, this.cost, this.save,
       element("h3", "", "Steps"), this.flow,
     );
     this.element.setAttribute("aria-label", title);
@@ -104,6 +106,7 @@ export class View {
 
   drawCitations() {
     const found = this.run.stop?.citations ?? [];
+    this.uncited.hidden = !this.run.body?.answered || found.length > 0;
     if (this.citations.childElementCount === found.length) return;
     this.citations.replaceChildren(...found.map((each) => this.citation(each)));
   }
@@ -300,8 +303,9 @@ function passageList(step, open) {
     made.push(element("p", "flags", element("span", "flag", `without ${step.missing.join(", ")}`)));
   }
   if (!step.passages.length) return made;
-  const kept = step.passages.filter((each) => judged(step, each).kept).length;
-  const summary = element("summary", "", `${counted(step.passages.length, "passage")}, ${kept} kept`);
+  const states = step.passages.map((each) => judged(step, each).kept);
+  const kept = states.every((each) => each === null) ? "" : `, ${states.filter(Boolean).length} kept`;
+  const summary = element("summary", "", `${counted(step.passages.length, "passage")}${kept}`);
   const shown = element("details", "", summary, element(
     "ol", "found", ...step.passages.map((passage) => passageLine(step, passage, open)),
   ));
@@ -309,14 +313,20 @@ function passageList(step, open) {
   return [...made, shown];
 }
 
+// Most passages that were not read were not needed: an earlier one has answered.
+function judgedAs(kept, reason) {
+  if (kept === null) return "not judged yet";
+  if (kept) return "kept";
+  return reason === "not read" ? reason : `dropped${reason ? `: ${reason}` : ""}`;
+}
+
 function passageLine(step, passage, open) {
   const { kept, reason } = judged(step, passage);
-  const state = kept === null ? "not judged" : kept ? "kept" : `dropped${reason ? `: ${reason}` : ""}`;
   const button = element("button", "passage");
   button.type = "button";
   button.append(
-    element("span", "label", state), " ", words("strong", "", passage.title || passage.passage_id),
-    ...pageOf(passage), " ", words("span", "preview", shortened(passage.text, PREVIEW)),
+    words("strong", "", passage.title || passage.passage_id), ...pageOf(passage), " ",
+    element("span", "label", judgedAs(kept, reason)), " ", words("span", "preview", shortened(passage.text, PREVIEW)),
   );
   button.addEventListener("click", () => open(passage, null));
   return element("li", kept ? "kept" : "dropped", button);

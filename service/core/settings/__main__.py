@@ -29,7 +29,7 @@ def render() -> str:
     tables: dict[str, list[str]] = {}
     for path, field in _fields(Settings, ""):
         section, _, name = path.rpartition(".")
-        row = f"| `{name}` | {_default(field)} | {_told(field)} |"
+        row = f"| `{name}` | {_default(field)} | {_description(field)} |"
         tables.setdefault(section, []).append(row)
     parts = [HEAD]
     for section, rows in tables.items():
@@ -40,7 +40,7 @@ def render() -> str:
 
 
 def _fields(model: type[BaseModel], above: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Each setting with its path; those of a section after it."""
+    """Yield each setting with its path, those of nested sections last."""
     sections: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
         path = f"{above}.{name}" if above else name
@@ -55,7 +55,7 @@ def _fields(model: type[BaseModel], above: str) -> Iterator[tuple[str, FieldInfo
 
 
 def _section(annotation: Any) -> tuple[type[BaseModel], bool] | None:
-    """The section that a field holds, and whether it holds several by name."""
+    """Return the section in a field, and whether the field holds several of them by name."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     for part in get_args(annotation):
@@ -70,7 +70,7 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=False)
     if value is PydanticUndefined or value is None:
         return ""
-    if isinstance(value, Path):  # it depends on the machine
+    if isinstance(value, Path):  # depends on the machine
         return "the user's data folder"
     if isinstance(value, SecretStr):
         return ""
@@ -78,7 +78,7 @@ def _default(field: FieldInfo) -> str:
     return f"`{json.dumps(shown, ensure_ascii=False, default=str)}`"
 
 
-def _told(field: FieldInfo) -> str:
+def _description(field: FieldInfo) -> str:
     return " ".join((field.description or "").split()).replace("|", "\\|")
 
 

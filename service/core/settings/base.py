@@ -20,14 +20,14 @@ from service.core.settings.urls import checked, read_secret
 
 
 def _split(value: Any) -> Any:
-    """A variable gives a list as comma-separated text, a file by comma or line."""
+    """Split a variable's text: a list is separated by commas, in a file by commas or lines."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.replace("\n", ",").split(",")]
 
 
 def _object(value: Any) -> Any:
-    """A variable gives an object as JSON."""
+    """Parse a variable's JSON object."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -36,8 +36,8 @@ def _object(value: Any) -> Any:
 
 JsonObject = BeforeValidator(_object)
 CommaList = BeforeValidator(_split)
-Rate = Annotated[int, Field(ge=1, le=1_000_000)]  # a minute
-# A variable may be set, but empty.
+Rate = Annotated[int, Field(ge=1, le=1_000_000)]  # of a minute
+# Variables may be set but empty.
 ServerUrl = Annotated[str | None, AfterValidator(lambda url: checked(url) if url else None)]
 
 

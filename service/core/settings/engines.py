@@ -16,7 +16,7 @@ REQUEST_FIELDS: Final = frozenset([
     "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "messages", "prompt",
     "stop", "logprobs", "top_logprobs", "structured_outputs", "response_format", "priority",
 ])  # fmt: skip
-# What chat templates read: Qwen, GLM and SmolLM3 the first, DeepSeek and Granite the second.
+# Variables of chat templates: Qwen, GLM and SmolLM3 use the first, DeepSeek and Granite the second.
 NO_THINKING: Final[dict[str, Any]] = {"enable_thinking": False, "thinking": False}
 
 
@@ -40,7 +40,10 @@ class EngineSettings(SectionWithSecrets):
         "public ones.",
     )
     timeout_s: float = Field(
-        30.0, gt=0, description="Maximum seconds without data from the server during a call."
+        30.0,
+        gt=0,
+        description="Maximum seconds without data from the server during a call; of a model in "
+        "this process, without a forward pass.",
     )
     max_concurrency: int = Field(
         64, ge=1, description="Maximum concurrent calls, over all workers."

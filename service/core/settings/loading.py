@@ -73,7 +73,7 @@ class Settings(Section):
 
 
 def _gather(file: dict[str, Any], flags: dict[str, Any]) -> Settings:
-    """Flags over environment over file. `Settings` itself reads nothing from outside."""
+    """Combine the sources: flags over environment over file. `Settings` itself reads no sources."""
 
     class Sources(Settings, BaseSettings):
         model_config = SettingsConfigDict(
@@ -126,7 +126,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables() -> None:
-    """A misspelt variable must not pass in silence, as pydantic-settings lets it."""
+    """Refuse misspelt variables, which pydantic-settings ignores silently."""
     known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OWN_VARIABLES
     for name in os.environ:
         if name.startswith(PREFIX) and name.split("__")[0].upper() not in known:
@@ -139,7 +139,7 @@ def _refuse_unknown_variables() -> None:
 
 
 def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted names to nested dictionaries; None is a flag that was not given."""
+    """Convert dotted names to nested dictionaries; None means a flag that was not given."""
     values: dict[str, Any] = {}
     for name, value in flags.items():
         if value is not None:
@@ -154,15 +154,15 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _explain(
     error: ValidationError, flags: Mapping[str, Any], file: Mapping[str, Any], path: Path
 ) -> str:
-    """Each invalid setting: its name, what is wrong with it, and where it was set."""
+    """Describe each invalid setting: its name, the problem, and where it was set."""
     lines = []
     for problem in error.errors():
-        place, said = problem["loc"], problem["msg"]
+        place, message = problem["loc"], problem["msg"]
         name = ".".join(map(str, place))
         if problem["type"] == "extra_forbidden":
-            said = advice_on(Settings, place)
+            message = advice_on(Settings, place)
         elif problem["type"] in {"dict_type", "model_type"}:
-            said = f"{said}. In a settings file, write it as the section [{name}]"
+            message = f"{message}. In a settings file, write it as the section [{name}]"
         variable = _variable(name)
         if _holds(flags, place):
             where = " (set by an option)"
@@ -170,12 +170,12 @@ def _explain(
             where = f" (set by {variable})"
         else:
             where = f" (in {path})" if _holds(file, place) else ""
-        lines.append(f"{name}: {said.removeprefix('Value error, ')}{where}")
+        lines.append(f"{name}: {message.removeprefix('Value error, ')}{where}")
     return "settings: " + "; ".join(lines)
 
 
 def _holds(values: Any, place: Sequence[int | str]) -> bool:
-    """Whether nested values have something at `place`; places inside a list are the list's."""
+    """Whether nested values contain `place`; places inside a list belong to the list."""
     for part in place:
         if isinstance(values, list):
             return True
@@ -186,7 +186,9 @@ def _holds(values: Any, place: Sequence[int | str]) -> bool:
 
 
 def _variable(name: str) -> str | None:
-    """The environment variable that sets `name`, one of its parts, or a section around it."""
+    """Return the environment variable that sets `name`, one of its parts, or a section around
+    it.
+    """
     wanted = f"{PREFIX}{name.replace('.', '__')}".upper()
     for variable, value in os.environ.items():
         own = variable.upper()
@@ -198,7 +200,7 @@ def _variable(name: str) -> str | None:
 
 
 def _of_variable(error: SettingsError) -> str:
-    """A variable that names a whole section and does not hold it as JSON."""
+    """Describe a variable that names a whole section and does not contain it as JSON."""
     found = re.search(r'field "(\w+)"', str(error))
     if found is None:
         return f"settings: {error}"

@@ -85,7 +85,7 @@ def advice_on(settings: type[BaseModel], place: Sequence[int | str]) -> str:
 
 
 def _names_in(settings: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """The settings of the section at `place`."""
+    """Return the settings of the section at `place`."""
     section: Any = settings
     for part in place:
         if issubclass(section, BaseModel) and part in section.model_fields:

@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 from service.core.settings.base import CommaList, Rate, Section, ServerUrl
 
-# Public-key algorithms alone: with HS256, whoever can verify a token could also make one.
+# Only public-key algorithms: with HS256, every verifier could also create tokens.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -45,7 +45,8 @@ class OidcSettings(Section):
     collections_claim: Text = Field(
         "collections",
         description="Claim with the collections, as a list or separated by spaces; names, or "
-        "patterns with `*` and `?`. A token without it may use all of them.",
+        "patterns with `*` and `?`. A token without it may use all of them, one in which it is "
+        "empty none.",
     )
     requests_per_minute: Rate | None = Field(
         None, description="Requests a minute of each tenant that tokens name. Default: no limit."

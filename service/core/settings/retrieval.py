@@ -12,7 +12,7 @@ from service.core.settings.base import CommaList, SectionWithSecrets, ServerUrl
 Pooling = Literal["mean", "cls"]
 Distance = Literal["cosine", "dot"]
 Quantization = Literal["none", "scalar", "binary"]
-LOAD_S = 10.0  # that an embedding model in this process may take, loading included
+LOAD_S = 10.0  # seconds for an embedding model in this process, including loading
 
 
 class EmbeddingSettings(SectionWithSecrets):

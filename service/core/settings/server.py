@@ -15,7 +15,11 @@ from service.core.settings.oidc import OidcSettings
 class ServerSettings(SectionWithSecrets):
     host: str = Field("127.0.0.1", description="Host to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 selects a free port.")
-    insecure: bool = Field(False, description="Allow hosts other than loopback without API keys.")
+    insecure: bool = Field(
+        False,
+        description="Allow hosts other than loopback without API keys, and on loopback requests by "
+        "any host name.",
+    )
     keys: Annotated[list[SecretStr], NoDecode, CommaList] = Field(
         [],
         description="API keys. Clients send one as `Authorization: Bearer`. In the file "

@@ -1,7 +1,7 @@
 """URLs that may contain credentials: parsing them, and showing them without credentials.
 
-All URLs are taken apart here, so that no message prints a secret. Everything before the last `@` is
-the credentials; a key that contains `/`, `?`, `#` or `@` may be percent-encoded or not.
+All URLs are parsed here, so that no message prints a secret. Everything before the last `@` is the
+credentials; a key that contains `/`, `?`, `#` or `@` may be percent-encoded or not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Address:
 
 
 def address_of(url: str) -> Address:
-    """Parse a URL. Text without a scheme is treated as what would follow one."""
+    """Parse a URL. Text without a scheme is treated like the part after a scheme."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         scheme, rest = "", url

@@ -1,4 +1,4 @@
-"""From calls to rows of a batch, and from logits to what the calls are told."""
+"""Turns calls into rows of a batch, and logits into the output of the calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.engines.signals import SignalDelta
 
 
 class BatchAdmission:
-    """Opens rows and readings for one model; a call that cannot be opened fails alone."""
+    """Opens rows and texts for one model. A call that cannot be opened fails alone."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class BatchAdmission:
                     rows.append(self._row(job))
                 else:
                     readings.append(open_reading(self._encoder, job, self._context))
-            except Exception as error:  # this call's own fault: a schema, a template
+            except Exception as error:  # caused by this call alone: a schema, a template
                 failure = EngineFailure(f"engine {self._name!r} cannot run the call: {error}")
                 deliver([(job, failure)])
         return rows, readings
@@ -96,7 +96,9 @@ class BatchAdmission:
         return None
 
     def _spellings(self, choice: str) -> set[tuple[int, ...]]:
-        """A choice's ids at the start of a turn, after other text, and after a space."""
+        """Return the ids of a choice at the start of a turn, after other text, and after a
+        space.
+        """
         encode = self._encoder.encode_text
         return {
             tuple(ids)
@@ -108,9 +110,10 @@ class BatchAdmission:
 def advance(
     name: str, rows: Sequence[BatchRow], best: Sequence[int], logits: Callable[[int], Logits]
 ) -> list[int]:
-    """Choose a token for each row and deliver it. Returns the numbers of the rows that go on.
+    """Choose a token for each row and deliver it. Returns the numbers of the rows that continue.
 
-    `best`: the most likely token of each row; `logits(n)` are asked for where a row needs them.
+    `best` holds the most likely token of each row; `logits(n)` is called where a row needs all of
+    them.
     """
     items: list[tuple[Call, Item]] = []
     goes_on: list[int] = []
@@ -134,7 +137,7 @@ def _take(
 
 
 def _shorten(prompt: list[Any], room: int) -> list[Any]:
-    """Drop the oldest but the first."""
+    """Drop the oldest tokens, except for the first one."""
     if len(prompt) <= room:
         return prompt
     return [prompt[0], *prompt[len(prompt) - room + 1 :]]

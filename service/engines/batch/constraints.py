@@ -1,4 +1,4 @@
-"""What a row may write: one of its choices, or JSON of a schema."""
+"""Constraints on the output of a row: one of its choices, or JSON that follows a schema."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ Logits = NDArray[np.float32]
 
 
 class ConstraintError(ValueError):
-    """The constraint itself cannot be met (an unsupported schema)."""
+    """The constraint itself cannot be satisfied (for example an unsupported schema)."""
 
 
 class Constraint(Protocol):
-    """`label`, once finished, is the exact text of a choice; None where the tokens are the text."""
+    """A constraint. `label` is the exact text of a finished choice, None where the tokens are the
+    text.
+    """
 
     label: str | None
 
     def mask(self, logits: Logits) -> Logits:
-        """Return logits (vocabulary,) with −inf for tokens that may not come next."""
+        """Return logits (vocabulary,) with −inf for tokens that must not come next."""
 
     def advance(self, token: int) -> bool:
-        """Take the chosen token. Returns True if nothing may follow."""
+        """Take the chosen token. Returns True if nothing may follow it."""
 
 
 class TrieNode:
@@ -56,9 +58,9 @@ def build_trie(
 
 
 class ChoiceConstraint:
-    """Walks a trie. A choice that others continue ends by an end token, which competes with them.
+    """Restricts the output to choices. Ends as soon as one choice is left.
 
-    Ends as soon as one choice is left.
+    A choice that is the beginning of others ends by an end token, which competes with their tokens.
     """
 
     def __init__(self, root: TrieNode, end_tokens: Iterable[int]) -> None:
@@ -75,9 +77,10 @@ class ChoiceConstraint:
         return masked
 
     def log_share(self, logits: Logits, token: int) -> float:
-        """The natural-log probability of where the token leads among where the walk may go on.
+        """Return the log-probability (natural) of this token's branch among all permitted branches.
 
-        A choice may be spelt in several ways, so all tokens that lead the same way count.
+        A choice may be spelt in several ways, so all tokens that lead to the same choices count
+        together.
         """
         leads = {child: node.labels for child, node in self._node.children.items()}
         if self._node.label is not None:
@@ -98,7 +101,9 @@ class ChoiceConstraint:
 
 
 class SchemaConstraint:
-    """JSON of a schema, by llguidance. One space before it is allowed, as many models write it."""
+    """Restricts the output to JSON of a schema, by llguidance. One leading space is allowed,
+    because many models write one.
+    """
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
         self.label: str | None = None
@@ -120,7 +125,7 @@ class SchemaConstraint:
 
 
 class SchemaCompiler:
-    """Compiles schemas for one `tokenizers.Tokenizer`, and keeps the grammars."""
+    """Compiles schemas for one `tokenizers.Tokenizer`, and caches the grammars."""
 
     def __init__(self, tokenizer: Any, vocabulary: int, end_tokens: list[int]) -> None:
         self._tokenizer = tokenizer
@@ -130,7 +135,9 @@ class SchemaCompiler:
         self._matchers: dict[str, Any] = {}
 
     def compile(self, schema: Mapping[str, Any]) -> SchemaConstraint:
-        """Raises ConstraintError for a schema that is invalid, or not supported by llguidance."""
+        """Compile a schema. Raises ConstraintError if it is invalid or not supported by
+        llguidance.
+        """
         key = json.dumps(schema, sort_keys=False)
         if key not in self._matchers:
             self._matchers[key] = self._matcher(key)

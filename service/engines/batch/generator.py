@@ -1,4 +1,4 @@
-"""The asynchronous side of an engine in this process. Importing this imports nothing heavy."""
+"""The asynchronous side of an engine in this process. Importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ from service.engines.signals import (
 )
 from service.engines.training_notes import read_training_notes
 
-WAITING_PER_SLOT = 16  # ten judgements a question, and some: a question must not refuse itself
+# a question may send more than ten judgements at once, and must not be refused because of itself
+WAITING_PER_SLOT = 16
 
 
 class BatchedGenerator(ABC):
     """One model, batched continuously in one thread.
 
-    `max_concurrency` calls run at once, 16 times as many may wait, further ones raise Overloaded.
-    `request.model` is ignored: there is one model. `threads` bounds the threads of a forward pass,
-    at most the physical cores.
+    `max_concurrency` calls run at once and 16 times as many may wait; further ones raise
+    Overloaded. `request.model` is ignored, because there is one model. `threads` limits the threads
+    of a forward pass; the maximum is the number of physical cores.
 
-    A prompt longer than the model's context less the tokens to come loses its oldest tokens, all
-    but the first (the start token): callers shorten at better places, this is the last resort.
+    If a prompt does not fit the model's context beside the requested output, its oldest tokens are
+    dropped, except for the first (the start token). This is the last resort: callers shorten
+    prompts at better places.
     """
 
     def __init__(self, name: str, settings: EngineSettings, *, threads: int = 4) -> None:
@@ -52,7 +54,7 @@ class BatchedGenerator(ABC):
     @property
     @abstractmethod
     def _model(self) -> str:
-        """The model's folder, which may say what it was trained on, or its name elsewhere."""
+        """The model's folder, which may have training notes, or the name of a model elsewhere."""
 
     @abstractmethod
     def _load(self) -> BatchEngine:
@@ -82,12 +84,14 @@ class BatchedGenerator(ABC):
 
     @property
     def forward_passes(self) -> int:
-        """Forward passes of the model so far, over all calls."""
+        """The number of forward passes of the model so far, over all calls."""
         return self._worker.forward_passes if self._worker else 0
 
     @property
     def running(self) -> int:
-        """Calls in the batch; one that was closed stays until the step it is in has ended."""
+        """The number of calls in the batch. A closed call counts until the current step has
+        ended.
+        """
         return self._worker.running if self._worker else 0
 
     @property
@@ -162,20 +166,31 @@ class BatchedGenerator(ABC):
         return worker
 
     async def _next(self, job: Call) -> Item:
+        """Return the next item of a call. While the engine computes other calls, this one waits for
+        its turn as long as its caller allows; only an engine without progress counts as silent.
+        """
         if not job.items.empty():
             return job.items.get_nowait()
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                return await job.items.get()
-        except TimeoutError:
-            raise EngineTimeout(
-                f"engine {self._name!r} produced no output for {self._settings.timeout_s:g} s, "
-                f"with {self.running} calls running and {self.waiting} waiting; lower "
-                f"engines.{self._name}.max_concurrency or raise engines.{self._name}.timeout_s"
-            ) from None
+        while True:
+            passes = self.forward_passes
+            try:
+                async with asyncio.timeout(self._settings.timeout_s):
+                    return await job.items.get()
+            except TimeoutError:
+                if self.forward_passes == passes:
+                    raise self._silence() from None
+
+    def _silence(self) -> EngineTimeout:
+        return EngineTimeout(
+            f"engine {self._name!r} computed nothing for {self._settings.timeout_s:g} s, with "
+            f"{self.running} calls running and {self.waiting} waiting; check the load of this "
+            f"machine, or raise engines.{self._name}.timeout_s"
+        )
 
     async def _started(self) -> Worker:
-        """The worker with its model loaded; loading counts into no call's silence."""
+        """Return the worker with its model loaded. Loading does not count towards a call's time
+        limit.
+        """
         if self._closed:
             raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
         if self._worker is None:
@@ -194,7 +209,7 @@ class BatchedGenerator(ABC):
 
 
 class LocalSignalCall:
-    """A generation under way. Its rows are read from the job."""
+    """A generation in progress. Its rows are read from the job."""
 
     def __init__(
         self,

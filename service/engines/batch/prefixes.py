@@ -1,7 +1,7 @@
-"""Automatic prefix caching: what prompts share at their beginning is computed once.
+"""Automatic prefix caching: the states of a common beginning of prompts are computed once.
 
 As in vLLM (Kwon et al. 2023, arXiv:2309.06180, section 4.4, "Shared prefix"), prompts are cut into
-blocks of tokens; a block is known by its own tokens and all before them.
+blocks of tokens. A block is identified by its own tokens and all tokens before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ States = TypeVar("States")
 def block_names(prompt: Sequence[int]) -> list[bytes]:
     """Return one name per whole block: equal names mean equal tokens up to the block's end.
 
-    The last token is in none of them: it has to be computed, for the first token that is written.
+    The last token is in no block, because it must be computed to obtain the first output token.
     """
     names: list[bytes] = []
     name = b""
@@ -31,10 +31,10 @@ def block_names(prompt: Sequence[int]) -> list[bytes]:
 
 
 class PrefixCache(Generic[States]):
-    """Blocks of the prompts read last, at most `most_bytes` of them.
+    """The blocks of the latest prompts, at most `most_bytes` of them.
 
-    The least recently used go first, and the later ones of a prompt before those they follow.
-    Each block's states must be memory of their own, `size` bytes of it.
+    The least recently used are evicted first, and of one prompt the later blocks before the earlier
+    ones. Each block's states must own their memory, `size` bytes.
     """
 
     def __init__(self, most_bytes: int, size: Callable[[States], int]) -> None:
@@ -44,18 +44,18 @@ class PrefixCache(Generic[States]):
         self._blocks: OrderedDict[bytes, States] = OrderedDict()
 
     def count(self, names: Sequence[bytes]) -> int:
-        """Return how many of a prompt's first blocks are known."""
+        """Return how many of a prompt's first blocks are cached."""
         unknown = (number for number, name in enumerate(names) if name not in self._blocks)
         return next(unknown, len(names))
 
     def take(self, names: Sequence[bytes]) -> list[States]:
-        """Return the states of blocks that are known, which become the last to go."""
+        """Return the states of cached blocks, and mark them as most recently used."""
         for name in reversed(names):
             self._blocks.move_to_end(name)
         return [self._blocks[name] for name in names]
 
     def add(self, names: Sequence[bytes], states: Callable[[int], States]) -> None:
-        """Keep the blocks of a prompt; `states(n)` is called for those not known."""
+        """Cache the blocks of a prompt; `states(n)` is called for those that are not cached yet."""
         for number in reversed(range(len(names))):
             name = names[number]
             if name in self._blocks:

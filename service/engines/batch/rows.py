@@ -1,4 +1,4 @@
-"""What a call is in a batch: a row that is written, with or without signals, or a text to read."""
+"""The state of a call in a batch: a row of output, with or without signals, or a text to score."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BatchRow:
 
     @property
     def length(self) -> int:
-        """Positions in the cache once the last chosen token has gone through the model."""
+        """The number of cache positions after the last chosen token has been processed."""
         return len(self.prompt) + self.written
 
     @cached_property
@@ -70,7 +70,7 @@ class BatchRow:
 
     @property
     def is_plain(self) -> bool:
-        """True where the largest logit is the answer and nothing else is asked."""
+        """Whether the most likely token is chosen and nothing else of the logits is needed."""
         return self.constraint is None and self._temperature <= 0 and not self.job.request.logprobs
 
     def choose(self, logits: Logits) -> int:
@@ -91,7 +91,9 @@ class BatchRow:
         return log_chance(logits, token)
 
     def take(self, token: int) -> Delta | None:
-        """Take the chosen token. Returns the delta to send, if any; the last has `finish` set."""
+        """Take the chosen token. Returns the delta to send, if any; the last one has `finish`
+        set.
+        """
         self.token = token
         self.written += 1
         if self.constraint is not None and self.constraint.advance(token):
@@ -133,13 +135,13 @@ class BatchRow:
 
 
 def log_chance(logits: Logits, token: int) -> float:
-    """The natural-log probability of one token."""
+    """Return the natural logarithm of one token's probability."""
     top = logits.max()
     return float(logits[token] - top - np.log(np.exp(logits - top).sum()))
 
 
 class SignalRow(BatchRow):
-    """A row with signals. With attention, a token is sent once its own row was computed."""
+    """A row with signals. With attention, a token is sent once its own row has been computed."""
 
     def __init__(
         self, job: SignalJob, prompt: list[int], detokenizer: Detokenizer, **options: Any
@@ -160,7 +162,7 @@ class SignalRow(BatchRow):
         return int(logits.argmax())
 
     def see(self, weights: Array) -> None:
-        """Take the weights of this row's newest query: (heads, positions)."""
+        """Take the attention weights of this row's newest query: (heads, positions)."""
         self.signals.rows.append(weights.mean(axis=0))
         prompt = len(self.prompt)
         if weights.shape[1] > prompt:
@@ -189,7 +191,7 @@ class SignalRow(BatchRow):
 
 @dataclass(slots=True, eq=False)
 class ReadingRow:
-    """A text that is being read. `wanted` are the tokens whose attention rows are asked for."""
+    """A text that is scored. `wanted` are the tokens whose attention rows are requested."""
 
     job: ScoreJob
     ids: list[int]
@@ -210,7 +212,9 @@ class ReadingRow:
                 self.rows.append(AttentionRow(row + 1, tuple(mean.tolist())))
 
     def result(self, numbers: list[list[float]] | None) -> Scoring:
-        """`numbers`: entropies and log-probabilities of all tokens but the first."""
+        """Return the result; `numbers` holds entropies and log-probabilities of all tokens but the
+        first.
+        """
         if self.maxima is None:
             raise EngineFailure("the model's last layer did not expose its attention")
         whole, later = self.maxima.means().tolist()
@@ -229,7 +233,7 @@ class ReadingRow:
 
 
 def open_reading(encoder: PromptEncoder, job: ScoreJob, most: int) -> ReadingRow:
-    """Open a text to read. Raises EngineFailure if it is longer than `most` tokens."""
+    """Prepare a text to be scored. Raises EngineFailure if it is longer than `most` tokens."""
     ids, spans = place_tokens(encoder, job.request)
     if not 0 < len(ids) <= most:
         raise EngineFailure(

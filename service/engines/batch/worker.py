@@ -1,7 +1,7 @@
 """The jobs of a batch, and the thread that computes them.
 
-The thread admits what waits between two steps, and survives a failed step. Importing this imports
-no numpy and no torch.
+The thread admits waiting jobs between two steps, and survives a failed step. Importing this module
+imports neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Item = Delta | SignalDelta | Scoring | BaseException
 
 
 class Call:
-    """A call. The thread delivers items to the caller's loop. A caller that leaves sets
-    `cancelled`."""
+    """A call. The thread delivers items to the caller's event loop. A caller that leaves sets
+    `cancelled`.
+    """
 
     __slots__ = ("cancelled", "items", "loop")
 
@@ -46,8 +47,8 @@ class SignalJob(Job):
     """One generation with signals.
 
     The thread sets `spans` (those of the prompt's tokens) before the first item, and adds row t to
-    `rows` before it delivers draft token t: nothing that is there is ever changed, so the caller
-    reads both from its own thread.
+    `rows` before it delivers draft token t. Existing entries never change, so the caller reads both
+    from its own thread.
     """
 
     __slots__ = ("attention", "rows", "spans")
@@ -63,7 +64,7 @@ class SignalJob(Job):
 
 
 class ScoreJob(Call):
-    """One text to read."""
+    """One text to score."""
 
     __slots__ = ("request",)
 
@@ -76,15 +77,16 @@ AnyJob = Job | ScoreJob
 
 
 def deliver(items: Iterable[tuple[Call, Item]]) -> None:
-    """Hand items over to their loops, with one wake-up per loop. Those of closed loops are
-    dropped."""
+    """Hand items to their event loops, with one wake-up per loop. Items of closed loops are
+    dropped.
+    """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Call, Item]]] = {}
     for job, item in items:
         by_loop.setdefault(job.loop, []).append((job, item))
     for loop, batch in by_loop.items():
         try:
             loop.call_soon_threadsafe(_put, batch)
-        except RuntimeError:  # the loop is closed: nobody waits there any more
+        except RuntimeError:  # the loop is closed, so nobody waits there
             for job, _ in batch:
                 job.cancelled = True
 
@@ -97,7 +99,7 @@ def _put(batch: list[tuple[Call, Item]]) -> None:
 class BatchEngine(Protocol):
     """The part that computes; only the engine's thread calls it.
 
-    `no_signals`: why the model gives none, None where it does.
+    `no_signals` is the reason why the model provides no signals, None if it does.
     """
 
     forward_passes: int
@@ -108,17 +110,19 @@ class BatchEngine(Protocol):
     def running(self) -> int: ...
 
     def spans(self, text: str) -> tuple[Span, ...]:
-        """Places of a text's tokens; may be called from any thread."""
+        """Return the spans of a text's tokens; may be called from any thread."""
 
     def step(self, newcomers: list[AnyJob]) -> None:
-        """Take the newcomers in, compute one token for every job, and deliver the results."""
+        """Add the new jobs, compute one token for every job, and deliver the results."""
 
     def fail(self, error: BaseException) -> None:
         """End all jobs with `error` and start with an empty batch."""
 
 
 class Worker:
-    """Runs one engine in one thread. `loaded` ends when the engine can answer, or cannot."""
+    """Runs one engine in one thread. `loaded` completes when the model is loaded, or could not
+    be.
+    """
 
     def __init__(
         self, name: str, load: Callable[[], BatchEngine], max_running: int, max_waiting: int
@@ -145,11 +149,11 @@ class Worker:
 
     @property
     def no_signals(self) -> str | None:
-        """Why the model gives no signals; None where it does, or is not loaded yet."""
+        """The reason why the model provides no signals; None if it does, or is not loaded yet."""
         return self._engine.no_signals if self._engine else None
 
     def spans(self, text: str) -> tuple[Span, ...]:
-        """Places of a text's tokens. Raises EngineFailure before the model is loaded."""
+        """Return the spans of a text's tokens. Raises EngineFailure before the model is loaded."""
         if self._engine is None:
             raise EngineFailure(f"engine {self._name!r} is not loaded")
         return self._engine.spans(text)
@@ -199,7 +203,7 @@ class Worker:
         self._end(EngineFailure(f"engine {self._name!r} was closed during the call"))
 
     def _next(self) -> list[AnyJob] | None:
-        """Wait for work; the jobs to take in now (often none), or None to stop."""
+        """Wait for work. Returns the jobs to add now (often none), or None to stop."""
         assert self._engine is not None
         with self._changed:
             while not (self._stopping or self._waiting or self._engine.running):

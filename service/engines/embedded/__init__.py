@@ -1,4 +1,4 @@
-"""The engine of compiled models in the process: ONNX Runtime alone, with continuous batching."""
+"""The engine of compiled models: ONNX Runtime in this process, with continuous batching."""
 
 from service.engines.embedded.generator import EmbeddedGenerator
 

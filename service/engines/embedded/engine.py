@@ -1,9 +1,9 @@
 """Continuous batching on ONNX Runtime: rows join and leave between any two forward passes.
 
-One prompt or text at a time is read, a chunk a step, into the slot behind those of the running
-rows, a prompt from where the blocks end that are known of earlier ones; when it is whole, it is the
-next row. Decoding is one forward pass for all rows. A row's tokens depend neither on the others nor
-on what is known.
+Prompts and texts are read one at a time, one chunk per step, into the slot behind those of the
+running rows. A prompt is read from the end of its cached blocks; once complete, it is the next row.
+Decoding is one forward pass for all rows. A row's tokens depend neither on the other rows nor on
+what is cached.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from service.engines.embedded.network import Network, Slots
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
 
-CHUNK = 256  # tokens of one prefill pass: no abort can cut into a pass
-PREFIX_BYTES = 96 * 2**20  # of prompts that were read: 2,176 tokens of the shipped model
+CHUNK = 256  # tokens of one prefill pass, which an abort cannot interrupt
+PREFIX_BYTES = 96 * 2**20  # bytes of cached prompts: 2,176 tokens of the shipped model
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class Engine:
         return tuple(self._encoder.encode_with_spans(text, bos=False)[1])
 
     def step(self, newcomers: list[AnyJob]) -> None:
-        """Read one chunk of what waits longest, decode one token of every row."""
+        """Read one chunk of the oldest waiting job, and decode one token of every row."""
         rows, readings = self._admission.open(newcomers)
         self._pending += [*readings, *rows]
         self._drop([number for number, row in enumerate(self._rows) if row.job.cancelled])
@@ -104,7 +104,7 @@ class Engine:
         deliver((job, error) for job in jobs)
 
     def _next_prefill(self) -> Prefill | None:
-        """What is being read, or what is to be read next."""
+        """Return the job that is being read, or the one to read next."""
         if self._prefill is not None and self._prefill.subject.job.cancelled:
             self._prefill = None
         while self._prefill is None and self._pending:
@@ -112,12 +112,12 @@ class Engine:
             if not subject.job.cancelled:
                 ids = subject.prompt if isinstance(subject, BatchRow) else subject.ids
                 self._prefill = Prefill(subject, np.array(ids, np.int64), len(self._rows))
-                if isinstance(subject, BatchRow):  # of a text every query is wanted
+                if isinstance(subject, BatchRow):  # every query of a text is needed
                     self._recall(self._prefill, subject.blocks)
         return self._prefill
 
     def _recall(self, prefill: Prefill, names: list[bytes]) -> None:
-        """Begin a prompt with the blocks that are known of it."""
+        """Begin a prompt with its cached blocks."""
         known = self._prefixes.take(names[: self._prefixes.count(names)])
         self._reserve(len(known) * BLOCK)
         for block in known:
@@ -125,7 +125,9 @@ class Engine:
             prefill.done += BLOCK
 
     def _read_on(self, prefill: Prefill) -> None:
-        """The next chunk of a prompt or text; after the last one it is a row, or is delivered."""
+        """Read the next chunk of a prompt or text. After its last chunk it becomes a row, or is
+        delivered.
+        """
         start, end = prefill.done, min(prefill.done + CHUNK, len(prefill.ids))
         self._reserve(end)
         tokens = end - start
@@ -158,7 +160,7 @@ class Engine:
         queries: NDArray[np.float32],
         logits: NDArray[np.float32] | None,
     ) -> None:
-        """Show a reading the attention and the numbers of its newest chunk."""
+        """Pass attention and numbers of the newest chunk to a text that is scored."""
         heads, tokens, _ = queries.shape
         start = prefill.done - tokens
         size = rows_per_block(heads, prefill.done)
@@ -187,7 +189,7 @@ class Engine:
         return self._network.run(self._slots, first, ids, np.array(starts, np.int64), wanted)
 
     def _show(self, rows: list[BatchRow], first: int, queries: NDArray[np.float32]) -> None:
-        """Show the rows that want it the attention of their newest token."""
+        """Pass the attention of their newest token to the rows that need it."""
         for number, row in enumerate(rows):
             if isinstance(row, SignalRow) and row.signals.attention:
                 keys = self._slots.keys(first + number, row.length)
@@ -199,7 +201,7 @@ class Engine:
         return advance(self._name, rows, best, lambda number: logits[number])
 
     def _drop(self, leaving: list[int]) -> None:
-        """Take rows out, `leaving` in ascending order; the last row moves into each gap."""
+        """Remove rows, `leaving` in ascending order; the last row moves into each gap."""
         for number in reversed(leaving):
             last = len(self._rows) - 1
             self._slots.move(last, number, self._rows[last].length - 1)
@@ -210,7 +212,7 @@ class Engine:
             self._prefill.slot = len(self._rows)
 
     def _reserve(self, room: int) -> None:
-        """Have slots for all rows and what is being read, with `room` positions each."""
+        """Reserve slots of `room` positions for all rows and for the prompt or text being read."""
         filled = [row.length - 1 for row in self._rows]
         if self._prefill is not None:
             filled.append(self._prefill.done)

@@ -1,4 +1,4 @@
-"""Compiled models on ONNX Runtime; importing it imports neither that nor numpy."""
+"""Compiled models on ONNX Runtime. Importing this module imports neither that nor numpy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ READER: Final = Path(__file__).parents[2] / "models" / "reader"
 
 
 class EmbeddedGenerator(BatchedGenerator):
-    """A model that `revelator compile` made: the folder `settings.model`, or the shipped one."""
+    """A model made by `revelator compile`: the folder `settings.model`, or the shipped one."""
 
     @property
     def _model(self) -> str:
         return self._settings.model or str(READER)
 
     def _load(self) -> BatchEngine:
-        """Check the files' digests, then load them. Raises EngineFailure saying what is wrong."""
+        """Check the files' digests, then load them. Raises EngineFailure with the cause."""
         folder = Path(self._model)
         card = read_card(self._name, folder)
         check_files(self._name, folder, card)

@@ -22,17 +22,18 @@ from service.engines.compiled import (
     present,
 )
 
-ROOM = 128  # positions that a slot has at least
+ROOM = 128  # fewest positions of a slot
 GROWTH = 1.5
 
 Array = NDArray[Any]
 
 
 class Slots:
-    """Per layer keys and values (slots, kv_heads, room, size), in the order of the graph's inputs.
+    """The keys and values of each layer, (slots, kv_heads, room, size), in the order of the graph's
+    inputs.
 
-    Room is reserved and not touched: memory is taken for the positions that are written. Slots
-    `first` to `first` + `count` are one block of memory each, so any stretch of them is a batch.
+    Reserved room is not touched, so memory is used only for positions that are written. Slots
+    `first` to `first` + `count` are one block of memory, so any range of them is a batch.
     """
 
     def __init__(self, shape: ModelShape) -> None:
@@ -42,7 +43,9 @@ class Slots:
         self._buffers: list[Array] = []
 
     def reserve(self, slots: int, room: int, filled: list[int]) -> None:
-        """Have at least so many slots and positions. `filled`: positions to keep, slot by slot."""
+        """Provide at least so many slots and positions. `filled` is the number of positions to
+        keep, slot by slot.
+        """
         if slots <= self._slots and room <= self._room:
             return
         if slots > self._slots:
@@ -52,7 +55,7 @@ class Slots:
             self._room = min(grown, self._shape.context)
         size = (self._slots, self._shape.kv_heads, self._room, self._shape.head_size)
         fresh = [np.empty(size, np.float32) for _ in range(2 * self._shape.layers)]
-        for old, new in zip(self._buffers, fresh, strict=False):  # there are none at first
+        for old, new in zip(self._buffers, fresh, strict=False):  # there are no buffers at first
             for slot, length in enumerate(filled[: len(old)]):
                 new[slot, :, :length] = old[slot, :, :length]
         self._buffers = fresh
@@ -87,7 +90,7 @@ class Slots:
 
 
 class Network:
-    """An ONNX Runtime session. Raises the library's errors for a file that is no such graph."""
+    """An ONNX Runtime session. Raises the library's errors for a file that is not such a graph."""
 
     def __init__(self, model: Path, shape: ModelShape, *, threads: int) -> None:
         self.shape = shape
@@ -99,10 +102,10 @@ class Network:
         self, slots: Slots, first: int, ids: Array, starts: Array, wanted: Array
     ) -> tuple[Array, Array]:
         """Run `ids` (rows, tokens) in the slots from `first` on, which hold `starts` (rows,)
-        positions each, and are written on.
+        positions each; the new positions are appended.
 
-        Returns logits (wanted, vocabulary) of the flat places `wanted`, and the last layer's
-        queries (rows, heads, tokens, size).
+        Returns logits (wanted, vocabulary) of the places `wanted` in the flattened rows, and the
+        last layer's queries (rows, heads, tokens, size).
         """
         rows, tokens = ids.shape
         ends = (starts + tokens - 1).astype(np.int32)

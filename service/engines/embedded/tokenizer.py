@@ -1,4 +1,4 @@
-"""What `PromptEncoder` asks of a tokenizer, without transformers."""
+"""The part of a tokenizer that `PromptEncoder` uses, without transformers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from service.engines.compiled import EmbeddedCard
 class CompiledTokenizer:
     """`tokenizer.json` and the card's chat template.
 
-    The template sees what transformers shows it: `messages`, `add_generation_prompt`, the special
-    tokens by name, `raise_exception`, `strftime_now`, the filter `tojson`, `{% generation %}`.
+    The template has the variables and functions of transformers: `messages`,
+    `add_generation_prompt`, the special tokens by name, `raise_exception`, `strftime_now`, the
+    filter `tojson`, and `{% generation %}`.
     """
 
     def __init__(self, backend: Tokenizer, card: EmbeddedCard) -> None:
@@ -38,7 +39,9 @@ class CompiledTokenizer:
         add_generation_prompt: bool = False,
         **variables: Any,
     ) -> str:
-        """The text of a chat; the template sees `variables` too. Raises whatever it raises."""
+        """Return the text of a chat; `variables` are passed to the template. Raises whatever the
+        template raises.
+        """
         if tokenize:
             raise ValueError("a chat is encoded by PromptEncoder, piece by piece")
         known = {**self._special_tokens, **variables}
@@ -47,7 +50,9 @@ class CompiledTokenizer:
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what training counts; here it is plain text."""
+    """`{% generation %}…{% endgeneration %}` marks the tokens that training counts; here it has no
+    effect.
+    """
 
     tags = {"generation"}
 

@@ -105,14 +105,16 @@ class WorkerAdmission:
         return outage(self._name, waiter, self._members.values())
 
     def _has_room(self) -> bool:
-        """Whether any call could be sent; thousands may wait, and this is asked for each."""
+        """Whether any call could be sent. Thousands may wait, and this is evaluated for each of
+        them.
+        """
         most = self._limits.per_worker
         return self._running < self._settings.max_concurrency and any(
             member.health.usable and member.calls < most for member in self._members.values()
         )
 
     def _unless(self, nowhere: set[tuple[str | None, bool]], waiter: WaitingCall) -> Member | None:
-        """A place, unless another call found none for what this one needs too."""
+        """Return a place, unless an equal request has already found none in this round."""
         needs = (waiter.model, waiter.signals)
         member = None if needs in nowhere else self._free_for(waiter)
         if member is None:
@@ -147,10 +149,10 @@ class WorkerAdmission:
 
 def outage(name: str, waiter: WaitingCall, members: Iterable[Member]) -> EngineFailure:
     """Explain why no worker can take a call."""
-    said = "; ".join(f"{member.name}: {_why_not(member, waiter)}" for member in members)
+    reasons = "; ".join(f"{member.name}: {_why_not(member, waiter)}" for member in members)
     return EngineFailure(
-        f"no worker of engine {name!r} can answer: {said or 'it has none'}; run `revelator check` "
-        "to see the pool"
+        f"no worker of engine {name!r} can answer: {reasons or 'it has none'}; run "
+        "`revelator check` to see the pool"
     )
 
 
@@ -159,4 +161,5 @@ def _why_not(member: Member, waiter: WaitingCall) -> str:
         return f"{member.health.phase}, {member.problem}"
     if waiter.model is not None and waiter.model not in member.profile.models:
         return f"serves {', '.join(member.profile.models)}, not {waiter.model}"
-    return "runs without Revelator's plugin (no token signals)"
+    obstacle = member.profile.obstacle or "Revelator's plugin is not running"
+    return f"provides no token signals: {obstacle}"

@@ -1,4 +1,4 @@
-"""Which worker a call goes to: rendezvous hashing with bounded load, else the least loaded.
+"""Chooses the worker of a call: rendezvous hashing with bounded load, else the least loaded worker.
 
 Rendezvous hashing: Thaler and Ravishankar, 1998; bounded load: Mirrokni, Thorup and Zadimoghaddam,
 "Consistent Hashing with Bounded Loads", 2018.
@@ -11,16 +11,17 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A question's worker may have so many times its part of all work before another takes the call,
+# The question's worker is used up to this multiple of its share of all work,
 BOUND = 1.5
-# and so many tokens whatever the others have: a batch takes them in its stride, a cold cache not.
+# and always up to this many tokens: a batch absorbs them easily, a cold prefix cache costs more.
 SLACK = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCandidate:
-    """A worker with a free place. `tokens` are outstanding there; `share` is 1, or less while it is
-    new."""
+    """A worker with a free place. `tokens` are outstanding there; `share` is 1, or less while the
+    worker is new.
+    """
 
     name: str
     tokens: int
@@ -46,15 +47,15 @@ def choose(candidates: Sequence[WorkerCandidate], key: str | None, tokens: int) 
 
 
 def affinity(key: str, name: str) -> int:
-    """The worker's score for a key, which is the same in every gateway and process."""
+    """Return the worker's score for a key, which is the same in every gateway and process."""
     return int.from_bytes(hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest())
 
 
-QUESTIONS = 1024  # the latest; a question that was forgotten may meet the worker again
+QUESTIONS = 1024  # the most recent; a forgotten question may return to the worker that failed it
 
 
 class Losses:
-    """Remembers workers by question; a call without a question is not remembered."""
+    """The workers that failed each question. A call without a question is not remembered."""
 
     def __init__(self, most: int = QUESTIONS) -> None:
         self._most = most

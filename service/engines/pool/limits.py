@@ -1,4 +1,4 @@
-"""How long a pool waits and how often it tries. Seconds, unless a field says otherwise."""
+"""Limits of a pool, in seconds unless a field says otherwise."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One worker of a pool: its health, its client, its models, and its calls.
 
-Health is a value that results and probes change; times are monotonic seconds.
+Health is an immutable value that results and probes replace; times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from service.engines.pool.queue import WaitingCall
 Phase = Literal["joining", "up", "ejected", "draining"]
 
 LONGEST_EJECTION_S: Final = 60.0
-FEWEST_SHARE: Final = 0.1  # of its work that a worker gets when it has just come
+FEWEST_SHARE: Final = 0.1  # share of the work of a worker that has just joined
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """`joining`: what it serves is not known yet. `ejected`: it failed, until a probe after `until`
-    succeeds. `draining`: it was removed from the list for good. `since` is when the phase began.
+    """`joining`: its models are not known yet. `ejected`: it failed; a successful probe after
+    `until` readmits it. `draining`: it was removed from the list. `since` is when the phase began.
 
     `failures` counts consecutive failed calls and probes, `ejections` how often it was ejected
     without `limits.forgive_s` of health in between.
@@ -42,12 +42,14 @@ class WorkerHealth:
 
 
 def succeeded(health: WorkerHealth) -> WorkerHealth:
-    """A call or a probe of a worker that is up succeeded."""
+    """Return the health after a successful call or probe of a worker that is up."""
     return replace(health, failures=0) if health.failures else health
 
 
 def joined(health: WorkerHealth, now: float) -> WorkerHealth:
-    """It reported what it serves: it is up, starting with the small share of a new worker."""
+    """Return the health of a worker that has reported its models: up, with the share of a new
+    worker.
+    """
     if health.phase in ("up", "draining"):
         return succeeded(health)
     return replace(health, phase="up", since=now, failures=0)
@@ -56,9 +58,10 @@ def joined(health: WorkerHealth, now: float) -> WorkerHealth:
 def failed(
     health: WorkerHealth, now: float, limits: PoolLimits, jitter: float, *, dead: bool = False
 ) -> WorkerHealth:
-    """A call or probe failed. `dead`: the connection was not accepted, which ejects it at once.
+    """Return the health after a failed call or probe.
 
-    `jitter` in [0, 1) spreads the times at which gateways retry it.
+    `dead`: the connection was not accepted, which ejects the worker at once. `jitter` in [0, 1)
+    spreads the times at which several gateways retry it.
     """
     failures = health.failures + 1
     tolerated = health.phase == "up" and not dead and failures < limits.eject_after
@@ -71,17 +74,19 @@ def failed(
 
 
 def leaving(health: WorkerHealth, now: float) -> WorkerHealth:
-    """It is no longer in the list: it finishes its calls and gets no new ones."""
+    """Return the health of a worker that is no longer listed: it finishes its calls and gets no new
+    ones.
+    """
     return health if health.phase == "draining" else WorkerHealth("draining", now)
 
 
 def returned(health: WorkerHealth, now: float) -> WorkerHealth:
-    """It is in the list again."""
+    """Return the health of a worker that is listed again."""
     return WorkerHealth("joining", now) if health.phase == "draining" else health
 
 
 def share(health: WorkerHealth, now: float, limits: PoolLimits) -> float:
-    """The part of its normal share of work that it gets, from 0.1 to 1 over `slow_start_s`."""
+    """Return the worker's part of its normal share of work, from 0.1 to 1 over `slow_start_s`."""
     if limits.slow_start_s <= 0:
         return 1.0
     grown = (now - health.since) / limits.slow_start_s
@@ -93,17 +98,21 @@ Connect = Callable[[str], Generator]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a worker reported when it joined. `signals`: Revelator's plugin runs in it."""
+    """What a worker reported when it joined. `signals`: it provides token signals; `obstacle`: why
+    it does not, as reported by Revelator's plugin, None where the plugin does not run.
+    """
 
     models: tuple[str, ...]
     version: str | None = None
     context_tokens: int | None = None
     signals: bool = False
+    obstacle: str | None = None
 
 
 class Member:
     """A worker. Its `client` is closed when it is ejected, which ends the calls in progress
-    there."""
+    there.
+    """
 
     def __init__(self, url: URL, connect: Connect, now: float) -> None:
         self.url = url

@@ -31,7 +31,8 @@ Result = TypeVar("Result")
 
 
 class PoolGenerator:
-    """An engine over the workers of `settings.urls`; `connect` creates the client of one.
+    """An engine that distributes calls over the workers of `settings.urls`. `connect` creates the
+    client of a worker.
 
     A call that fails before its first output is repeated at another worker, unless the worker
     refused it as invalid. One that fails later raises EngineInterrupted: the caller withdraws what
@@ -60,7 +61,7 @@ class PoolGenerator:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What at least one worker supports. The context is the shortest of all."""
+        """What at least one worker supports. The context length is the shortest of all."""
         profiles = [member.profile for member in self._members.values() if member.profile]
         free = self._settings.constrained == "none"
         return Capabilities(
@@ -87,7 +88,7 @@ class PoolGenerator:
                         yield delta if begun else replace(delta, worker=member.name)
                         begun = begun or bool(delta.text)
                 return
-            except _Lost as lost:
+            except _WorkerLost as lost:
                 if begun:
                     raise EngineInterrupted(lost.failure.detail) from None
                 if not retries:
@@ -105,7 +106,7 @@ class PoolGenerator:
                 _with_plugin(member).signals(request) as call,
             ):
                 yield call
-        except _Lost as lost:
+        except _WorkerLost as lost:
             raise EngineInterrupted(lost.failure.detail) from None
 
     async def score(self, request: ScoreRequest) -> Scoring:
@@ -127,7 +128,7 @@ class PoolGenerator:
             raise outage(self._name, waiter, self._members.values())
 
     def workers(self) -> list[WorkerState]:
-        """All workers known now, by name."""
+        """All known workers, by name."""
         return [_state(member) for _, member in sorted(self._members.items())]
 
     async def aclose(self) -> None:
@@ -139,7 +140,7 @@ class PoolGenerator:
 
     @asynccontextmanager
     async def _worker_for(self, waiter: WaitingCall) -> AsyncIterator[Member]:
-        """A worker for one attempt; its health hears how that went. Raises _Lost."""
+        """Provide a worker for one attempt, and record the result in its health. Raises _Lost."""
         if self._closed:
             raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
         self._upkeep.start()
@@ -152,19 +153,19 @@ class PoolGenerator:
                 self._observer.worker_failure(member.name)
                 self._losses.add(waiter.question, member.name)
                 self._upkeep.call_failed(member, failure)
-                raise _Lost(member.name, failure) from None
+                raise _WorkerLost(member.name, failure) from None
             self._upkeep.call_succeeded(member)
 
     async def _again(
         self, waiter: WaitingCall, call: Callable[[SignalGenerator], Awaitable[Result]]
     ) -> Result:
-        """A call whose answer comes whole, at one worker after the other until one gives it."""
+        """Make a call with a single response, at one worker after the other until one succeeds."""
         retries = self._limits.retries
         while True:
             try:
                 async with self._worker_for(waiter) as member:
                     return await call(_with_plugin(member))
-            except _Lost as lost:
+            except _WorkerLost as lost:
                 if not retries:
                     raise lost.failure from None
                 retries -= 1
@@ -178,7 +179,9 @@ class PoolGenerator:
         *,
         signals: bool = False,
     ) -> WaitingCall:
-        """`characters` of a prompt are four to a token, `tokens` the longest output."""
+        """Return the queue entry of a call. `characters` is the length of the prompt, counted as
+        four to a token; `tokens` is the longest output.
+        """
         model = request.model or self._settings.model
         avoid = self._losses.of(request.question)
         size = characters // 4 + tokens
@@ -190,8 +193,8 @@ class PoolGenerator:
             self._admission.dispatch()
 
 
-class _Lost(Exception):
-    """A worker lost a call; another may do it."""
+class _WorkerLost(Exception):
+    """A worker lost a call that another worker may be able to answer."""
 
     def __init__(self, worker: str, failure: EngineFailure) -> None:
         super().__init__(failure.detail)
@@ -207,6 +210,7 @@ def _with_plugin(member: Member) -> SignalGenerator:
 
 def _state(member: Member) -> WorkerState:
     profile, health = member.profile, member.health
+    obstacle = profile.obstacle if profile else None
     return WorkerState(
         member.name,
         health.phase,
@@ -214,5 +218,5 @@ def _state(member: Member) -> WorkerState:
         profile.version if profile else None,
         bool(profile and profile.signals),
         member.calls,
-        None if health.usable else member.problem,
+        obstacle if health.usable else member.problem,
     )

@@ -1,4 +1,4 @@
-"""Asks one worker for its health and its models, on connections of its own."""
+"""Requests the health and the models of one worker, on separate connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_BYTES = 1_000_000
 
 
 class Probe:
-    """`GET /health`, `/v1/models`, `/version`, and `/v1/revelator/info` of Revelator's plugin.
+    """Requests `/health`, `/v1/models`, `/version`, and `/v1/revelator/info` of Revelator's plugin.
 
     Only vLLM has all four. A 404 of another server means that it does not have this endpoint.
     """
@@ -31,12 +31,12 @@ class Probe:
     async def health(self, base: URL) -> None:
         """Raise EngineUnreached if the connection is not accepted, EngineFailure if the worker is
         unhealthy."""
-        status, said = await self._get(base.with_path("/health"))
+        status, content = await self._get(base.with_path("/health"))
         if status >= 500:
-            raise EngineFailure(f"/health answered {status}: {said[:200]!r}")
+            raise EngineFailure(f"/health answered {status}: {content[:200]!r}")
 
     async def profile(self, base: URL) -> Profile:
-        """Return what it serves. Raises EngineFailure, which says what is wrong with it."""
+        """Return what the worker serves. Raises EngineFailure with the cause."""
         models, context = _models(await self._json(base / "models"))
         version = await self._json(base.with_path("/version"), optional=True)
         info = await self._json(base / "revelator" / "info", optional=True)
@@ -45,6 +45,7 @@ class Probe:
             version.get("version"),
             context,
             bool(info.get("signals")),
+            info.get("reason"),
         )
 
     async def aclose(self) -> None:
@@ -61,14 +62,14 @@ class Probe:
         if status != 200:
             raise EngineFailure(f"{url.path} answered {status}; engines.*.urls must end with /v1")
         try:
-            said = orjson.loads(body)
+            content = orjson.loads(body)
         except orjson.JSONDecodeError:
-            said = None
-        if not isinstance(said, dict):
+            content = None
+        if not isinstance(content, dict):
             raise EngineFailure(
                 f"{url.path} did not return JSON; check that it is an OpenAI-compatible server"
             )
-        return said
+        return content
 
     async def _get(self, url: URL) -> tuple[int, bytes]:
         try:
@@ -99,11 +100,15 @@ class Probe:
         return self._session
 
 
-def _models(said: dict[str, Any]) -> tuple[tuple[str, ...], int | None]:
-    """Names, LoRA adapters among them, and the least context where it is told."""
+def _models(content: dict[str, Any]) -> tuple[tuple[str, ...], int | None]:
+    """Return the model names, including LoRA adapters, and the shortest context length if
+    reported.
+    """
     try:
-        names = tuple(str(row["id"]) for row in said["data"])
-        contexts = [int(row["max_model_len"]) for row in said["data"] if row.get("max_model_len")]
+        names = tuple(str(row["id"]) for row in content["data"])
+        contexts = [
+            int(row["max_model_len"]) for row in content["data"] if row.get("max_model_len")
+        ]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise EngineFailure("/models did not return a list of models") from None
     if not names:

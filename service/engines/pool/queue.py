@@ -15,7 +15,7 @@ class WaitingCall:
     """A call that waits. `turn` is the number of its question's earlier calls, `tokens` an estimate
     of its size.
 
-    `model` None accepts any model. `avoid` are workers that failed it already.
+    `model` None accepts any model. `avoid` are workers that failed it before.
     """
 
     question: str
@@ -47,7 +47,7 @@ class WaitingCalls:
         self._count += 1
 
     def remove(self, waiter: WaitingCall) -> None:
-        """Remove a call whose caller left or whose time is up."""
+        """Remove a call whose caller left or whose time limit has passed."""
         ring = self._ring(waiter)
         calls = ring[waiter.question]
         calls.remove(waiter)

@@ -1,4 +1,4 @@
-"""What a pool reports about its workers: to the metrics as it happens, and to users on request."""
+"""The reports of a pool on its workers: events for the metrics, and states on request."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from service.engines.pool.member import Phase
 
 class PoolObserver(Protocol):
     def worker_in_flight(self, worker: str, change: int) -> None:
-        """Calls at a worker began (+1) or ended (-1)."""
+        """Record that a call at a worker began (+1) or ended (-1)."""
 
     def worker_phase(self, worker: str, phase: Phase) -> None:
-        """The state of a worker changed."""
+        """Record that the state of a worker changed."""
 
     def worker_failure(self, worker: str) -> None:
-        """A worker lost a call."""
+        """Record that a worker lost a call."""
 
     def call_resent(self) -> None:
-        """A call was repeated because its server had closed the connection."""
+        """Record that a call was repeated because its server had closed the connection."""
 
 
 class _Unobserved:
@@ -41,8 +41,9 @@ UNOBSERVED: Final[PoolObserver] = _Unobserved()
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """The current state of one worker. `signals`: Revelator's plugin runs in it; `problem`: why it
-    is not up."""
+    """The current state of one worker. `signals`: it provides token signals; `problem`: why it is
+    not up, or why it provides none although Revelator's plugin runs in it.
+    """
 
     name: str
     phase: Phase
@@ -58,4 +59,4 @@ class WorkerPool(Protocol):
     """An engine that consists of workers."""
 
     def workers(self) -> list[WorkerState]:
-        """All workers known now, by name."""
+        """All known workers, by name."""

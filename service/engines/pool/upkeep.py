@@ -1,4 +1,6 @@
-"""Finds the workers of a pool, and keeps their list and health up to date while it is in use."""
+"""Discovers the workers of a pool, and keeps their list and health up to date while it is in
+use.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ DNS_TIMEOUT_S = 5.0
 async def addresses(urls: Sequence[URL], resolve: bool) -> tuple[URL, ...]:
     """Return the workers' base URLs, sorted, without duplicates.
 
-    With `resolve`, a host name stands for each of its addresses; a Kubernetes headless service
+    With `resolve`, a host name represents all of its addresses; a Kubernetes headless service
     returns those of pods that are ready and not terminating. Raises EngineFailure if a name is
     unknown or has no address.
     """
@@ -68,8 +70,8 @@ log = structlog.get_logger(__name__)
 
 
 class Upkeep:
-    """One task that resolves names and probes workers; `changed` is called when a worker came or
-    went.
+    """One task that resolves names and probes workers. `changed` is called when a worker joined or
+    left.
 
     `members` is the pool's own dictionary, by name.
     """
@@ -100,7 +102,7 @@ class Upkeep:
             self._task = asyncio.create_task(self._run(), name=f"upkeep of {self._name}")
 
     async def ready(self) -> None:
-        """Wait until every worker was probed once."""
+        """Wait until every worker has been probed once."""
         self.start()
         await self._first_round.wait()
 
@@ -120,8 +122,9 @@ class Upkeep:
         await self._probe.aclose()
 
     def call_failed(self, member: Member, error: EngineFailure) -> None:
-        """A call failed at a worker. Failures caused by its ejection do not prolong the
-        ejection."""
+        """Record a failed call. Failures caused by a worker's ejection do not prolong the
+        ejection.
+        """
         if member.health.usable:
             self._failed(member, error)
 
@@ -141,7 +144,9 @@ class Upkeep:
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Until the next probe, or the end of the first ejection where that is sooner."""
+        """Return the seconds until the next probe, or until the end of the first ejection if that
+        is sooner.
+        """
         now = time.monotonic()
         ejected = [m.health.until - now for m in self._members.values() if _is_out(m.health)]
         return max(0.05, min([self._limits.probe_s, *ejected]))
@@ -153,7 +158,7 @@ class Upkeep:
             found = await addresses([URL(url) for url in self._settings.urls], resolve)
             self.problem = None
         except EngineFailure as error:
-            self.problem = error.detail  # the workers known so far stay
+            self.problem = error.detail  # the known workers stay
             log.warning("workers not found", engine=self._name, why=error.detail)
             return
         now = time.monotonic()
@@ -190,7 +195,9 @@ class Upkeep:
             self._set(member, joined(member.health, time.monotonic()))
 
     async def _probe_failed(self, member: Member, error: EngineFailure) -> None:
-        """What still runs at a worker that is ejected for it fails now, not at its own time-out."""
+        """Record a failed probe. If it ejects the worker, the calls still running there fail now
+        instead of at their time limit.
+        """
         self._failed(member, error)
         if member.health.phase == "ejected":
             await member.disconnect()

@@ -1,4 +1,4 @@
-"""The engine in the process: transformers in a thread of its own, with continuous batching."""
+"""The engine of transformers models: a thread in this process, with continuous batching."""
 
 from service.engines.transformers.generator import LocalGenerator
 

@@ -1,4 +1,4 @@
-"""The key-value cache of a batch whose rows come and go."""
+"""The key-value cache of a batch whose rows join and leave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._value_room: Tensor | None = None
 
     def fill(self, keys: Tensor, values: Tensor, length: int) -> None:
-        """Take over buffers of which `length` positions are filled."""
+        """Adopt buffers of which `length` positions are filled."""
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
         self._key_room, self._value_room = keys, values
@@ -58,7 +58,7 @@ def new_cache() -> DynamicCache:
 
 
 class CachedRow(NamedTuple):
-    """Where one row's states lie: in row `row` of `cache`, positions `start` to `end`."""
+    """The location of one row's states: row `row` of `cache`, positions `start` to `end`."""
 
     cache: DynamicCache
     row: int
@@ -67,7 +67,7 @@ class CachedRow(NamedTuple):
 
 
 def merge(rows: Sequence[CachedRow]) -> DynamicCache:
-    """One cache of all `rows`, right-aligned: row i begins at longest − its own length."""
+    """Return one cache of all `rows`, right-aligned: row i begins at longest − its own length."""
     longest = max(row.end - row.start for row in rows)
     merged = new_cache()
     layers: list[Any] = rows[0].cache.layers
@@ -87,7 +87,7 @@ def merge(rows: Sequence[CachedRow]) -> DynamicCache:
     return merged
 
 
-# Of each layer the keys and the values (heads, tokens, size) of a stretch of one row.
+# The keys and the values (heads, tokens, size) of a stretch of one row, per layer.
 Block = list[tuple[Tensor, Tensor]]
 
 
@@ -105,7 +105,9 @@ def block_bytes(block: Block) -> int:
 
 
 def begin(rows: Sequence[Sequence[Block]], room: int) -> DynamicCache:
-    """One cache of `room` positions a row, which begin with these blocks, as many for each row."""
+    """Return one cache with `room` positions per row that begins with these blocks, equally many
+    for each row.
+    """
     cache = new_cache()
     for layer in range(len(rows[0][0]) if rows[0] else 0):
         keys, values = (_joined(rows, layer, side, room) for side in (0, 1))
@@ -125,7 +127,9 @@ def _joined(rows: Sequence[Sequence[Block]], layer: int, side: int, room: int) -
 
 
 def padding_mask(lengths: Sequence[int], width: int, device: torch.device) -> Tensor | None:
-    """1 where a right-aligned row has states, 0 before: (rows, width); None without any padding."""
+    """Return (rows, width): 1 where a right-aligned row has states, 0 before. None without
+    padding.
+    """
     if all(length == width for length in lengths):
         return None
     begins = width - torch.tensor(lengths, device=device)

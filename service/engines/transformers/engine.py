@@ -1,9 +1,9 @@
 """Continuous batching: rows join and leave between any two forward passes.
 
-Newcomers are prefilled on their own, padded on the right (causal attention never looks there), one
-group of like length a step, from where the blocks end that are known of earlier prompts; their
-states then join the running batch, right-aligned, so that decoding is one forward pass for all
-rows. In float32 a row's tokens depend neither on the others nor on what is known.
+New rows are prefilled separately, padded on the right (causal attention never looks there), one
+group of similar length per step, from the end of their cached prompt blocks. Their states then join
+the running batch, right-aligned, so that decoding is one forward pass for all rows. In float32 a
+row's tokens depend neither on the other rows nor on what is cached.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from service.engines.transformers.cache import (
 )
 from service.engines.transformers.taps import RowTap, last_layer, make_tappable, score
 
-PREFILL_TOKENS = 2048  # of one prefill pass, padding included: no abort can cut into a pass
-WASTE = 1.25  # longest over shortest of what one prefill pass reads
-PREFIX_BYTES = 512 * 2**20  # of prompts that were read
+PREFILL_TOKENS = 2048  # of one prefill pass, including padding; an abort cannot interrupt a pass
+WASTE = 1.25  # limit of longest / shortest prompt in one prefill pass
+PREFIX_BYTES = 512 * 2**20  # bytes of cached prompts
 T = TypeVar("T")
 
 
@@ -79,8 +79,9 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, newcomers: list[AnyJob]) -> None:
-        """Read a group of texts, prefill a group of those that wait (their first token), decode one
-        token of the rest."""
+        """Score a group of texts, prefill a group of waiting prompts (their first token), and
+        decode one token of the other rows.
+        """
         rows, readings = self._admission.open(newcomers)
         self._pending += rows
         self._readings += readings
@@ -104,7 +105,7 @@ class Engine:
         deliver((job, error) for job in jobs)
 
     def _read(self) -> None:
-        """One pass over the texts that wait to be scored and are of like length."""
+        """Score one group of waiting texts of similar length in one pass."""
         self._readings = [reading for reading in self._readings if not reading.job.cancelled]
         if group := _next_group(self._readings, lambda reading: len(reading.ids)):
             self._readings = [reading for reading in self._readings if reading not in group]
@@ -113,8 +114,10 @@ class Engine:
             deliver((r.job, result) for r, result in zip(group, results, strict=True))
 
     def _next_prefill(self) -> list[BatchRow]:
-        """Rows with as many known blocks, of like length without them, whose next blocks differ:
-        those that share one wait until the first has read it."""
+        """Return the next rows to prefill: equally many cached blocks, similar remaining length,
+        and different next blocks, because rows with the same next block wait until the first of
+        them has computed it.
+        """
         known = {row: self._prefixes.count(row.blocks) for row in self._pending}
         apart: dict[Any, BatchRow] = {}
         for row, blocks in known.items():
@@ -123,7 +126,7 @@ class Engine:
         return _next_group([*apart.values()], lambda row: len(row.prompt) - known[row] * BLOCK)
 
     def _prefill(self, rows: list[BatchRow]) -> list[tuple[BatchRow, CachedRow]]:
-        """First tokens of `rows`; those that go on, with where their states lie."""
+        """Compute the first tokens of `rows`. Returns the rows that continue, with their states."""
         lengths = [len(row.prompt) for row in rows]
         blocks = self._prefixes.count(rows[0].blocks)
         start = blocks * BLOCK
@@ -159,7 +162,9 @@ class Engine:
             self._rebuild(goes_on, [])
 
     def _tap(self, places: Iterable[tuple[BatchRow, int, int, int]]) -> RowTap | None:
-        """A tap for those rows that want attention: (row, place in the batch, query, first key)."""
+        """Return a tap for the rows that need attention: (row, place in the batch, query, first
+        key).
+        """
         wanted = [
             (row, number, query, key)
             for row, number, query, key in places
@@ -183,7 +188,7 @@ class Engine:
         return advance(self._name, rows, best, lambda number: logits[number].cpu().numpy())
 
     def _rebuild(self, kept: list[int], joining: list[tuple[BatchRow, CachedRow]]) -> None:
-        """Make the batch of the rows `kept` and those `joining`."""
+        """Rebuild the batch from the rows `kept` and `joining`."""
         places = []
         for number in kept:
             start = self._width - (self._rows[number].length - 1)
@@ -200,7 +205,9 @@ def _copy(place: CachedRow, block: int) -> Block:
 
 
 def _next_group(waiting: list[T], length: Callable[[T], int]) -> list[T]:
-    """The oldest and those of like length, so that padding costs little: one prefill pass."""
+    """Return the oldest row and rows of similar length, so that padding is cheap: one prefill
+    pass.
+    """
     group: list[T] = []
     shortest = longest = length(waiting[0]) if waiting else 0
     for row in waiting:

@@ -1,4 +1,4 @@
-"""Folders of people's own models, on torch; importing it imports no torch."""
+"""Model folders of users, on torch. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from service.engines.batch.worker import BatchEngine
 
 
 class LocalGenerator(BatchedGenerator):
-    """A causal LM of transformers.
+    """A causal language model of transformers.
 
-    `settings.model` is a folder, or a name in the local hub cache.
-    Weights become float32 on the CPU, where a call's tokens then do not depend on what else runs.
-    What prompts share at their beginning is computed once; at most 512 MB of it are kept.
-    Raises ConfigurationError where no model is named.
+    `settings.model` is a folder, or a name in the local hub cache. On the CPU, weights become
+    float32, so that the tokens of a call do not depend on the other calls. The states of common
+    prompt beginnings are cached, at most 512 MB. Raises ConfigurationError if no model is named.
     """
 
     @property
@@ -31,7 +30,8 @@ class LocalGenerator(BatchedGenerator):
         return self._settings.model
 
     def _load(self) -> BatchEngine:
-        """Load model and tokenizer, without a network. Raises EngineFailure saying what is missing.
+        """Load model and tokenizer without network access. Raises EngineFailure with what is
+        missing.
 
         On CUDA the weights keep their type.
         """
@@ -54,7 +54,8 @@ class LocalGenerator(BatchedGenerator):
             network = transformers.AutoModelForCausalLM.from_pretrained(
                 model, local_files_only=True, dtype="auto" if on_gpu else torch.float32
             )
-        except Exception as error:  # also the safetensors library's own, for weights cut short
+        # includes the safetensors library's own errors for truncated weights
+        except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise EngineFailure(
                 f"engine {name!r} cannot load the model at {model}: {reason}; download the model "

@@ -1,7 +1,7 @@
 """Taps the queries and keys of a model's last layer, whatever its architecture calls them.
 
-An attention function of our own stands before transformers' `sdpa` and shows queries and keys,
-rotated and with the cache joined on, to the tap that a forward pass was given (`tap=…`).
+Our attention function wraps transformers' `sdpa` and passes queries and keys, rotated and joined
+with the cache, to the tap of the forward pass (`tap=…`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Tap(Protocol):
     layer: int
 
     def see(self, query: Tensor, key: Tensor, scale: float) -> None:
-        """Queries (batch, heads, rows, size) and keys (batch, kv_heads, positions, size)."""
+        """Receive queries (batch, heads, rows, size) and keys (batch, kv_heads, positions,
+        size).
+        """
 
 
 class RowTap:
@@ -44,7 +46,7 @@ class RowTap:
 
 
 def make_tappable(network: Any) -> str | None:
-    """Install the attention function. Returns why the model has no signals, or None."""
+    """Install the attention function. Returns the reason why the model has no signals, or None."""
     config = network.config.get_text_config(decoder=True)
     if config._attn_implementation != "sdpa":
         return f"its attention implementation is {config._attn_implementation!r}, not sdpa"

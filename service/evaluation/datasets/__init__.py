@@ -1,4 +1,4 @@
-"""Files of questions with gold answers, in the published formats."""
+"""Readers for files of questions with gold answers, in the published formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The elements of a file of questions: lines of JSONL or TSV, or elements of one JSON document."""
+"""Split a file of questions into elements: lines of JSONL or TSV, or elements of one JSON
+document."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Where the elements of a JSON object stand that is a whole dataset: SQuAD's and TriviaQA's.
+# The fields that hold the elements of a dataset in one JSON object: SQuAD's and TriviaQA's.
 _LISTS: Final = ("data", "Data")
 _DECODER: Final = json.JSONDecoder()
 NOT_UTF8: Final = "is not UTF-8 at byte"
@@ -17,8 +18,11 @@ _SPACE: Final = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element, or in `found` what is wrong with it. `line` is where it begins, from 1; `number`
-    counts JSON elements from 1, and is the line in files that have one element per line."""
+    """An element of a file, or in `found` the reason why it is invalid.
+
+    `line` is the line where it begins, from 1. `number` counts the elements of a JSON document from
+    1; in files with one element per line it is the line.
+    """
 
     line: int
     number: int
@@ -26,8 +30,11 @@ class Element:
 
 
 def elements_of(content: bytes) -> Iterator[Element]:
-    """Yield every element. After an error in a JSON document nothing follows; in files with one
-    element per line, the next line does."""
+    """Yield every element of a file.
+
+    An error in a JSON document ends the iteration. In a file with one element per line, the
+    iteration continues with the next line.
+    """
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()
     first = start.partition(b"\n")[0]
     if start.startswith(b"["):
@@ -42,7 +49,7 @@ def elements_of(content: bytes) -> Iterator[Element]:
 
 
 def _is_document(first: bytes) -> bool:
-    """Whether a file that begins with this line may be one JSON object rather than JSONL."""
+    """Whether this first line can begin a JSON object that spans the file, rather than JSONL."""
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
@@ -51,13 +58,14 @@ def _is_document(first: bytes) -> bool:
 
 
 def _whole(content: bytes) -> Iterator[Element] | None:
-    """The elements of a JSON object with a list of them; None if it is none."""
+    """Return the elements of a JSON object that contains a list of them, or None for any other
+    content."""
     try:
         value = json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         return iter([_not_utf8(content, error)])
     except json.JSONDecodeError as error:
-        # A line of JSONL with an error is told with the others.
+        # An error in a line of JSONL is reported together with those of other lines.
         spread = content.lstrip().partition(b"\n")[0].strip() == b"{"
         return iter([_not_json(error)]) if spread else None
     except RecursionError:
@@ -96,7 +104,7 @@ def _array(content: bytes) -> Iterator[Element]:
 
 
 def _after(text: str, at: int) -> int:
-    """The next place that is not white space."""
+    """Return the next index that is not white space."""
     while at < len(text) and text[at] in _SPACE:
         at += 1
     return at
@@ -120,7 +128,7 @@ def _object(line: bytes) -> Mapping[str, Any] | str:
 
 
 def _table(content: bytes) -> Iterator[Element]:
-    """Rows with tabs between the fields, and their names in the first line."""
+    """Yield the rows of a tab-separated table whose first line contains the column names."""
     lines = content.removeprefix(b"\xef\xbb\xbf").splitlines()
     names = lines[0].decode("utf-8", "replace").split("\t")
     for number, line in enumerate(lines[1:], 2):

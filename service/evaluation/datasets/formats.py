@@ -1,10 +1,10 @@
-"""The published formats: how each is recognised, and how its elements are converted to one form.
+"""The published dataset formats: how each is recognised and converted to rows.
 
-A format converts an element of its file to rows of `questions.read_question`. `route` is the gold
-route that HANRAG's protocol gives the questions of the dataset (METHODS.md §1.6). `yes_no` says
-whether the dataset's own script applies the rule for yes and no to F1. Gold passages come from
-fields of the dataset: by id if it contains passages (the id that `ingest` derives from title and
-text), by title if it names articles.
+A format converts each element of its file to rows for `questions.read_question`. `route` is the
+gold route that HANRAG's protocol assigns to the dataset's questions (METHODS.md §1.6). `yes_no`
+says whether the dataset's own script applies the rule for yes and no to F1. Gold passages are
+identified by id if the dataset contains passages (the id that `ingest` derives from title and
+text), and by title if it names articles.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ Placed = tuple[str, Row]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A published format. `fits` recognises it by the first element. `rows` yields pairs of the
-    place within the element and a row; the place is empty if an element is one question. `aliases`
-    are those of 2Wiki's answer ids."""
+    """A published format.
+
+    `fits` recognises it by the first element. `rows` yields pairs of a place within the element and
+    a row; the place is empty if an element is one question. `aliases` are the aliases of 2Wiki's
+    answer ids.
+    """
 
     name: str
     fits: Callable[[Row], bool]
@@ -68,7 +71,7 @@ def _passage_id(title: str, text: str) -> str:
 
 
 def _squad(article: Row, aliases: Aliases) -> Iterator[Placed]:
-    """SQuAD 1.1 and 2.0, whose titles have underscores for spaces."""
+    """Read SQuAD 1.1 and 2.0, whose titles have underscores instead of spaces."""
     title = str(article.get("title") or "").replace("_", " ")
     for i, paragraph in enumerate(_objects(article, "paragraphs")):
         support = _passage_id(title, _field(paragraph, "context", str))
@@ -114,14 +117,15 @@ _DESCRIPTION: Final = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+
 
 
 def _webquestions(row: Row) -> Row:
-    """The targets are written in Lisp: `(list (description "Oslo") (description Bergen))`."""
+    """Read the targets, which are written in Lisp: `(list (description "Oslo") (description
+    Bergen))`."""
     found = _DESCRIPTION.findall(_field(row, "targetValue", str))
     answers = [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in found]
     return {"question": row.get("utterance"), "answers": answers}
 
 
 def _facts(facts: Any) -> list[str]:
-    """The titles of supporting facts: pairs (title, sentence), or columns."""
+    """Return the titles of the supporting facts, given as pairs (title, sentence) or as columns."""
     if isinstance(facts, dict):
         return list(dict.fromkeys(facts.get("title", [])))
     if not isinstance(facts, list) or not all(isinstance(fact, list) and fact for fact in facts):
@@ -152,7 +156,8 @@ def _gold_ids(paragraphs: Iterable[Row], text: str) -> list[str]:
 
 
 def _musique(row: Row) -> Row:
-    """MuSiQue-Full has each question twice, once with paragraphs that do not answer it."""
+    """Read MuSiQue-Full, which has each question twice, once with paragraphs that do not answer
+    it."""
     answerable = row.get("answerable", True)
     return {
         "id": row.get("id") if answerable else f"{row.get('id')}-unanswerable",
@@ -165,7 +170,7 @@ def _musique(row: Row) -> Row:
 
 
 def _hipporag(row: Row) -> Row:
-    """HippoRAG's questions over a corpus of its own, each with its paragraphs."""
+    """Read HippoRAG's questions, each with its paragraphs from HippoRAG's own corpus."""
     name = next((n for n in ("answer", "gold_ans", "reference") if n in row), None)
     answers = _popqa(row)["answers"] if name is None else row[name]
     paragraphs = _objects(row, "contexts" if "contexts" in row else "paragraphs")
@@ -179,8 +184,11 @@ def _hipporag(row: Row) -> Row:
 
 
 def _iirc(article: Row, aliases: Aliases) -> Iterator[Placed]:
-    """Spans are alternatives, and questions without an answer are left out, as DRAGIN does
-    (METHODS.md §3.6). Their evidence is in the article itself (`main`) or in those it links to."""
+    """Read IIRC. Spans are alternatives, and questions without an answer are skipped, as in DRAGIN
+    (METHODS.md §3.6).
+
+    The evidence is in the article itself (`main`) or in the articles it links to.
+    """
     for i, asked in enumerate(_objects(article, "questions")):
         answer = _field(asked, "answer", dict)
         if answer.get("type") == "none":
@@ -201,8 +209,7 @@ def _iirc(article: Row, aliases: Aliases) -> Iterator[Placed]:
 
 
 def _strategyqa(row: Row) -> Row:
-    """The paragraphs are those of the first person who looked for evidence, as DRAGIN takes
-    them."""
+    """Read StrategyQA with the paragraphs of the first annotator, as DRAGIN does."""
     evidence = row.get("evidence")
     first = evidence[0] if isinstance(evidence, list) and evidence else []
     return {
@@ -233,14 +240,14 @@ def _flashrag(row: Row) -> Row:
     }
 
 
-# The kinds of question of HotpotQA, 2Wiki and MuSiQue, all of which need several passages.
+# The question types of HotpotQA, 2Wiki and MuSiQue, all of which need several passages.
 _MULTI_HOP: Final = re.compile(
     r"bridge|comparison|bridge_comparison|compositional|inference|[2-9]hop\d*"
 )
 
 
 def _plain(row: Row) -> Row:
-    """Rows that are in this form already, with the gold route that their other fields tell."""
+    """Return a row that already has this form, with the gold route that its other fields imply."""
     hops = row.get("hops")
     kind = row.get("kind")
     form = row.get("type")
@@ -286,7 +293,7 @@ def _is_strategyqa(row: Row) -> bool:
     return isinstance(row.get("answer"), bool) and ("qid" in row or "facts" in row)
 
 
-# The first that fits is taken; what fits none is `jsonl`.
+# The first format that fits is used; `jsonl` is the fallback.
 FORMATS: Final[Mapping[str, Format]] = {
     own.name: own
     for own in (
@@ -308,5 +315,5 @@ FORMATS: Final[Mapping[str, Format]] = {
 
 
 def detect(first: Row) -> Format:
-    """Return the format of a file with this first element."""
+    """Return the format of a file that begins with this element."""
     return next(own for own in FORMATS.values() if own.fits(first))

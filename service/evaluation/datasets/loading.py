@@ -1,4 +1,4 @@
-"""Read the questions of a file, in any of the published formats."""
+"""Read the questions of a file in any of the published formats."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _FORM: Final = 'Write a JSON object on each line: {"question": "…", "answer": 
 
 
 class DatasetError(ValueError):
-    """A file that cannot be evaluated. `problems` has one line each, with file, line number and
-    reason."""
+    """Raised for a file that cannot be evaluated.
+
+    `problems` has one line per problem, with file, line number and reason.
+    """
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -29,20 +31,23 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedFile:
-    """The questions of a file, and the format they were read in."""
+    """The questions of a file and the format in which they were read."""
 
     questions: list[GoldQuestion]
     format: Format
 
 
 def load_dataset(path: Path) -> list[GoldQuestion]:
-    """Read all questions. Raises as `load_file`."""
+    """Return all questions of a file. Raises the errors of `load_file`."""
     return load_file(path).questions
 
 
 def load_file(path: Path, format: str | None = None) -> LoadedFile:
-    """Read all questions; without `format`, it is found from the content. Raises DatasetError with
-    every invalid line (the first 20)."""
+    """Return all questions of a file.
+
+    Without `format`, the format is detected from the content. Raises DatasetError with the first 20
+    invalid lines.
+    """
     elements = list(elements_of(_content(path)))
     first = next((e.found for e in elements if not isinstance(e.found, str)), {})
     known = FORMATS[format] if format else detect(first)
@@ -53,7 +58,7 @@ def load_file(path: Path, format: str | None = None) -> LoadedFile:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file, which may be compressed (gzip or zstd)."""
+    """Return the bytes of a file, decompressed if it is compressed with gzip or zstd."""
     try:
         with open_input(path.resolve(), path.name) as opened:
             return opened.stream.read()
@@ -67,8 +72,8 @@ def _content(path: Path) -> bytes:
 
 
 def _aliases(folder: Path) -> Aliases:
-    """The aliases and demonyms by answer id, as 2Wiki's script counts them; none if its file is not
-    there."""
+    """Return the aliases and demonyms by answer id that 2Wiki's script accepts, or none if its file
+    is missing."""
     path = folder / ALIASES
     if not path.is_file():
         return {}
@@ -85,7 +90,7 @@ def _aliases(folder: Path) -> Aliases:
 
 
 class _Reading:
-    """The questions so far, and what is wrong."""
+    """The questions read so far, and the problems found."""
 
     def __init__(self, path: Path, format: Format, aliases: Aliases) -> None:
         self._path = path
@@ -94,13 +99,13 @@ class _Reading:
         self._questions: dict[str, GoldQuestion] = {}
         self._lines: dict[str, int] = {}
         self._problems: list[str] = []
-        self._readable = False  # whether anything was, or may be, JSON or a row of a table
+        self._readable = False  # whether any element was, or could be, JSON or a row of a table
 
     def add(self, element: Element) -> None:
         place = ""
         if isinstance(element.found, str):
             self._problem(element, place, element.found)
-            # The form of what is not UTF-8 may be right.
+            # An element that is not UTF-8 may still have the right format.
             self._readable = self._readable or element.found.startswith(NOT_UTF8)
             return
         self._readable = True

@@ -1,11 +1,11 @@
-"""A question with gold answers, and the form in which all published formats are brought.
+"""A question with gold answers, and the row format to which all published formats are converted.
 
-A row is an object with `question`, and `answer` or `answers` (text, number, yes/no as a
-boolean, or a list of alternatives) with `answer_aliases`. A compound gold answer is `parts` (each a
-text or a list of aliases), or an `answer` whose parts are joined by ` && `. With `choices`, an
-answer that is one of their letters stands for the text. Optional fields are `id`, `route`,
-`supporting_passage_ids`, `supporting_titles`, and `answerable` (false: there is no answer). Other
-fields are ignored.
+A row is an object with `question`, and with `answer` or `answers` (text, number, a boolean for yes
+or no, or a list of alternatives) and optionally `answer_aliases`. A compound gold answer is given
+as `parts` (each a text or a list of aliases), or as an `answer` whose parts are joined by ` && `.
+With `choices`, an answer that is one of their letters is replaced by the text of that choice.
+Optional fields are `id`, `route`, `supporting_passage_ids`, `supporting_titles`, and `answerable`
+(false: there is no answer). Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ ROUTES: Final[Mapping[str, RouteName]] = {name: name for name in get_args(RouteN
 
 @dataclass(frozen=True, slots=True)
 class GoldQuestion:
-    """Each of the `answers` is correct as a whole; without any, abstaining is. `parts` are the
-    aliases of each part of a compound. `supporting` are the ids of the gold passages;
-    `supporting_titles`, case-folded, those of gold articles, where the dataset names these."""
+    """A question with its gold answers.
+
+    Each of the `answers` is correct as a whole; if there are none, abstaining is correct. `parts`
+    are the aliases of each part of a compound answer. `supporting` are the ids of the gold
+    passages; `supporting_titles` are the case-folded titles of gold articles, where the dataset
+    names articles.
+    """
 
     id: str
     question: str
@@ -42,16 +46,17 @@ class GoldQuestion:
 
     @property
     def golds(self) -> tuple[str, ...]:
-        """Return every text that is (part of) a correct answer."""
+        """Return every text that is a correct answer or a part of one."""
         return tuple(alias for part in self.parts for alias in part) or self.answers
 
 
 def read_question(
     row: Mapping[str, Any], default_id: str, *, may_abstain: bool = False
 ) -> GoldQuestion:
-    """Read one object. Raises ValueError, which names the invalid field and the reason.
+    """Read one row.
 
-    With `may_abstain`, a question that is not `answerable` has no answers.
+    With `may_abstain`, a question that is not `answerable` has no answers. Raises ValueError with
+    the invalid field and the reason.
     """
     answerable = not (may_abstain and row.get("answerable") is False)
     answers = _answers(row) if answerable else ()
@@ -120,7 +125,8 @@ def _parts(row: Mapping[str, Any], answers: Sequence[str]) -> tuple[tuple[str, .
 
 
 def _texts(row: Mapping[str, Any], name: str) -> list[str]:
-    """A field as texts: one value or a list of values; yes and no for booleans."""
+    """Return a field as texts: it is one value or a list of values, and booleans become yes and
+    no."""
     value = row.get(name)
     if value is None:
         return []
@@ -139,7 +145,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _encodable(text: str, name: str) -> str:
-    r"""JSON can write half of a surrogate pair (``\ud83d``), which no text can hold."""
+    r"""Reject half of a surrogate pair (``\ud83d``), which JSON can contain but text cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

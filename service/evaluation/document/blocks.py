@@ -1,6 +1,6 @@
-"""What a report consists of, and how it is written as HTML and as Markdown.
+"""The blocks of a report, and their rendering as HTML and Markdown.
 
-Whatever comes from questions, answers or settings is escaped in both.
+Texts from questions, answers and settings are escaped in both formats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Cells = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """`level` 2 is a chapter, 3 a part of it."""
+    """A heading. `level` is 2 for a chapter and 3 for a section."""
 
     text: str
     level: int = 2
@@ -30,7 +30,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first column names the row; the others are aligned to the right if `numbers`."""
+    """A table whose first column names the row. The other columns are right-aligned if `numbers` is
+    set."""
 
     head: Cells
     rows: Sequence[Cells]
@@ -39,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """An SVG that refers to nothing outside of it. Markdown has only the caption."""
+    """A self-contained SVG. In Markdown only its caption is written."""
 
     svg: str
     caption: str
@@ -47,7 +48,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Lines that are shown when the title is opened."""
+    """Lines that are hidden until the reader opens the title."""
 
     title: str
     lines: Sequence[str]
@@ -55,7 +56,7 @@ class Folded:
 
 Block = Heading | Text | Table | Plot | Folded
 
-_LONG: Final = 30  # characters of a cell, from which it may have several lines
+_LONG: Final = 30  # number of characters from which a cell may be wrapped
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2em auto;
   max-width: 75em; padding: 0 1em; }
@@ -77,7 +78,7 @@ pre { white-space: pre-wrap; background: #f6f6f6; padding: .7em; font-size: .85e
 
 
 def as_html(title: str, blocks: Sequence[Block]) -> str:
-    """Return one file, which asks for nothing from outside."""
+    """Return the report as one HTML file without external references."""
     body = "\n".join(map(_html, blocks))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -121,7 +122,7 @@ def _cell(cell: str, tag: str) -> str:
 
 
 def as_markdown(title: str, blocks: Sequence[Block]) -> str:
-    """Return the same in Markdown; for plots, see the HTML."""
+    """Return the report in Markdown, which refers to the HTML report for plots."""
     return "\n\n".join([f"# {_plain(title)}", *map(_markdown, blocks)]) + "\n"
 
 
@@ -149,7 +150,7 @@ def _quoted(line: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, without anything that Markdown or HTML would take as its own."""
+    """Return the text on one line, with the markup of Markdown and HTML escaped."""
     line = " ".join(text.split())
     for sign in "\\`*_|[]":
         line = line.replace(sign, f"\\{sign}")

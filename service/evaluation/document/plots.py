@@ -1,4 +1,4 @@
-"""Plots as SVG, by pygal (extra `evaluate`). They hold neither scripts nor references."""
+"""SVG plots made by pygal (extra `evaluate`), without scripts and external references."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
-from xml.etree import ElementTree  # reads what pygal wrote in this process  # nosec B405
+from xml.etree import ElementTree  # parses only pygal's output  # nosec B405
 
 WITHOUT: Final = "Plots need the extra `evaluate`: pip install 'revelator[evaluate]'."
 _SVG: Final = "http://www.w3.org/2000/svg"
@@ -16,19 +16,22 @@ _COLOURS: Final = (
     "#000000", "#a5aa99", "#3969ac", "#b8860b", "#e73f74", "#4b4b8f", "#80ba5a", "#994e00",
     "#11a579", "#cf1c90", "#f97b72", "#008695", "#9b7fd4", "#5f4690", "#c2a300", "#1d6996",
 )  # fmt: skip
-_LABELS: Final = 100  # that are dark on any colour
-_NEAR: Final = (0.025, 0.04)  # of width and height; nearer points have one label
+_LABELS: Final = 100  # number of series whose labels have the dark colour
+_NEAR: Final = (0.025, 0.04)  # fraction of width and height within which points share a label
 Point = tuple[float, float]
 
 
 def available() -> bool:
-    """Whether plots can be made."""
+    """Return whether pygal is installed."""
     return find_spec("pygal") is not None
 
 
 def pareto_front(points: Mapping[str, Point]) -> list[str]:
-    """Return the names of the points that no other one beats: none costs at most as much and scores
-    at least as much, and differs. A point is (cost, score). The front is in order of cost."""
+    """Return the names of the points that no other point dominates, in order of cost.
+
+    A point is (cost, score). A point dominates another if it differs, costs at most as much and
+    scores at least as much.
+    """
     ordered = sorted(points.items(), key=lambda item: (item[1][0], -item[1][1], item[0]))
     front: list[str] = []
     best: Point | None = None
@@ -40,8 +43,10 @@ def pareto_front(points: Mapping[str, Point]) -> list[str]:
 
 
 def cost_plot(points: Mapping[str, Point], cost: str, score: str) -> str:
-    """Plot each method's score over its cost, and the Pareto front as a line. Points have the
-    numbers of the legend."""
+    """Return an SVG of each method's score over its cost, with the Pareto front as a line.
+
+    Points are labelled with the numbers of the legend.
+    """
     pygal = _opened()
     front = pareto_front(points)
     top = 1.05 * max(0.1, *(value for _, value in points.values()))
@@ -60,8 +65,11 @@ def cost_plot(points: Mapping[str, Point], cost: str, score: str) -> str:
 
 
 def point_labels(points: Sequence[Point], near: Point) -> list[str]:
-    """Return the label of each point: its number, from 1, and those of later points that are
-    nearer than `near` in both directions, which have none then."""
+    """Return the label of each point.
+
+    The label contains the point's number, from 1, and the numbers of later points that are closer
+    than `near` in both directions. Those later points have an empty label.
+    """
     labels = [""] * len(points)
     first: list[int] = []
     for own, point in enumerate(points):
@@ -79,8 +87,8 @@ def point_labels(points: Sequence[Point], near: Point) -> list[str]:
 
 
 def calibration_plot(bins: Sequence[Point]) -> str:
-    """Plot how often the router was right over how sure it was. On the diagonal it is
-    calibrated."""
+    """Return an SVG of the router's accuracy over its confidence. A calibrated router is on the
+    diagonal."""
     pygal = _opened()
     chart = pygal.XY(
         **_options(), range=(0, 1), xrange=(0, 1), x_title="confidence", y_title="accuracy"
@@ -91,8 +99,10 @@ def calibration_plot(bins: Sequence[Point]) -> str:
 
 
 def _opened() -> Any:
-    """pygal, without the finder of modules that it adds for its maps. That one has no `find_spec`,
-    so every later import in the process would warn."""
+    """Import pygal and remove the module finder that it adds for its maps.
+
+    The finder has no `find_spec`, so every later import in the process would cause a warning.
+    """
     before = list(sys.meta_path)
     import pygal  # noqa: PLC0415
 
@@ -120,8 +130,11 @@ def _options() -> dict[str, Any]:
 
 
 def _svg(chart: Any) -> str:
-    """The chart without its scripts, which only serve tooltips. Its styles are for its own id,
-    which pygal draws at random; the same rows shall give the same report."""
+    """Render the chart without its scripts, which only serve tooltips.
+
+    Its styles refer to an id that pygal draws at random, which is replaced so that the same rows
+    give the same report.
+    """
     content = chart.render(is_unicode=True).replace(chart.uuid, "")
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     chart.uuid = f"plot-{digest}"

@@ -1,4 +1,4 @@
-"""Where an evaluation was made: the commit of the code and the machine."""
+"""The commit and the machine of an evaluation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _GIT: Final = ("git", "-C", str(Path(service.__file__).parent))
 
 
 def commit() -> str | None:
-    """Return the commit of the code, with `+` if files have changed since; None if the service was
-    not installed from a working tree. Blocking."""
+    """Return the commit of the code, with `+` if files have changed since. Blocking.
+
+    Returns None if the service was not installed from a working tree.
+    """
     try:
         tracked = _git("ls-files", "--error-unmatch", "__init__.py")
         return tracked and _git("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
@@ -29,7 +31,7 @@ def _git(*words: str) -> str:
 
 
 def machine() -> str:
-    """Return the kind of the machine and its Python, without names."""
+    """Return the machine's type and Python version, without host names."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
         f"{platform.system()} {platform.machine()}, {cores} cores, {_memory()}"

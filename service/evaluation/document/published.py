@@ -1,4 +1,4 @@
-"""The papers' figures beside ours, and what keeps them from being compared."""
+"""The papers' published figures next to our own, with the differences that limit a comparison."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _ALSO_CALLED: Final = {"nqopen": "nq", "naturalquestions": "nq", "webq": "webque
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a paper's table says of a method on a dataset: `scores` from 0 to 1, by measure. `model`
-    wrote the answers, `sample` is the number of questions, 0 if the paper
-    does not say it."""
+    """A row of a paper's results: the scores from 0 to 1, by measure, of a method on a dataset.
+
+    `model` is the model that wrote the answers. `sample` is the number of questions, or 0 if the
+    paper does not state it.
+    """
 
     method: str
     called: str
@@ -39,8 +41,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What ours were made with: the models of the settings, the description of the collection, and
-    the number of questions."""
+    """The setting of our own figures: the models, the description of the collection, and the number
+    of questions."""
 
     models: Sequence[str]
     corpus: str
@@ -49,7 +51,7 @@ class Setting:
 
 @lru_cache(1)
 def figures() -> tuple[Figure, ...]:
-    """Return all figures of the file."""
+    """Return all published figures."""
     content = tomllib.loads(FIGURES.read_text(encoding="utf-8"))
     return tuple(figure for table in content["tables"] for figure in _figures_of(table))
 
@@ -68,12 +70,12 @@ def _figures_of(table: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def plain(name: str) -> str:
-    """Return a dataset's name without signs and case."""
+    """Return the letters and digits of a dataset's name in lower case."""
     return "".join(sign for sign in name.casefold() if sign.isalnum())
 
 
 def is_of(figure: Figure, dataset: str) -> bool:
-    """Whether a dataset that is called so here is the figure's."""
+    """Return whether the figure belongs to the dataset with this name."""
     name = plain(dataset)
     for other, known in _ALSO_CALLED.items():
         if name.startswith(other):
@@ -82,8 +84,10 @@ def is_of(figure: Figure, dataset: str) -> bool:
 
 
 def differences(figure: Figure, ours: Setting) -> list[str]:
-    """Return what differs between the paper's setting and ours; nothing only if all is known to be
-    the same."""
+    """Return the differences between the paper's setting and ours.
+
+    The list is empty only if all properties are known to be the same.
+    """
     found = []
     if not ours.models or any(plain(figure.model) not in plain(model) for model in ours.models):
         found.append(f"model ({figure.model})")
@@ -98,8 +102,11 @@ def differences(figure: Figure, ours: Setting) -> list[str]:
 def published_blocks(
     datasets: Mapping[str, ByMethod], settings: Mapping[str, Setting]
 ) -> Iterator[Block]:
-    """The chapter, if a method here, and no variant of it, is one of a paper's on the same dataset.
-    `settings` are by dataset, with the sample of each method's rows put in here."""
+    """Yield the chapter, if an evaluated method that is not a variant has a published figure on the
+    same dataset.
+
+    `settings` are by dataset; the sample size of each method's rows is added here.
+    """
     rows = [
         _row(figure, method, own, settings[name])
         for name, methods in datasets.items()

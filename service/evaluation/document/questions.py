@@ -1,4 +1,4 @@
-"""The chapter on the questions that went worst, with what their traces explain."""
+"""The chapter on the questions with the lowest scores, with explanations from their traces."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from service.evaluation.rows import Row
 from service.evaluation.traces import read_trace, shown_again, trace_path
 
 WORST: Final = 20
-_LONGEST: Final = 300  # characters of an event in the report
-_MOST_EVENTS: Final = 60  # of each method's trace in the report
+_LONGEST: Final = 300  # most characters of an event in the report
+_MOST_EVENTS: Final = 60  # most events of each method's trace in the report
 
 
 def worst(rows: Sequence[Row], most: int = WORST) -> list[list[Row]]:
-    """Return the rows of the questions with the lowest mean score over the methods, the costliest
-    first among equals. Questions that some method answered perfectly come last, if at all."""
+    """Return the rows of the questions with the lowest mean score over the methods.
+
+    Among equals, the question with the highest cost comes first. Questions that all methods
+    answered perfectly are omitted.
+    """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.scores.get(MEASURE) is not None:
@@ -39,8 +42,8 @@ def _rank(rows: Sequence[Row]) -> tuple[float, float, str]:
 
 
 def question_blocks(rows: Sequence[Row], traces: Path | None) -> Iterator[Block]:
-    """Each question with what every method answered; where traces were kept, with what they
-    explain."""
+    """Yield each question with the answers of every method, and with explanations where traces were
+    kept."""
     found = worst(rows)
     if not found:
         return
@@ -65,7 +68,7 @@ def _lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:
 
 
 def _explained(path: Path) -> Iterator[str]:
-    """Nothing where no trace was kept: the row may be older than the wish for one."""
+    """Yield the explanation of a trace, or nothing if the row was made without one."""
     if not path.exists():
         return
     try:

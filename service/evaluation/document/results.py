@@ -1,4 +1,4 @@
-"""The chapters on scores: method × dataset, differences, cost and equal budgets."""
+"""The chapters on scores: methods by datasets, differences, costs and equal budgets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RULE: Final = (
 
 
 def by_dataset(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Return the rows of each method of each dataset, in the order in which they came."""
+    """Return the rows by dataset and method, in their original order."""
     found: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         found.setdefault(row.dataset, {}).setdefault(row.method, []).append(row)
@@ -41,7 +41,7 @@ def by_dataset(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
 
 
 def values(rows: Sequence[Row], measure: str) -> list[float]:
-    """Return the scores that apply."""
+    """Return the scores of the measure, without rows to which it does not apply."""
     return [score for row in rows if (score := row.scores.get(measure)) is not None]
 
 
@@ -50,7 +50,7 @@ def shown(found: Interval) -> str:
 
 
 def judged_loops(datasets: Mapping[str, ByMethod]) -> Judged:
-    """Return the verdicts of each dataset."""
+    """Return the equal-budget verdicts of each dataset."""
     return {
         name: verdicts([row for rows in methods.values() for row in rows], MEASURE)
         for name, methods in datasets.items()
@@ -58,7 +58,7 @@ def judged_loops(datasets: Mapping[str, ByMethod]) -> Judged:
 
 
 def score_blocks(datasets: Mapping[str, ByMethod], judged: Judged) -> Iterator[Block]:
-    """The chapter with a table per dataset, and the differences between the methods."""
+    """Yield the chapter with a table per dataset and the differences between the methods."""
     yield Heading("Scores")
     yield Text(
         f"Means with {LEVEL:.0%} intervals, by bootstrap over the questions. A failed question "
@@ -85,7 +85,7 @@ def _score_table(methods: ByMethod, marked: set[str]) -> Table:
 
 
 def _difference_blocks(methods: ByMethod) -> Iterator[Block]:
-    """A matrix of differences, if there are several methods."""
+    """Yield a matrix of differences if there are several methods."""
     scores = {
         method: {row.id: score for row in rows if (score := row.scores.get(MEASURE)) is not None}
         for method, rows in methods.items()
@@ -117,7 +117,7 @@ def _deltas(ours: Mapping[str, float], theirs: Mapping[str, float]) -> list[floa
 
 
 def cost_blocks(datasets: Mapping[str, ByMethod]) -> Iterator[Block]:
-    """The chapter on what the scores cost, with the Pareto fronts."""
+    """Yield the chapter on the cost of the scores, with the Pareto fronts."""
     yield Heading("Accuracy against cost")
     yield Text(
         "Means per question. A method is on the Pareto front (*) of a cost if no other one that "
@@ -157,7 +157,7 @@ def _amount(value: float | None) -> str:
 
 
 def budget_blocks(judged: Judged) -> Iterator[Block]:
-    """The chapter on equal budgets, if there is a loop to judge."""
+    """Yield the chapter on equal budgets if there is a loop to judge."""
     if not any(judged.values()):
         return
     yield Heading("Equal budgets")

@@ -1,4 +1,4 @@
-"""The chapter on what poisoned passages did to the answers."""
+"""The chapter on the effect of poisoned passages on the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEAD: Final = (
 
 
 def robustness_blocks(datasets: Mapping[str, ByMethod], attacked: Sequence[Row]) -> Iterator[Block]:
-    """The chapter, if there are rows under attack."""
+    """Yield the chapter if there are rows of attacked questions."""
     under = {row.key: row for row in attacked}
     if not under:
         return
@@ -38,7 +38,7 @@ def robustness_blocks(datasets: Mapping[str, ByMethod], attacked: Sequence[Row])
 
 
 def _cells(method: str, own: Sequence[Row], under: Mapping[Key, Row]) -> list[str]:
-    """A line of the table, empty if no question of the method was attacked."""
+    """Return a row of the table, which is empty if no question of the method was attacked."""
     pairs = {attack: _pairs(own, attack, under) for attack in ATTACKS}
     counted = [pair for found in pairs.values() for pair in found]
     if not counted:
@@ -55,7 +55,7 @@ def _cells(method: str, own: Sequence[Row], under: Mapping[Key, Row]) -> list[st
 
 
 def _pairs(own: Sequence[Row], attack: Attack, under: Mapping[Key, Row]) -> list[tuple[Row, Row]]:
-    """The rows of the questions that were also asked under the attack, each with that row."""
+    """Return the rows of the attacked questions, each with its row under the attack."""
     found = [(row, under.get(Key(attack.of(row.dataset), row.method, row.id))) for row in own]
     return [(row, other) for row, other in found if other is not None]
 

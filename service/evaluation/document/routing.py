@@ -1,5 +1,5 @@
-"""The chapter on the router: the routes that it confused, and whether its confidence can be
-trusted."""
+"""The chapter on the router: which routes it confuses, and how well its confidence is
+calibrated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _BY_ROUTER: Final = frozenset({"model", "classifier"})
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceBin:
-    """Choices of similar confidence: their number, mean confidence, and share of right ones."""
+    """Route choices of similar confidence: their number, mean confidence, and share of correct
+    ones."""
 
     count: int
     confidence: float
@@ -27,8 +28,10 @@ class ConfidenceBin:
 
 
 def routed(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows whose route a model or a classifier chose and the dataset gives. A question
-    that several methods routed alike counts once."""
+    """Return the rows with a gold route whose route was chosen by a model or a classifier.
+
+    A question that several methods routed alike is counted once.
+    """
     found = {
         (row.dataset, row.id, row.chosen_route, row.confidence): row
         for row in rows
@@ -38,7 +41,7 @@ def routed(rows: Sequence[Row]) -> list[Row]:
 
 
 def bins_of(rows: Sequence[Row]) -> list[ConfidenceBin]:
-    """Return the bins of equal width that have choices; 1.0 is in the last one."""
+    """Return the non-empty bins of equal width; a confidence of 1.0 is in the last one."""
     groups: dict[int, list[tuple[float, bool]]] = {}
     for row in rows:
         if row.confidence is not None:
@@ -54,15 +57,17 @@ def bins_of(rows: Sequence[Row]) -> list[ConfidenceBin]:
 
 
 def calibration_error(bins: Sequence[ConfidenceBin]) -> float:
-    """Return the expected calibration error (Naeini and others, 2015): the mean distance between
-    confidence and accuracy, weighed by the bins' sizes. 0 if there are none."""
+    """Return the expected calibration error (Naeini and others, 2015), or 0 without bins.
+
+    It is the mean distance between confidence and accuracy, weighted by the sizes of the bins.
+    """
     total = sum(each.count for each in bins)
     off = sum(each.count * abs(each.confidence - each.accuracy) for each in bins)
     return off / total if total else 0.0
 
 
 def routing_blocks(rows: Sequence[Row]) -> Iterator[Block]:
-    """Nothing where no route was chosen, or no dataset gives one."""
+    """Yield the chapter, or nothing if no route was chosen or no dataset gives one."""
     chosen = routed(rows)
     if not chosen:
         return

@@ -1,4 +1,4 @@
-"""Put a report together and write it into the evaluation's folder."""
+"""Assemble a report and write it to the evaluation's folder."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ _DIGEST_SHOWN: Final = 16
 
 
 def write_report(folder: Path, traces: Path | None = None) -> list[Path]:
-    """Write the report of all rows of a folder, and return its files; none if there are no rows.
-    Blocking. Raises StoreError if the folder cannot be read or written."""
+    """Write the report of all rows of a folder and return its files, or none if there are no rows.
+    Blocking.
+
+    Raises StoreError if the folder cannot be read or written.
+    """
     run, rows = read_run(folder), read_rows(folder)
     if run is None or not rows:
         return []
@@ -65,7 +68,7 @@ def report_blocks(
     machine: str,
     attacked: Sequence[Row] = (),
 ) -> Iterator[Block]:
-    """The chapters, of a `run.json` and its rows, and of those under attack."""
+    """Yield the chapters from the content of `run.json`, its rows, and the rows under attack."""
     datasets = by_dataset(rows)
     settings = {name: _setting(run, name) for name in datasets}
     judged = judged_loops(datasets)
@@ -80,7 +83,7 @@ def report_blocks(
 
 
 def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return what each role runs on, as far as `run.json` says it."""
+    """Return the engine of each role, as far as `run.json` contains it."""
     settings = run["common"].get("settings") or {}
     engines, found = settings.get("engines") or {}, {}
     for role, own in (settings.get("roles") or {}).items():
@@ -93,7 +96,7 @@ def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def judged_by(judge: Mapping[str, Any]) -> str:
-    """Return the engine and the version of the prompt, for people."""
+    """Return the judging engine and the version of the prompt as text."""
     model = judge["model"] or "the engine's own model"
     return f"{judge['engine']} ({judge['kind']}): {model}, prompt version {judge['version']}"
 
@@ -111,7 +114,8 @@ def _corpus(collection: Mapping[str, Any]) -> str:
 
 
 def _provenance(run: Mapping[str, Any], commit: str | None, machine: str) -> Iterator[Block]:
-    """What the rows were made with. The machine is that of the report."""
+    """Yield the chapter on the origin of the rows. The machine is the one that writes the
+    report."""
     common = run["common"]
     rows = [
         ["version", str(common.get("version", ""))],

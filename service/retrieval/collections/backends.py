@@ -25,7 +25,7 @@ from service.retrieval.stores.qdrant_edge_store import QdrantEdgeStore
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.tantivy_store import TantivyStore
 
-WRITE_S: Final = 30.0  # of a request that is no search
+WRITE_S: Final = 30.0  # seconds, for requests other than searches
 
 
 class CollectionBackend(Protocol):
@@ -35,7 +35,7 @@ class CollectionBackend(Protocol):
     def name(self) -> str: ...
 
     def recreate(self, manifest: Manifest) -> None:
-        """Create again, empty, what the server has lost. Blocking."""
+        """Recreate, empty, what the server has lost. Blocking."""
 
     async def publish(self, manifest: Manifest) -> None:
         """Point the server's public alias at the manifest's generation."""
@@ -56,7 +56,7 @@ class LexicalBackend(CollectionBackend, Protocol):
     def open(self, folder: Path, manifest: Manifest) -> LexicalStore: ...
 
     def create_spare(self, manifest: Manifest) -> LexicalStore:
-        """As `recreate`, under another name until `promote_spare`. Blocking."""
+        """Like `recreate`, but under another name until `promote_spare`. Blocking."""
 
     async def promote_spare(self, manifest: Manifest) -> None:
         """Make the index of `create_spare` the collection's index."""
@@ -76,7 +76,7 @@ class VectorBackend(CollectionBackend, Protocol):
         """Store a copy of the manifest with the vectors, if they are on a server."""
 
     async def agrees(self, manifest: Manifest) -> bool:
-        """Return whether that copy equals this manifest. True for embedded vectors."""
+        """Whether that copy equals this manifest. True for embedded vectors."""
 
     async def transport(self) -> tuple[str, str] | None:
         """Return where Qdrant is and which protocol is used, or None for embedded vectors. Raises
@@ -84,7 +84,7 @@ class VectorBackend(CollectionBackend, Protocol):
 
 
 class _Embedded:
-    """A folder is all there is: it has no alias, and its owner deletes it."""
+    """A backend whose data is only a folder: it has no alias, and the folder's owner deletes it."""
 
     def recreate(self, manifest: Manifest) -> None:
         raise NotImplementedError("only a server can lose a store while it is open")
@@ -220,7 +220,7 @@ class Backends:
 def open_backends(settings: RetrievalSettings) -> Backends:
     """Create the backends without connecting."""
     url, qdrant_url = settings.elasticsearch_url, settings.qdrant_url
-    # Searches are allowed less than writes: each is bounded by its guard.
+    # Searches have a shorter limit than writes: each is bounded by its guard.
     limit_s = max(WRITE_S, settings.timeout_s)
     return Backends(
         ElasticServer(url, limit_s, _login(settings)) if url else None,

@@ -1,4 +1,4 @@
-"""Collections and documents as responses over HTTP hold them."""
+"""The representation of collections and documents in HTTP responses."""
 
 from __future__ import annotations
 

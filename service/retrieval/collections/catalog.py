@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from service.core.errors import InvalidRequest, NotFound, StoreError
+from service.core.errors import InvalidRequest, NotFound, StoreError, UnknownCollection
+from service.core.progress import Follow, unseen
 from service.retrieval.base import OpenCollection
 from service.retrieval.collections import check
 from service.retrieval.collections.backends import Backends
@@ -207,24 +208,27 @@ class Collections:
         ):
             yield writer
 
-    async def check(self, name: str, *, repair: bool = False) -> CheckReport:
+    async def check(
+        self, name: str, *, repair: bool = False, follow: Follow = unseen
+    ) -> CheckReport:
         """Compare the collection's manifest and stores, or repair them, after its writer has ended.
-        If it was embedded with other settings, repairing embeds it again."""
+        If it was embedded with other settings, repairing embeds it again. `follow` is called with
+        each stage and the passages of it that are done."""
         collection = await self.get(name)
         if repair and collection.manifest.embedding != self._embedder.contract:
-            return await self._embed_again(name)
+            return await self._embed_again(name, follow)
         async with self._generations.writer_of(name) as collection:
             work = check.repair if repair else check.check
-            return await work(collection, self._backends, self._embedder)
+            return await work(collection, self._backends, self._embedder, follow)
 
-    async def _embed_again(self, name: str) -> CheckReport:
+    async def _embed_again(self, name: str, follow: Follow) -> CheckReport:
         _check_writable(name)
-        before = await self.check(name)
+        before = await self.check(name, follow=follow)
         async with self._generations.successor_of(name, self._embedder.contract) as new:
             old = await self._generations.get(name)
-            async with CollectionWriter(new, self._embedder) as writer:
-                await copy_passages(old, writer, self._backends)
-        after = await self.check(name)
+            async with CollectionWriter(new, self._embedder, follow=follow) as writer:
+                await copy_passages(old, writer, self._backends, follow)
+        after = await self.check(name, follow=follow)
         after.done = [f"{writer.embedded:,} passages embedded again"]
         after.left, after.findings = after.findings, before.findings
         return after
@@ -262,8 +266,7 @@ def _resolve(name: str | None, names: Sequence[str]) -> str:
     if name is None:
         name = DEFAULT if DEFAULT in names else SAMPLE
     if name not in names:
-        known = ", ".join(names) or "none"
-        raise NotFound(f"there is no collection {name[:80]!r}; existing collections: {known}")
+        raise UnknownCollection(name, names)
     return name
 
 
@@ -275,7 +278,7 @@ def _check_writable(name: str) -> None:
 
 
 def _is_current(stored: Manifest, wanted: Manifest) -> bool:
-    """Whether a stored sample is the shipped one, and complete."""
+    """Whether a stored sample equals the shipped one, and is complete."""
     same = (stored.source, stored.embedding) == (wanted.source, wanted.embedding)
     return same and stored.state == "complete" and stored.passages > 0
 

@@ -9,6 +9,7 @@ import anyio.to_thread
 
 from service.core.concurrency import closing
 from service.core.errors import StoreError
+from service.core.progress import Follow, unseen
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Kind, Tally, differences
@@ -50,7 +51,9 @@ class CheckReport:
     left: list[StoreDifference] = field(default_factory=list)
 
 
-async def check(collection: Collection, backends: Backends, embedder: Embedder) -> CheckReport:
+async def check(
+    collection: Collection, backends: Backends, embedder: Embedder, follow: Follow = unseen
+) -> CheckReport:
     """Compare both stores completely, for the collection's only writer. Raises RevelatorError if
     one is unavailable. A store that is lost as a whole is reported and not examined."""
     manifest = collection.manifest
@@ -62,7 +65,11 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
         report.findings = [_lost(name, counts, manifest) for name in lost]
         return report
     found: dict[Kind, StoreDifference] = {}
-    async with closing(differences(collection, tally)) as found_differences:
+
+    def read(done: int) -> None:
+        follow("comparing", done, counts.bm25 or 0)
+
+    async with closing(differences(collection, tally, read)) as found_differences:
         async for difference in found_differences:
             kind = difference.kind
             finding = found.setdefault(kind, StoreDifference(kind, WORDS[kind]))
@@ -82,15 +89,17 @@ async def check(collection: Collection, backends: Backends, embedder: Embedder) 
     return report
 
 
-async def repair(collection: Collection, backends: Backends, embedder: Embedder) -> CheckReport:
+async def repair(
+    collection: Collection, backends: Backends, embedder: Embedder, follow: Follow = unseen
+) -> CheckReport:
     """Check, rebuild what is lost, repair differences, and check again. For collections embedded
     with the current settings. Raises StoreError if both stores are lost."""
-    report = await check(collection, backends, embedder)
+    report = await check(collection, backends, embedder, follow)
     if not report.findings:
         return report
     if len(lost := [each for each in report.findings if each.kind == "lost"]) == 2:
         raise StoreError(f"collection {report.collection!r}: {lost[0].detail}")
-    async with open_writer(collection, backends, embedder) as writer:
+    async with open_writer(collection, backends, embedder, follow) as writer:
         repaired = await writer.repair()
     counted = {
         "passages restored to the BM25 store": writer.restored,
@@ -99,14 +108,14 @@ async def repair(collection: Collection, backends: Backends, embedder: Embedder)
         "passages without a document removed": repaired.passages_removed,
     }
     done = [f"{count:,} {what}" for what, count in counted.items() if count]
-    after = await check(collection, backends, embedder)
+    after = await check(collection, backends, embedder, follow)
     after.done, after.left = [*done, "manifest updated"], after.findings
     after.findings = report.findings
     return after
 
 
 def _lost(name: str, counts: PassageCounts, manifest: Manifest) -> StoreDifference:
-    """Describe the loss, and what `--repair` can do about it."""
+    """Describe the loss, and how `--repair` can undo it."""
     if counts == PassageCounts(None, None):
         can = "the other store is lost too: ingest the documents again"
     elif counts.bm25 is None:
@@ -118,7 +127,7 @@ def _lost(name: str, counts: PassageCounts, manifest: Manifest) -> StoreDifferen
 
 
 def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
-    """Compare the manifest to the BM25 store."""
+    """Compare the manifest with the BM25 store."""
     said = {
         "documents": (manifest.documents, tally.documents),
         "passages": (manifest.passages, tally.passages),

@@ -21,8 +21,8 @@ class Collection:
     there. One writer at a time holds `Generations.lock`; searches need only a loan, which keeps the
     stores open.
 
-    It is a draft, whose manifest is only in memory, until `publish`. `problem` is what
-    `CollectionHealth` has found; searches then report the collection as incomplete.
+    It is a draft, whose manifest is only in memory, until `publish`. `problem` is the result of
+    `CollectionHealth`; searches then report the collection as incomplete.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Collection:
         self._save = save
 
     async def save(self, manifest: Manifest) -> None:
-        """Write the manifest, unless this is a draft, and make it the collection's."""
+        """Write the manifest, unless this is a draft, and make it the collection's manifest."""
         if self._save is not None:
             await self._save(manifest)
         self.manifest = manifest

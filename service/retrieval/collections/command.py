@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from service.core.locks import find_server
+from service.core.progress import Follow, shown_stages
 from service.core.settings import Settings
-from service.retrieval.client import send, session_with
+from service.retrieval.client import send, send_followed, session_with
 from service.retrieval.collections.catalog import Collections, describe
 from service.retrieval.collections.check import CheckReport, StoreDifference
 from service.retrieval.collections.manifest import check_name
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 TIMEOUT_S: Final = 330.0  # a deletion waits for the questions that run on the collection
-CHECK_TIMEOUT_S: Final = 3_600.0  # of one request; a repair that was cut off is run again
+# seconds for one request; a repair that is cut off can be run again
+CHECK_TIMEOUT_S: Final = 3_600.0
 REPORT: Final = TypeAdapter(CheckReport)
 
 Description = Mapping[str, Any]  # of a collection, as HTTP shows it
@@ -36,7 +38,7 @@ class _Access(Protocol):
 
     async def delete(self, name: str) -> None: ...
 
-    async def check(self, name: str, *, repair: bool) -> CheckReport: ...
+    async def check(self, name: str, *, repair: bool, follow: Follow) -> CheckReport: ...
 
 
 class _Direct:
@@ -52,8 +54,8 @@ class _Direct:
     async def delete(self, name: str) -> None:
         await self._collections.delete(name)
 
-    async def check(self, name: str, *, repair: bool) -> CheckReport:
-        return await self._collections.check(name, repair=repair)
+    async def check(self, name: str, *, repair: bool, follow: Follow) -> CheckReport:
+        return await self._collections.check(name, repair=repair, follow=follow)
 
 
 class _ByServer:
@@ -72,9 +74,10 @@ class _ByServer:
     async def delete(self, name: str) -> None:
         await send(self._session, "DELETE", f"{self._base}/{name}")
 
-    async def check(self, name: str, *, repair: bool) -> CheckReport:
+    async def check(self, name: str, *, repair: bool, follow: Follow) -> CheckReport:
         method, work = ("POST", "repair") if repair else ("GET", "check")
-        report = await send(self._session, method, f"{self._base}/{name}/{work}")
+        url = f"{self._base}/{name}/{work}"
+        report = await send_followed(self._session, method, url, follow)
         return REPORT.validate_python(report)
 
 
@@ -122,7 +125,8 @@ async def check_collection(settings: Settings, name: str, *, repair: bool) -> in
     check_name(name)
     console = Console()
     async with _access(settings, None, CHECK_TIMEOUT_S, console) as access:
-        report = await access.check(name, repair=repair)
+        with shown_stages("passages", console) as follow:
+            report = await access.check(name, repair=repair, follow=follow)
     for line in lines_of(report):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 1 if (report.left if report.done else report.findings) else 0
@@ -136,12 +140,12 @@ def lines_of(report: CheckReport) -> list[str]:
     )
     if not report.findings:
         return [counts, "manifest and stores agree"]
-    lines = [counts, *_told("found", report.findings)]
+    lines = [counts, *_finding_lines("found", report.findings)]
     lines += [f"done: {each}" for each in report.done]
-    return lines + _told("left", report.left)
+    return lines + _finding_lines("left", report.left)
 
 
-def _told(word: str, findings: Sequence[StoreDifference]) -> list[str]:
+def _finding_lines(word: str, findings: Sequence[StoreDifference]) -> list[str]:
     lines = []
     for finding in findings:
         count = f"{finding.count:,} " if finding.count else ""
@@ -158,8 +162,9 @@ async def _access(
     timeout_s: float = TIMEOUT_S,
     console: Console | None = None,
 ) -> AsyncIterator[_Access]:
-    """Use the server at `url`, else the one that owns the data directory, else this process. The
-    server is named on `console`."""
+    """Use the server at `url`, else the server that owns the data directory, else this process. The
+    server is named on `console`.
+    """
     base = find_server(settings.data_dir, url)
     if not base:
         async with open_embedded(settings) as stores:

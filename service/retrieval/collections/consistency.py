@@ -1,16 +1,17 @@
 """Compares a collection's two stores passage by passage, and repairs differences.
 
-Only the BM25 store knows which documents exist. First it is read completely, and the dense store is
-asked for the vectors of each page, so that memory stays bounded. Only if that leaves vectors
+Only the BM25 store knows which documents exist. It is read completely first, and the dense store is
+asked for the vectors of each page, so that memory is bounded. Only if that leaves vectors
 unexplained, the dense store is read as well, and the BM25 store is asked. A repair removes what the
-BM25 store does not know, and embeds what it knows and has no vector. Each step is complete by
-itself: a repair that was killed is run again and finds less to do.
+BM25 store does not contain, and embeds what it contains without a vector. Each step is complete by
+itself: a repair that was killed is run again and finds fewer differences.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final, Literal, TypeVar
 
@@ -19,11 +20,12 @@ import anyio.to_thread
 
 from service.core.concurrency import closing
 from service.core.errors import StoreError
+from service.core.progress import Follow, unseen
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH, add_to_hash
 from service.retrieval.ingest.documents import PassageRecord
 
-PAGE: Final = 1_000  # passages looked at together
+PAGE: Final = 1_000  # passages compared at once
 
 # stray: a passage of no document, or of a version that was replaced; lacking: no vector; outdated:
 # the vector of another version; surplus: a vector of no passage.
@@ -31,10 +33,13 @@ Kind = Literal["stray", "lacking", "outdated", "surplus"]
 
 Item = TypeVar("Item")
 
+# Embeds passages, and calls back with the share that is done.
+Embed = Callable[[Sequence[PassageRecord], Callable[[float], None]], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class PageDifference:
-    """Passages of one page that differ in one way; `records` if the BM25 store has them."""
+    """Passages of one page that differ in the same way; `records` if the BM25 store has them."""
 
     kind: Kind
     ids: tuple[str, ...]
@@ -45,9 +50,10 @@ class PageDifference:
 class Tally:
     """Counts of the complete documents in the BM25 store, as far as it has been read."""
 
+    read: int = 0  # passages, those of incomplete documents as well
     documents: int = 0
     passages: int = 0
-    vectors: int = 0  # of these passages, of whichever version
+    vectors: int = 0  # counts of these passages, of any version
     content_hash: str = EMPTY_HASH
     fields: set[str] = field(default_factory=set)
 
@@ -70,14 +76,19 @@ class Repaired:
     tally: Tally
 
 
-async def differences(collection: Collection, tally: Tally) -> AsyncIterator[PageDifference]:
-    """Yield every difference, while nobody else writes, and count in `tally`.
+async def differences(
+    collection: Collection, tally: Tally, read: Callable[[int], None]
+) -> AsyncIterator[PageDifference]:
+    """Yield every difference, while there is no other writer, and count in `tally`. `read` is
+    called with the number of passages of the BM25 store that have been handled.
 
     The differences of one page may be repaired before the next page is read.
     """
+    read(0)
     async for page in _pages(collection.bm25.records()):
         for found in await anyio.to_thread.run_sync(_examine, collection, page, tally):
             yield found
+        read(tally.read)
     held = await anyio.to_thread.run_sync(collection.dense.count_passages)
     if held <= tally.vectors:
         return
@@ -90,7 +101,7 @@ async def differences(collection: Collection, tally: Tally) -> AsyncIterator[Pag
 
 
 async def repair_differences(
-    collection: Collection, embed: Callable[[Sequence[PassageRecord]], Awaitable[None]]
+    collection: Collection, embed: Embed, follow: Follow = unseen
 ) -> Repaired:
     """Make the dense store hold the passages of the BM25 store and no others, as the collection's
     only writer. Raises StoreError if the BM25 store has lost everything, because following it would
@@ -106,10 +117,17 @@ async def repair_differences(
     await anyio.to_thread.run_sync(bm25.tidy)
     after = await anyio.to_thread.run_sync(bm25.count_passages)
     tally, embedded, removed = Tally(), 0, 0
-    async with closing(differences(collection, tally)) as found:
+
+    def read(done: int) -> None:
+        follow("repairing", done, after)
+
+    def on_part(share: float, size: int) -> None:
+        read(tally.read - size + round(share * size))
+
+    async with closing(differences(collection, tally, read)) as found:
         async for difference in found:
             if difference.kind in {"lacking", "outdated"}:
-                await embed(difference.records)
+                await embed(difference.records, partial(on_part, size=len(difference.records)))
                 embedded += len(difference.records)
             elif difference.kind == "surplus":
                 await anyio.to_thread.run_sync(dense.delete, difference.ids)
@@ -144,6 +162,7 @@ def _examine(
     newest = collection.bm25.hashes(sorted({record.document_id for record in page}))
     vectors = collection.dense.hashes([record.passage.passage_id for record in page])
     found = sort_page(page, newest, vectors)
+    tally.read += len(page)
     stray = {id(record) for record in found["stray"]}
     for record in page:
         if id(record) not in stray:

@@ -3,11 +3,11 @@ that lets one of several gateways write.
 
 The index `revelator.manifests` (no collection's index can have that name) holds a document for each
 collection and one for each claim. Both are written on condition of the version that was read last,
-so that one of two gateways is refused. A claim lasts `CLAIM_S` and is renewed while its holder
-lives; the clocks of the gateways must agree to a few seconds.
+so that one of two gateways is refused. A claim lasts `CLAIM_S` and is renewed while its holder is
+alive; the clocks of the gateways must agree to a few seconds.
 
 `revelator-<collection>`, an alias, is for other programs. It follows the manifest and is never read
-here: searches and writes name the generation that the manifest names.
+by Revelator: searches and writes name the generation in the manifest.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from service.retrieval.stores.elastic_server import ElasticServer
 from service.retrieval.stores.elastic_store import ElasticStore
 
 INDEX: Final = "revelator.manifests"
-MOST_NAMES: Final = 10_000  # one page of a search
+MOST_NAMES: Final = 10_000  # manifests in one page of a search
 CLAIM_S: Final = 30.0
 RENEW_S: Final = 5.0
-LOOK_S: Final = 0.2  # between looks at a claim that another holds
-PATIENCE_S: Final = 60.0  # with another writer
+LOOK_S: Final = 0.2  # seconds between attempts to take a claim
+PATIENCE_S: Final = 60.0  # seconds to wait for another writer
 CONFLICT: Final = 409
 
-# Sequence number and primary term of a document as it was read; None: it was absent.
+# Sequence number and primary term of a document when it was read; None if it was absent.
 Version = tuple[int, int] | None
 
 
@@ -101,7 +101,9 @@ class Elasticsearch:
 
 
 def _spare(manifest: Manifest) -> str:
-    """The name of an index that is being filled again, which is that of no generation."""
+    """Return the name of an index that is being restored. It differs from those of all
+    generations.
+    """
     return stored_name(manifest.name, f"{manifest.generation}.restored")
 
 
@@ -146,7 +148,9 @@ class ElasticManifests:
         return parse_manifest(orjson.dumps(found["manifest"]), place)
 
     async def write(self, manifest: Manifest) -> None:
-        """Raises StoreError where another gateway wrote it since it was read here."""
+        """Write a manifest. Raises StoreError if another gateway has written it since it was read
+        here.
+        """
         name = manifest.name
         if name not in self._versions:
             _, self._versions[name] = await self._get(name)
@@ -184,7 +188,7 @@ class ElasticManifests:
         return found is not None and _lasts(found) and found["holder"] != self._own
 
     async def _take(self, name: str) -> Version:
-        """A claim that nobody holds, or whose holder has died."""
+        """Take a claim that is free, or whose holder has died."""
         until = time.monotonic() + PATIENCE_S
         while True:
             found, version = await self._get(_claim(name))
@@ -200,7 +204,7 @@ class ElasticManifests:
             await anyio.sleep(LOOK_S)
 
     async def _renew(self, name: str, holding: _Holding) -> None:
-        """Raises StoreError once the claim is lost: the work under it is cancelled."""
+        """Renew a claim. Raises StoreError once it is lost, which cancels the work under it."""
         while True:
             await anyio.sleep(RENEW_S)
             try:
@@ -214,7 +218,7 @@ class ElasticManifests:
             holding.version, holding.until = version, time.time() + CLAIM_S
 
     async def _release(self, name: str, holding: _Holding) -> None:
-        """What fails here ends by itself when the claim runs out."""
+        """Release a claim. If this fails, the claim expires."""
         seq_no, term = holding.version or (0, 1)
         with anyio.move_on_after(RENEW_S):
             try:
@@ -238,7 +242,9 @@ class ElasticManifests:
         return answer["_source"], (answer["_seq_no"], answer["_primary_term"])
 
     async def _put(self, own_id: str, content: dict[str, Any], version: Version) -> Version:
-        """The new version; None where the stored one is not `version` any more."""
+        """Write a document. Returns the new version; None if the stored one is no longer
+        `version`.
+        """
         await self._make()
         condition: dict[str, Any] = {"op_type": "create"}
         if version is not None:
@@ -253,7 +259,7 @@ class ElasticManifests:
         return answer["_seq_no"], answer["_primary_term"]
 
     async def _make(self) -> None:
-        """The index, once; that it is there already is no error."""
+        """Create the index, once; an existing one is no error."""
         if self._made:
             return
         mappings = {

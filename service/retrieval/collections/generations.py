@@ -1,12 +1,12 @@
 """The generations of collections: which one is current, and how the next one replaces it.
 
-A re-index has this order: (1) the authority notes the next generation among the leftovers; (2) it
-is built beside the current one; (3) the authority names it as the collection, and the old one as a
+A re-index has this order: (1) the authority records the next generation as a leftover; (2) it is
+built beside the current one; (3) the authority names it as the collection, and the old one as a
 leftover, in one write for both stores; (4) the public aliases follow; (5) the old one is deleted
 once its questions have ended, (6) and is removed from the leftovers. A question keeps the
 generation that its first search found; new questions get the new generation as soon as (3) is
 written. After a kill before (3), the old generation is still served, and the next process or writer
-deletes the half-built one; after a kill later, the new one is served and the old one is deleted.
+deletes the incomplete one; after a kill later, the new one is served and the old one is deleted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.embedding.contract import EmbeddingContract
 
-FRESH_S: Final = 2.0  # after which what other gateways may write is read again
-REFRESH_S: Final = 0.15  # that a question waits for this at most
+FRESH_S: Final = 2.0  # seconds until data that other gateways may write is read again
+REFRESH_S: Final = 0.15  # seconds that a question waits for this at most
 HASTY_S: Final = 0.05  # the same, if it could not be read the last time
-# A replaced generation stays as long as a question of another gateway may still run on it: the
-# longest one, and the time until that gateway has heard of the new generation.
+# A replaced generation is kept as long as a question of another gateway may still use it: the
+# longest time limit of a question, and the time until that gateway has noticed the new generation.
 RETIRE_S: Final = 330.0
 
 T = TypeVar("T")
@@ -55,15 +55,14 @@ class Generations:
         self._retire_s = retire_s if self.manifests.shared else 0.0
         self._names: set[str] | None = None
         self._names_read = 0.0
-        self._read: dict[str, float] = {}  # when each manifest was
+        self._read: dict[str, float] = {}  # when each manifest was read
         self._current: dict[str, Collection] = {}
         self._replaced: dict[str, Collection] = {}  # by `name@generation`, while asked
         self._patience_s = REFRESH_S
         self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def names(self) -> set[str]:
-        """Return the names of all collections; the ones known before if they cannot be read
-        soon."""
+        """Return the names of all collections; the last known ones if they cannot be read soon."""
         if self._names is None:
             self._names = await self.manifests.names()
             self._names_read = time.monotonic()
@@ -134,7 +133,8 @@ class Generations:
     @asynccontextmanager
     async def writer_of(self, name: str) -> AsyncIterator[Collection]:
         """Hold the collection as its only writer, in this process and among gateways, with the
-        manifest that the last writer left. Raises NotFound and StoreError."""
+        newest manifest. Raises NotFound and StoreError.
+        """
         await self.get(name)
         async with self.lock(name), self.manifests.claim(name):
             collection = self.find(name)
@@ -194,7 +194,7 @@ class Generations:
         self._replaced.pop(old.manifest.qualified_name, None)
 
     async def drop(self, name: str) -> None:
-        """Delete a collection, once nobody writes it and the questions that run on it have ended.
+        """Delete a collection, after its writer and the questions that use it have ended.
 
         Servers come first: if one is unavailable, the collection is still known.
         """
@@ -212,7 +212,7 @@ class Generations:
         await collection.close()
 
     async def drop_stored(self, name: str) -> None:
-        """Delete what is stored of a collection that is not open, with the lock held."""
+        """Delete the stored data of a collection that is not open, with the lock held."""
         await self._backends.drop(name)
         await self.manifests.forget(name)
         (await self.names()).discard(name)
@@ -240,7 +240,7 @@ class Generations:
         return self._root / name / str(generation)
 
     def _is_old(self, since: float) -> bool:
-        """Whether it must be read again; never if nobody else writes."""
+        """Whether the data must be read again; never if there is no other writer."""
         return self.manifests.shared and time.monotonic() - since > FRESH_S
 
     def _put(self, collection: Collection) -> None:
@@ -275,7 +275,7 @@ class Generations:
             _log.warning("alias_stays", collection=manifest.name, why=error.detail)
 
     async def _refresh(self, name: str, found: Collection) -> Collection:
-        """Follow what other gateways have written, unless it cannot be read soon."""
+        """Apply what other gateways have written, unless it cannot be read soon."""
         self._read[name] = time.monotonic()  # first, so that others do not wait too
         if self.lock(name).locked():
             return found
@@ -340,7 +340,7 @@ class Generations:
         await collection.save(collection.manifest.without(generations))
 
     async def _tidy(self, name: str) -> None:
-        """Become the collection's writer, whose end sweeps, unless there is another."""
+        """Become the collection's writer, which sweeps at its end, unless there is another."""
         with _logged(name):
             if not await self.manifests.claimed(name):
                 async with self.writer_of(name):

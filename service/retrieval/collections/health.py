@@ -15,15 +15,16 @@ from service.retrieval.collections.generations import Generations
 from service.retrieval.collections.manifest import Manifest
 from service.retrieval.embedding import Embedder, differences
 
-INTERVAL_S: Final = 5.0  # between two rounds, however many callers ask
-MOST_COLLECTIONS: Final = 50  # of one round; the next round continues after them
-TIMEOUT_S: Final = 0.5  # of one round at servers; the next one continues where it was cut
-EMBEDDED_TIMEOUT_S: Final = 4.0  # without servers: this process cannot hang, but it may be busy
-AT_ONCE: Final = 2  # threads that count; one that waits for a server ends by itself, later
+INTERVAL_S: Final = 5.0  # seconds between two rounds, however many callers ask
+MOST_COLLECTIONS: Final = 50  # collections of one round; the next round continues after them
+TIMEOUT_S: Final = 0.5  # seconds of one round at servers; the next one continues where it ended
+# seconds without servers: this process cannot hang, but it may be busy
+EMBEDDED_TIMEOUT_S: Final = 4.0
+AT_ONCE: Final = 2  # threads that count; one that waits for a server ends by itself later
 
 
 class CollectionHealth:
-    """Counts what is open already; for other collections it reads only the manifest."""
+    """Counts the passages of open collections; of the others it reads only the manifest."""
 
     def __init__(
         self, generations: Generations, embedder: Embedder, *, embedded: bool = False
@@ -56,7 +57,7 @@ class CollectionHealth:
         self._found = {name: why for name, why in self._found.items() if name in names}
         start = self._next if self._next < len(names) else 0
         for number, name in enumerate(names[start:][:MOST_COLLECTIONS], start + 1):
-            # Set first: one that hangs must not keep the others from their turn.
+            # Set before the loop, so that one that hangs does not take the others' turn.
             self._next = number if number < len(names) else 0
             problem = await self._problem(name)
             if problem is not None:
@@ -69,7 +70,7 @@ class CollectionHealth:
             if self._generations.lock(name).locked() or await self._generations.manifests.claimed(
                 name
             ):
-                return None  # a writer is at work
+                return None  # a writer is active
             opened = self._generations.find(name)
             if opened is None:
                 manifest = await self._generations.manifests.read(name)
@@ -79,18 +80,20 @@ class CollectionHealth:
             return error.detail
 
     async def _of_opened(self, collection: Collection) -> str | None:
-        """Also notes the problem in the collection, so that its answers say `index-incomplete`."""
+        """Check an open collection. Also records the problem there, so that answers report
+        `index-incomplete`.
+        """
         manifest = collection.manifest
         passages = await self._count(collection.bm25.count_passages)
         vectors = await self._count(collection.dense.count_passages)
         busy = self._generations.lock(manifest.name).locked()
         if busy or collection.manifest is not manifest:
-            return None  # a writer was at work meanwhile
+            return None  # a writer was active meanwhile
         collection.problem = quick_problem(manifest, passages, vectors)
         return collection.problem or self._of_embedding(manifest)
 
     async def _count(self, count: Callable[[], int]) -> int:
-        """A thread that waits for a server is left behind when the round is over."""
+        """Return a count. A thread that waits for a server is abandoned when the round is over."""
         return await anyio.to_thread.run_sync(count, abandon_on_cancel=True, limiter=self._threads)
 
     def _of_manifest(self, manifest: Manifest) -> str | None:

@@ -1,15 +1,15 @@
-"""The manifest of a collection: what it is, and where it is stored.
+"""The manifest of a collection: its description, and where that is stored.
 
-There is one authority, and it is written last. BM25 in the process: the authority is
-`<data directory>/collections/<name>/manifest.json`. BM25 in Elasticsearch: a document of its index
+There is one authority, and it is written last. BM25 in the process: the authority is `<data
+directory>/collections/<name>/manifest.json`. BM25 in Elasticsearch: a document of its index
 `revelator.manifests`, so that a gateway with an empty data directory finds every collection, and
-several gateways agree. If vectors are in Qdrant, their collection there carries a copy in its
-metadata, which `revelator check` compares.
+several gateways agree. If vectors are in Qdrant, the metadata of their collection there has a copy,
+which `revelator check` compares.
 
 The order of one change: (1) the contents of the stores, (2) the copy in Qdrant, (3) the authority,
 (4) if that is in Elasticsearch, the file, from which a restarted gateway serves while Elasticsearch
-is unavailable. A kill leaves an older authority, which says `building`, or an older file, which
-nobody reads until then.
+is unavailable. A kill leaves an older authority, which says `building`, or an older file, which is
+not read until then.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 
 
 class Leftover(BaseModel):
-    """A generation other than the current one: half built, or replaced and still in use.
+    """A generation other than the current one: incomplete, or replaced and still in use.
 
     `since` is when it was begun or replaced, in seconds since 1970.
     """
@@ -62,7 +62,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[3] = 3  # of the stores' contents; no other is read
+    schema_version: Literal[3] = 3  # the version of the stores' format; others are not read
     name: str
     description: str = ""
     analysis: Analysis = "english"
@@ -92,11 +92,11 @@ class Manifest(BaseModel):
         return self.model_copy(update={"metadata_fields": known})
 
     def next_generation(self) -> int:
-        """A number that no generation of this collection has or had."""
+        """The number of the next generation, which no generation of this collection has had."""
         return 1 + max(self.generation, *(each.generation for each in self.leftovers), 0)
 
     def succeeded(self, generation: int, embedding: EmbeddingContract) -> Manifest:
-        """The manifest of an empty collection that is to replace this one."""
+        """Return the manifest of an empty collection that is to replace this one."""
         return self.model_copy(
             update={
                 "generation": generation, "embedding": embedding, "leftovers": (), "documents": 0,
@@ -105,13 +105,13 @@ class Manifest(BaseModel):
         )  # fmt: skip
 
     def leaving(self, generation: int, since: float) -> Manifest:
-        """Add `generation` to the leftovers, from `since` on."""
+        """Return the manifest with `generation` added to the leftovers, from `since` on."""
         others = self.without((generation,)).leftovers
         left = (*others, Leftover(generation=generation, since=since))
         return self.model_copy(update={"leftovers": left})
 
     def without(self, generations: Iterable[int]) -> Manifest:
-        """Remove these generations from the leftovers."""
+        """Return the manifest without these generations among the leftovers."""
         gone = set(generations)
         left = tuple(each for each in self.leftovers if each.generation not in gone)
         return self.model_copy(update={"leftovers": left})
@@ -206,7 +206,7 @@ class FileManifests:
 
     @asynccontextmanager
     async def claim(self, name: str) -> AsyncIterator[None]:
-        """The process owns the directory: nobody else can write."""
+        """Do nothing: the process owns the directory, so there is no other writer."""
         yield
 
     async def claimed(self, name: str) -> bool:

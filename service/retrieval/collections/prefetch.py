@@ -1,7 +1,7 @@
 """Content hashes that are read ahead of a write.
 
 The chunking of a batch looks up which of its documents are stored. The write of the batch uses the
-same result if no other write has touched it, so that a batch needs one lookup instead of two.
+same result unless another write has changed it, so that a batch needs one lookup instead of two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-MOST_LOOKUPS: Final = 4  # kept; a batch is looked up one batch ahead
+MOST_LOOKUPS: Final = 4  # number kept; a batch is looked up one batch ahead
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Lookup:
 
 
 class HashPrefetch:
-    """The lookups of one writer, on its event loop; lookups and writes run in threads meanwhile."""
+    """The lookups of one writer, on its event loop, while lookups and writes run in threads."""
 
     def __init__(self) -> None:
         self._lookups: deque[Lookup] = deque(maxlen=MOST_LOOKUPS)
@@ -43,7 +43,7 @@ class HashPrefetch:
             lookup.touched |= self._writing
 
     def settled(self) -> None:
-        """No write is in progress."""
+        """Record that no write is in progress."""
         self._writing = set()
 
     def forget(self) -> None:

@@ -1,7 +1,7 @@
 """Collections whose dense side is in Qdrant: their aliases, and the copy of the manifest there.
 
 `revelator-<collection>`, an alias, is for other programs. It follows the manifest and is never read
-here: searches and writes name the generation that the manifest names.
+by Revelator: searches and writes name the generation in the manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.retrieval.stores import qdrant_store
 from service.retrieval.stores.qdrant_server import QdrantServer
 from service.retrieval.stores.qdrant_store import QdrantStore, collection_of
 
-KEY = "revelator"  # of the manifest in the metadata of Qdrant's collection
+KEY = "revelator"  # key of the manifest in the metadata of Qdrant's collection
 
 
 class Qdrant:
@@ -46,7 +46,7 @@ class Qdrant:
 
     async def note(self, manifest: Manifest) -> None:
         own, metadata = collection_of(manifest.stored_name), {KEY: manifest.model_dump_json()}
-        with contextlib.suppress(StoreLost):  # what is lost needs no copy
+        with contextlib.suppress(StoreLost):  # a lost collection needs no copy
             await self.server.call(lambda client: client.update_collection(own, metadata=metadata))
 
     async def agrees(self, manifest: Manifest) -> bool:

@@ -1,11 +1,11 @@
-"""Rebuilds what a server has lost of a collection, and embeds a collection again.
+"""Rebuilds the part of a collection that a server has lost, and embeds a collection again.
 
 A server can lose an index of Elasticsearch or a collection of Qdrant (an operator's DELETE, a fresh
-volume). Vectors are lost for good and are embedded again from the texts in the BM25 store: the
-Qdrant collection is created here, empty, and the writer fills it. The BM25 index is filled here,
-because every vector is stored with its passage: under another name, which becomes the collection's
-only once every passage is in it, so that a kill leaves it lost and never half filled. If both sides
-are lost, both are created empty, and the documents have to be ingested again.
+volume). Lost vectors are embedded again from the texts in the BM25 store: the Qdrant collection is
+created here, empty, and the writer fills it. The BM25 index is filled here, because every vector is
+stored with its passage: under another name, which becomes the collection's index only once every
+passage is in it, so that a kill leaves it lost and never incomplete. If both sides are lost, both
+are created empty, and the documents have to be ingested again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from service.core.errors import StoreError, StoreLost
+from service.core.progress import Follow, unseen
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.manifest import EMPTY_HASH
@@ -46,22 +47,22 @@ class PassageCounts:
 
 
 async def count_passages(collection: Collection) -> PassageCounts:
-    """Raises RevelatorError if a store is unavailable."""
+    """Count the passages in both stores. Raises RevelatorError if a store is unavailable."""
     return PassageCounts(await _count(collection.bm25), await _count(collection.dense))
 
 
 @asynccontextmanager
 async def open_writer(
-    collection: Collection, backends: Backends, embedder: Embedder
+    collection: Collection, backends: Backends, embedder: Embedder, follow: Follow = unseen
 ) -> AsyncIterator[CollectionWriter]:
-    """Open the writer of a collection that nobody else may write (`Generations.writer_of`).
+    """Open the writer of a collection that has no other writer (`Generations.writer_of`).
 
-    What a server has lost is rebuilt first. The vectors that are missing afterwards are embedded at
-    the end of the writer.
+    Lost stores are rebuilt first. Vectors that are missing afterwards are embedded at the end of
+    the writer.
     """
     counts, restored = await count_passages(collection), 0
     if counts.lost(collection):
-        restored = await rebuild(collection, backends, counts)
+        restored = await rebuild(collection, backends, counts, follow)
         counts = await count_passages(collection)
     passages, vectors = counts.bm25 or 0, counts.dense or 0
     async with CollectionWriter(
@@ -70,13 +71,17 @@ async def open_writer(
         lacking=vectors < passages,
         surplus=vectors > passages,
         restored=restored,
+        follow=follow,
     ) as writer:
         yield writer
 
 
-async def rebuild(collection: Collection, backends: Backends, counts: PassageCounts) -> int:
-    """Rebuild what `counts` says is lost, as the collection's only writer. Returns the number of
-    passages restored to the BM25 store. The dense store stays empty."""
+async def rebuild(
+    collection: Collection, backends: Backends, counts: PassageCounts, follow: Follow = unseen
+) -> int:
+    """Rebuild the stores that are lost according to `counts`, as the collection's only writer.
+    Returns the number of passages restored to the BM25 store. The dense store stays empty.
+    """
     manifest, restored = collection.manifest, 0
     if counts.dense is None:
         await anyio.to_thread.run_sync(backends.dense.recreate, manifest)
@@ -85,15 +90,17 @@ async def rebuild(collection: Collection, backends: Backends, counts: PassageCou
         empty = {"documents": 0, "passages": 0, "content_hash": EMPTY_HASH, "state": "building"}
         await collection.save(manifest.model_copy(update=empty))
     elif counts.bm25 is None:
-        restored = await _refill(collection, backends)
+        restored = await _refill(collection, backends, follow)
     if counts.lost(collection):
         await backends.publish(collection.manifest)
     return restored
 
 
-async def copy_passages(old: Collection, writer: CollectionWriter, backends: Backends) -> None:
-    """Write every passage of `old`, which nobody else may write, into the writer's empty
-    collection, where it is embedded with the current settings.
+async def copy_passages(
+    old: Collection, writer: CollectionWriter, backends: Backends, follow: Follow = unseen
+) -> None:
+    """Write every passage of `old`, which has no other writer, into the writer's empty collection,
+    where it is embedded with the current settings.
 
     A lost BM25 index is rebuilt first. Raises StoreError if both stores are lost.
     """
@@ -104,19 +111,27 @@ async def copy_passages(old: Collection, writer: CollectionWriter, backends: Bac
             "documents again"
         )
     if counts.bm25 is None:
-        await rebuild(old, backends, counts)
+        await rebuild(old, backends, counts, follow)
     await anyio.to_thread.run_sync(old.bm25.tidy)
-    records = old.bm25.records()
+    total = await anyio.to_thread.run_sync(old.bm25.count_passages)
+    records, done = old.bm25.records(), 0
     while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
-        await writer.copy(page)
+
+        def on_part(share: float, done: int = done, size: int = len(page)) -> None:
+            follow("embedding", done + round(share * size), total)
+
+        on_part(0)
+        await writer.copy(page, on_part)
+        done += len(page)
 
 
-async def _refill(collection: Collection, backends: Backends) -> int:
+async def _refill(collection: Collection, backends: Backends, follow: Follow) -> int:
     manifest = collection.manifest
     spare = await anyio.to_thread.run_sync(backends.bm25.create_spare, manifest)
     count = 0
     records = _records(collection.dense)
     while page := await anyio.to_thread.run_sync(lambda: list(islice(records, PAGE))):
+        follow("restoring", count, manifest.passages)
         await anyio.to_thread.run_sync(spare.replace, [], page)
         count += len(page)
     await anyio.to_thread.run_sync(spare.tidy)

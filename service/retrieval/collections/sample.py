@@ -77,7 +77,7 @@ class Sample:
         )
 
     def expected(self, embedder: Embedder) -> Manifest:
-        """Return the manifest with the counts that it will have once it is filled."""
+        """Return the manifest with the counts of the complete sample."""
         documents = list(self.documents())
         counts = {"documents": len(documents), "passages": len(_inputs(documents))}
         return self.manifest(embedder).model_copy(update=counts)
@@ -115,7 +115,7 @@ class Sample:
 
 
 class ShippedVectors:
-    """An embedder that has the vectors of the sample's passages, and none of queries."""
+    """An embedder that has the vectors of the sample's passages, and no vectors of queries."""
 
     contract = MINILM
 
@@ -132,7 +132,7 @@ class ShippedVectors:
         return [self._vectors[text] for text in texts]
 
     async def aclose(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def _inputs(documents: Sequence[Document]) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Self
 import anyio.to_thread
 
 from service.core.errors import ConfigurationError, InvalidRequest
+from service.core.progress import Follow, unseen
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.consistency import Repaired, repair_differences
 from service.retrieval.collections.manifest import Manifest, add_to_hash
@@ -65,7 +66,8 @@ class CollectionWriter:
     writer repairs it. `lacking`: the dense store holds fewer passages than BM25, so that a document
     counts as unchanged only if its vectors are found, and the end embeds what is missing.
     `surplus`: it holds more, which may belong to documents that are still to be written. `restored`
-    is the number of passages restored to the BM25 store before.
+    is the number of passages restored to the BM25 store before. `follow` gets the progress
+    of a repair.
     """
 
     def __init__(
@@ -76,12 +78,14 @@ class CollectionWriter:
         lacking: bool = False,
         surplus: bool = False,
         restored: int = 0,
+        follow: Follow = unseen,
     ) -> None:
         self._collection = collection
         self._embedder = embedder
         self._lacking = lacking
         self._surplus = surplus
         self.restored = restored
+        self._follow = follow
         self._began = False
         self._repair = False
         self._cut_short = False
@@ -157,13 +161,17 @@ class CollectionWriter:
             embedded=len(plan.absent),
         )
 
-    async def copy(self, records: Sequence[PassageRecord]) -> None:
+    async def copy(
+        self, records: Sequence[PassageRecord], on_part: Callable[[float], None] | None = None
+    ) -> None:
         """Embed and write passages of another collection's BM25 store; the end verifies them. They
-        come in the order of that store: those of a document may come in several calls."""
+        arrive in the order of that store: the passages of a document may be split between calls.
+        `on_part` is called with the share that is embedded.
+        """
         self._check_model()
         await self._begin()
         self._cut_short = self._repair = True
-        await self._embed(records)
+        await self._embed(records, on_part)
         await anyio.to_thread.run_sync(self._collection.bm25.replace, [], records)
         self._cut_short = False
 
@@ -188,8 +196,9 @@ class CollectionWriter:
         return True
 
     async def keep_of_file(self, name: str, document_ids: Container[str]) -> int:
-        """Delete what the file `name` was cut into before, except for these documents. Returns the
-        number of documents deleted."""
+        """Delete the documents of the file `name`, except for these. Returns the number of
+        documents deleted.
+        """
         stored = await anyio.to_thread.run_sync(self._collection.bm25.ids_of_file, name)
         gone = [each for each in stored if each not in document_ids]
         return sum([await self.delete(document_id) for document_id in gone])
@@ -219,7 +228,9 @@ class CollectionWriter:
         known: dict[str, str],
         unknown: Sequence[str],
     ) -> _Changes:
-        """`known` has the content hashes of stored documents, except for the `unknown` ones."""
+        """Return the changes of a batch. `known` has the content hashes of stored documents, except
+        for the `unknown` ones.
+        """
         bm25 = self._collection.bm25
         if unknown:
             known |= bm25.hashes(unknown)
@@ -275,6 +286,7 @@ class CollectionWriter:
         on_part: Callable[[float], None] | None = None,
         made: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
+        self._check_model()
         done, made = 0, made or {}
         for part in _batches(records, made):
             if part[0].passage.passage_id in made:
@@ -293,7 +305,7 @@ class CollectionWriter:
         self._count(plan)
 
     async def _settle(self) -> None:
-        """Wait for the commit in progress. Raises what it raised."""
+        """Wait for the commit in progress. Raises its error."""
         task, self._committing = self._committing, None
         if task is None:
             return
@@ -311,7 +323,7 @@ class CollectionWriter:
         self._collection.bm25.replace(replaced, plan.records)
 
     def _count(self, plan: _Changes) -> None:
-        """Update the manifest in memory while the ingest runs; the end writes it."""
+        """Update the manifest in memory during the ingest; the end writes it."""
         manifest = self._collection.manifest
         ids = {document.id for document in plan.changed}
         old = [
@@ -338,7 +350,7 @@ class CollectionWriter:
         await self._begin()
         self._prefetch.forget()
         self._cut_short = True
-        repaired = await repair_differences(self._collection, self._embed_again)
+        repaired = await repair_differences(self._collection, self._embed, self._follow)
         self._cut_short = False
         self._repair = False
         self._fields |= repaired.tally.fields
@@ -346,10 +358,6 @@ class CollectionWriter:
             update={"content_hash": repaired.tally.content_hash}
         )
         return repaired
-
-    async def _embed_again(self, records: Sequence[PassageRecord]) -> None:
-        self._check_model()
-        await self._embed(records)
 
     async def _finish(self) -> None:
         if self._repair:

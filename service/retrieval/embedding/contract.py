@@ -1,5 +1,5 @@
-"""What a collection's vectors and a query's vector must share to be comparable, and presets of
-published models, according to their model cards.
+"""The properties that a collection's vectors and a query's vector must share to be comparable, and
+presets of published models, according to their model cards.
 
 MiniLM was trained on texts of up to 256 word pieces. E5 needs the prefixes `query: ` and `passage:
 ` and was trained with cosine. Contriever is compared by the dot product of means that are not

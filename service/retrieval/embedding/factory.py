@@ -14,13 +14,13 @@ from service.retrieval.embedding.hashing import HashingEmbedder
 from service.retrieval.embedding.minilm import minilm_embedder
 from service.retrieval.embedding.transformers import dimension_of, local_embedder
 
-MOST_THREADS = 4  # more of them help a batch of short texts little
+MOST_THREADS = 4  # more threads hardly speed up a batch of short texts
 
 
 def open_embedder(
     settings: RetrievalSettings, on_resent: Callable[[], None] | None = None
 ) -> Embedder:
-    """Create the embedder without loading or connecting. `on_resent` is notified of repeated calls.
+    """Create the embedder without loading or connecting. `on_resent` is called for repeated calls.
 
     Raises ConfigurationError.
     """
@@ -48,7 +48,7 @@ def _check_minilm(contract: EmbeddingContract) -> None:
 
 
 def default_threads() -> int:
-    """Half of the machine's cores, because a language model may run beside it."""
+    """Return half of the machine's cores, because a language model may run beside it."""
     return max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
 
 

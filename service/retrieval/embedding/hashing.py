@@ -12,9 +12,9 @@ from service.text import content_words
 
 
 class HashingEmbedder:
-    """Content words hashed into 384 signed buckets: no weights, no torch, no meaning.
+    """Content words hashed into 384 signed buckets, without weights or torch.
 
-    It matches words, as BM25 does.
+    It matches words, as BM25 does, not meanings.
     """
 
     contract: EmbeddingContract = HASHING
@@ -29,7 +29,7 @@ class HashingEmbedder:
         return [_vector(text) for text in texts]
 
     async def aclose(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def _vector(text: str) -> Vector:

@@ -27,10 +27,10 @@ from service.retrieval.embedding.base import Vector
 from service.retrieval.embedding.contract import EmbeddingContract
 from service.text.wordpiece import count_pieces
 
-BATCH: Final = 32  # texts of a request; TEI takes no more
+BATCH: Final = 32  # texts of a request; TEI accepts no more
 TIMEOUT_S: Final = 30.0  # of a request
 AT_ONCE = 4  # requests of one call
-CHARACTERS = 40  # most that a server writes for a number, generously
+CHARACTERS = 40  # generous limit of what a server writes for a number
 
 
 class HttpEmbedder:
@@ -92,8 +92,8 @@ class HttpEmbedder:
                 raise refusal(status, content)
             return read_vectors(content, len(texts), self.contract)
         except RevelatorError as error:
-            said = self._without_secrets(error.detail)
-            raise type(error)(f"the embedding server at {self._shown} {said}") from None
+            message = self._without_secrets(error.detail)
+            raise type(error)(f"the embedding server at {self._shown} {message}") from None
 
     async def _post(self, body: bytes, count: int) -> tuple[int, bytes]:
         most = count * self.contract.dimension * CHARACTERS + 1_000_000
@@ -116,18 +116,19 @@ class HttpEmbedder:
                 "retrieval.embedding.url is correct"
             ) from None
 
-    def _without_secrets(self, said: str) -> str:
-        return without(said, secrets_of(self._settings.url or "", self._settings.key))
+    def _without_secrets(self, message: str) -> str:
+        return without(message, secrets_of(self._settings.url or "", self._settings.key))
 
 
-MARKS = 2  # tokens that frame a text
-PASSING = {429, 502, 503, 504}  # statuses that another try may not meet
+MARKS = 2  # tokens that BERT adds around a text
+PASSING = {429, 502, 503, 504}  # statuses after which a retry may succeed
 
 _WORD = re.compile(r"\S+")
 
 
 def shortened(text: str, prefix: str, max_length: int | None) -> str:
-    """Return `prefix` and as many words of `text` as the model reads; servers refuse longer texts.
+    """Return `prefix` and as many words of `text` as the model reads, because servers refuse longer
+    texts.
 
     They are counted in BERT's word pieces, which is close enough for other vocabularies.
     """
@@ -186,12 +187,12 @@ def _checked(vector: Vector, contract: EmbeddingContract) -> Vector:
 
 def refusal(status: int, content: bytes) -> RevelatorError:
     """Return the error for a response whose status is not 200."""
-    told = f"answered {status}: {content[:300].decode(errors='replace')}"
+    summary = f"answered {status}: {content[:300].decode(errors='replace')}"
     if status in {401, 403}:
-        return ConfigurationError(f"{told}; check retrieval.embedding.key")
+        return ConfigurationError(f"{summary}; check retrieval.embedding.key")
     if status in PASSING:
-        return BackendUnavailable(told)
+        return BackendUnavailable(summary)
     return RetrievalFailure(
-        f"{told}; check retrieval.embedding.url (with /v1) and the model's name "
+        f"{summary}; check retrieval.embedding.url (with /v1) and the model's name "
         "(retrieval.embedding_model, or retrieval.embedding.location)"
     )

@@ -13,9 +13,10 @@ Encode = Callable[[Sequence[str]], list[Vector]]
 
 
 class InProcessEmbedder:
-    """Turns are taken by batch, so that a query waits for at most one batch of passages.
+    """An embedder whose callers take turns by batch, so that a query waits for at most one batch of
+    passages.
 
-    `load` makes the model's forward pass at the first use, in a worker thread; `problem` says why
+    `load` creates the model's forward pass at the first use, in a worker thread; `problem` says why
     it cannot, and loads nothing.
     """
 
@@ -40,7 +41,7 @@ class InProcessEmbedder:
         return await self._embed([self.contract.passage_prefix + text for text in texts])
 
     async def aclose(self) -> None:
-        """Nothing to do: the model goes with the embedder."""
+        """Do nothing: the model is freed with the embedder."""
 
     async def _embed(self, texts: Sequence[str]) -> list[Vector]:
         return await in_batches(texts, BATCH, self._batch)

@@ -24,7 +24,7 @@ _NEEDED: Final = ("numpy", "onnxruntime", "tokenizers")
 
 
 def minilm_problem() -> str | None:
-    """Say what is not installed and how to install it, or None."""
+    """Return what is not installed and how to install it, or None."""
     return missing_packages("all-MiniLM-L6-v2", _NEEDED, "local")
 
 

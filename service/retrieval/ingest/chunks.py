@@ -1,8 +1,9 @@
-"""The cutting of documents into passages.
+"""Cuts documents into passages.
 
 A document of at most 200 MiniLM word pieces is one passage under its own id. A longer one becomes
 `id#1`, `id#2`, … It is cut between sentences, and each passage begins with the last sentence of the
-one before if both fit. A sentence that is too long by itself is halved, between words if possible.
+previous one if both fit. A sentence that is too long by itself is halved, between words if
+possible.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Chunked:
 def passages_of(
     document: Document, spans: Sequence[tuple[int, int]] | None = None
 ) -> list[PassageRecord]:
-    """Return the passages of a document in order. Every non-space character of its text is in one.
+    """Return the passages of a document in order. Every non-space character of its text is in one
+    of them.
 
     `spans` is the result of `cut` for its text, if that has been computed.
     """
@@ -80,21 +82,23 @@ def cut(text: str) -> list[tuple[int, int]]:
 
 
 def _is_short(text: str) -> bool:
-    """Whether it is one passage. ASCII has no more pieces than characters."""
+    """Whether the text is one passage. ASCII text has no more pieces than characters."""
     if len(text) <= MOST_PIECES and text.isascii():
         return True
     return len(text) <= MOST_CHARACTERS and count_pieces(text) <= MOST_PIECES
 
 
 def _units(text: str) -> tuple[list[tuple[int, int]], Callable[[int, int], bool]]:
-    """Spans of what passages are made of, and whether those from a first to a last one fit into
-    one. Sentences meet at a space or a mark, so that their pieces add up; where one is too long,
-    halves may meet inside a word, and are counted together."""
+    """Return the spans of the units that passages consist of, and a function that says whether
+    units from a first to a last one fit into one passage. Sentences meet at a space or a mark, so
+    that their pieces add up; the halves of a long one may meet inside a word, and are counted
+    together.
+    """
     units = sentences(text)
     counts = [count_pieces(text[start:end]) for start, end in units]
     longest = max(end - start for start, end in units)
     if max(counts) <= MOST_PIECES and longest <= MOST_CHARACTERS:
-        before = [0, *accumulate(counts)]  # pieces before each unit, and in all
+        before = [0, *accumulate(counts)]  # pieces before each unit, and of all units
         return (
             units,
             lambda first, last: (
@@ -124,7 +128,9 @@ def _halved(text: str, pieces: Pieces, start: int, end: int) -> list[tuple[int, 
 
 
 def _cut_point(text: str, start: int, end: int) -> int:
-    """After the first space of the third quarter, else of the second, else the middle."""
+    """Return the place after the first space of the third quarter, else of the second, else the
+    middle.
+    """
     middle, quarter = (start + end) // 2, (end - start) // 4
     space = _SPACE.search(text, middle, middle + quarter) or _SPACE.search(
         text, start + quarter, middle

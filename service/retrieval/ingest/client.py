@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-BATCH_DOCUMENTS = 64  # a request's work stays short beside the questions the server answers
-BATCH_BYTES = 1_000_000  # of them; NDJSON, so a document of any allowed size passes
+# characters of a request, so that its work does not delay the server's questions
+BATCH_DOCUMENTS = 64
+BATCH_BYTES = 1_000_000  # bytes of them; NDJSON, so a document of any permitted size passes
 NDJSON = "application/x-ndjson"
 TIMEOUT_S = 300.0  # of one request: embedding 64 documents on a busy machine
 
@@ -67,7 +68,9 @@ async def ingest_through(
 
 
 async def _create(session: aiohttp.ClientSession, base: str) -> None:
-    """Create the collection, unless it is there: a key that may only write has no right to."""
+    """Create the collection unless it exists, because a key that may only write must not create
+    one.
+    """
     try:
         await send(session, "POST", f"{base}/documents", kind=NDJSON)
     except NotFound:
@@ -114,11 +117,11 @@ async def _post(
 
 
 async def _keep(session: aiohttp.ClientSession, url: str, file: WholeFile) -> int:
-    """Delete what is stored of a file and no longer in it. Returns the number of documents."""
+    """Delete the stored documents of a file that are no longer in it. Returns their number."""
     stored = (await send(session, "GET", f"{url}?file={quote(file.name, safe='')}"))["ids"]
     gone = [each for each in stored if each not in file.document_ids]
     for document_id in gone:
-        with suppress(NotFound):  # another one deleted it
+        with suppress(NotFound):  # another client has deleted it
             await send(session, "DELETE", f"{url}/{quote(document_id, safe='')}")
     return len(gone)
 
@@ -131,7 +134,8 @@ def encoded(document: Document) -> bytes:
 START_AGAIN: Final = (
     "the collection is unchanged; run the same command again, --replace starts from the beginning"
 )
-REPLACE_TIMEOUT_S: Final = 86_400.0  # of the whole; the server gives up on 30 s without a byte
+# seconds for the whole request; the server gives up after 30 s without a byte
+REPLACE_TIMEOUT_S: Final = 86_400.0
 
 
 async def replace_through(

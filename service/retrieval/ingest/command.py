@@ -25,6 +25,7 @@ from rich.text import Text
 from service.core.errors import ConfigurationError, InvalidRequest, RevelatorError
 from service.core.extras import lacking
 from service.core.locks import find_server
+from service.core.progress import LOGGED_S, rate_text
 from service.core.settings import Settings
 from service.core.settings.urls import shown
 from service.retrieval.collections.manifest import check_name
@@ -35,8 +36,7 @@ from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
 from service.retrieval.ingest.sources import SourceProblem
 
-MOST_SHOWN = 100  # bad lines printed as they come; the totals count all
-LOGGED_S = 30.0  # between lines that tell progress where no terminal shows a bar
+MOST_SHOWN = 100  # invalid lines that are printed; the totals count all of them
 
 
 async def run_ingest(
@@ -69,7 +69,7 @@ async def run_ingest(
     if ray and replace:
         raise ConfigurationError("--replace is not supported with --ray; ingest without --ray")
     console = Console()
-    with _listening(console) as listener:
+    with _progress_listener(console) as listener:
         if base:
             console.print(f"through the server at {shown(base)}")
             through = replace_through if replace else ingest_through
@@ -91,7 +91,7 @@ async def _here(
     *,
     replace: bool,
 ) -> IngestResult:
-    async with open_embedded(settings) as stores, _created(stores, collection):
+    async with open_embedded(settings) as stores, _new_collection(stores, collection):
         try:
             return await ingest(
                 files, collection, stores.collections, listener, format, replace=replace
@@ -103,8 +103,8 @@ async def _here(
 
 
 @asynccontextmanager
-async def _created(stores: EmbeddedStores, name: str) -> AsyncIterator[None]:
-    """Create the collection if necessary, and delete it again if nothing was put in.
+async def _new_collection(stores: EmbeddedStores, name: str) -> AsyncIterator[None]:
+    """Create the collection if necessary, and delete it again if nothing was written.
 
     Raises ConfigurationError, before that, if the embedding model cannot run here.
     """
@@ -130,14 +130,14 @@ async def _on_ray(
     format: str | None,
 ) -> IngestResult:
     on_ray = _ray_ingest()
-    async with open_embedded(settings) as stores, _created(stores, collection):
+    async with open_embedded(settings) as stores, _new_collection(stores, collection):
         return await on_ray(
             address, files, collection, stores.collections, settings.retrieval, listener, format
         )
 
 
 def _ray_ingest() -> Callable[..., Awaitable[IngestResult]]:
-    """Raises ConfigurationError where Ray is not installed."""
+    """Import the ingest on Ray. Raises ConfigurationError if Ray is not installed."""
     try:
         from service.retrieval.ingest.ray_pipeline import ingest_on_ray  # noqa: PLC0415
     except ImportError as error:
@@ -146,17 +146,20 @@ def _ray_ingest() -> Callable[..., Awaitable[IngestResult]]:
 
 
 class _Rate(ProgressColumn):
-    """Documents a second."""
+    """Renders the number of documents and their rate."""
 
     def render(self, task: BarTask) -> Text:
         elapsed = task.finished_time if task.finished else task.elapsed
         documents = task.fields["documents"]
-        return Text(f"{documents:,} documents, {documents / elapsed if elapsed else 0:.0f}/s")
+        rate = f", {rate_text(documents / elapsed)}" if documents and elapsed else ""
+        return Text(f"{documents:,} documents{rate}")
 
 
 @contextmanager
-def _listening(console: Console) -> Iterator[Listener]:
-    """A progress bar with rate and time left; bad lines are printed above it as they come."""
+def _progress_listener(console: Console) -> Iterator[Listener]:
+    """Show a progress bar with rate and time left if the console is a terminal; invalid lines are
+    printed above it.
+    """
     columns = (
         BarColumn(),
         TaskProgressColumn(),
@@ -164,7 +167,7 @@ def _listening(console: Console) -> Iterator[Listener]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=console) as bar:
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("ingest", total=None, documents=0)
         shown = _Shown()
         logged_at = time.monotonic()
@@ -176,7 +179,7 @@ def _listening(console: Console) -> Iterator[Listener]:
             nonlocal logged_at
             if not console.is_terminal and time.monotonic() - logged_at > LOGGED_S:
                 logged_at = time.monotonic()
-                console.print(_told(now), highlight=False)
+                console.print(_progress_line(now), highlight=False)
 
         def problem(found: SourceProblem) -> None:
             shown.count += 1
@@ -189,7 +192,7 @@ def _listening(console: Console) -> Iterator[Listener]:
         yield Listener(progress, problem)
 
 
-def _told(now: Progress) -> str:
+def _progress_line(now: Progress) -> str:
     share = f", {now.done_bytes / now.total_bytes:.1%} of the bytes" if now.total_bytes else ""
     return f"{now.documents:,} documents{share}"
 
@@ -202,7 +205,7 @@ class _Shown:
 def _print_totals(
     console: Console, report: IngestResult, collection: str, *, embedded: bool
 ) -> None:
-    """A server does not say how many passages it embedded."""
+    """Print the totals. `embedded` is unknown if a server did the work."""
     console.print(
         f"collection {collection}: {report.indexed:,} documents indexed, "
         f"{report.unchanged:,} unchanged, {report.failed:,} failed"

@@ -1,4 +1,4 @@
-"""Documents: which input is valid, and what a stored passage keeps of its document."""
+"""Documents: which input is valid, and the form in which passages are stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SORTED = orjson.OPT_SORT_KEYS
 
 
 class BadDocument(ValueError):
-    """An invalid document. The text says what is wrong with it."""
+    """An invalid document; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Document:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of title, text and metadata. Equal hashes mean equal contents."""
+        """SHA-256 of title, text and metadata. Documents with equal hashes are equal."""
         content = [self.title, self.text, dict(self.metadata)]
         return hashlib.sha256(orjson.dumps(content, option=_SORTED)).hexdigest()
 
@@ -54,7 +54,8 @@ class PassageRecord:
 def parse_document(value: object) -> Document:
     """Parse a decoded JSON object into a document. Raises BadDocument."""
     if not isinstance(value, dict):
-        raise BadDocument(f"a document must be a JSON object, not {_kind(value)}")
+        kind = "null" if value is None else _kind(value)
+        raise BadDocument(f"a document must be a JSON object, not {kind}")
     title, text = value.get("title"), value.get("text")
     if not isinstance(text, str):
         raise BadDocument(f"text must be a string, not {_kind(text)}")
@@ -72,7 +73,7 @@ def parse_document(value: object) -> Document:
 
 
 def content_id(title: str, text: str) -> str:
-    """Return the id of a document that came without one."""
+    """Return the id of a document without one."""
     return hashlib.sha256(orjson.dumps([title, text])).hexdigest()[:32]
 
 
@@ -90,6 +91,8 @@ def _document_id(given: object, title: str, text: str) -> str:
     _check_text("id", given)
     if len(given.encode()) > LONGEST_ID:
         raise BadDocument(f"id is longer than {LONGEST_ID} bytes")
+    if given in (".", ".."):
+        raise BadDocument("id must not be . or .., which no URL can name")
     if _PASSAGE_ID.search(given):
         raise BadDocument("id must not end in # and a number, which is reserved for passage ids")
     return given

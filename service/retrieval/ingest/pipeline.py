@@ -29,8 +29,8 @@ from service.retrieval.ingest.sources import (
     total_bytes,
 )
 
-BATCH_DOCUMENTS = 256  # committed together
-BATCH_CHARACTERS = 4_000_000  # of their texts, for documents that are large
+BATCH_DOCUMENTS = 256  # documents committed together
+BATCH_CHARACTERS = 4_000_000  # characters of their texts, for documents that are large
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,10 +69,10 @@ def take(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
 async def ahead(
     read: Callable[[], T | None], prepare: Callable[[T], Awaitable[R]]
 ) -> AsyncIterator[AsyncIterator[R]]:
-    """Iterate over what `read` returns (blocking, in a thread, until it is empty), after `prepare`,
-    one item ahead.
+    """Iterate over the results of `read` (blocking, in a thread, until one is empty), after
+    `prepare`, one item ahead.
 
-    A failure of either is raised by the block, and the end of the block ends both. A read that
+    An error of either is raised by the block, and the end of the block ends both. A `read` that
     hangs (standard input) is abandoned.
     """
     send, receive = anyio.create_memory_object_stream[R](0)
@@ -92,7 +92,7 @@ async def ahead(
         raise first_of(failures) from None
 
 
-MOST_FAILURES = 1_000  # kept in a report; the count goes on
+MOST_FAILURES = 1_000  # failures kept in a report; the count continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Progress:
 
 @dataclass(slots=True)
 class IngestResult:
-    """What an ingest did. `failures` keeps the first 1,000; `failed` counts all.
+    """The result of an ingest. `failures` keeps the first 1,000; `failed` counts all.
 
     `embedded` counts the passages that the embedding model processed, `removed` the pages and
     sections that are no longer in their files.
@@ -163,7 +163,7 @@ async def ingest(
 
         async with ahead(lambda: take(entries, size_of), prepare) as batches:
             report = await write_batches(writer, batches, total, listener or Listener())
-    report.embedded = writer.embedded  # also what the end embedded that was missing
+    report.embedded = writer.embedded  # includes missing vectors embedded at the end
     return report
 
 
@@ -173,7 +173,7 @@ async def write_batches(
     total_bytes: int | None,
     listener: Listener,
 ) -> IngestResult:
-    """Write batches in order and report what became of them."""
+    """Write batches in order and report the results."""
     report = IngestResult()
     tally = _Tally(report, listener, total_bytes)
     async for batch in batches:

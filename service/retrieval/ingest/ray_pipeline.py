@@ -51,13 +51,11 @@ from service.retrieval.ingest.sources import (
 )
 from service.retrieval.stores.base import LexicalStore
 
-LOCAL = "local"  # instead of an address: Ray is started on this machine, and ended
-BLOCK_BYTES = (
-    1_000_000  # of rows, passed on together: what one worker takes, and loses when it dies
-)
+LOCAL = "local"  # in place of an address: a Ray on this machine, for this run only
+BLOCK_BYTES = 1_000_000  # rows passed on together: the work of one worker, lost when it dies
 MOST_READERS = 200  # files are shared out among so many tasks at most
 READER_CPUS = 0.25
-EMBEDDER_CPUS = 0.5  # a whole one each would leave none to the readers
+EMBEDDER_CPUS = 0.5  # workers of a whole CPU each would leave none to the readers
 
 OpenEmbedder = Callable[[RetrievalSettings], Embedder]
 Rows = dict[str, Any]
@@ -65,9 +63,9 @@ Rows = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What workers made of an entry of file number `source`.
+    """The result of the workers for an entry of file number `source`.
 
-    Of a document that is not stored yet: the spans of its passages, and their vectors one after
+    For a document that is not stored yet: the spans of its passages, and their vectors one after
     the other, 32 bits a number.
     """
 
@@ -136,7 +134,7 @@ def _work(
     known: Any,
     opening: OpenEmbedder,
 ) -> Iterator[_Made]:
-    """Everything that the files hold, in order. Blocking."""
+    """Yield the contents of the files in order. Blocking."""
     if not found:
         return
     context = ray.data.DataContext.get_current()
@@ -169,15 +167,15 @@ def _work(
 
 
 def _cause(error: BaseException) -> str:
-    """What a worker's own code raised, without the layers that Ray puts around it."""
+    """Return the error of a worker's own code, without the layers that Ray adds."""
     while inner := getattr(error, "cause", None) or error.__cause__:
         error = inner
-    told = str(error).strip() or "no reason given"
-    return f"{type(error).__name__}: {told.splitlines()[0]}"
+    reason = str(error).strip() or "no reason given"
+    return f"{type(error).__name__}: {reason.splitlines()[0]}"
 
 
 def _read(rows: Rows, format: str | None) -> Iterator[Rows]:
-    """On a worker: files into entries, a batch at a time."""
+    """On a worker: read files into entries, a batch at a time."""
     for row in rows["row"]:
         index, source = pickle.loads(row)  # from our own driver  # nosec B301
         if isinstance(source, SourceProblem):
@@ -189,7 +187,7 @@ def _read(rows: Rows, format: str | None) -> Iterator[Rows]:
 
 
 class _Embedding:
-    """On a worker: documents that are not stored yet get passages and vectors."""
+    """On a worker: add passages and vectors to documents that are not stored yet."""
 
     def __init__(self, settings: RetrievalSettings, known: Any, opening: OpenEmbedder) -> None:
         self._embedder = opening(settings)
@@ -218,7 +216,7 @@ class _Embedding:
         return filled
 
     def _cut(self, made: _Made) -> tuple[Sequence[tuple[int, int]], Sequence[PassageRecord]]:
-        """Spans and passages; none of what is stored already."""
+        """Return spans and passages, but none of documents that are stored."""
         document = made.entry.found
         if not isinstance(document, Document):
             return (), ()
@@ -228,9 +226,9 @@ class _Embedding:
 
 
 def _known(bm25: LexicalStore) -> Any:
-    """Sorted 64-bit hashes of every stored passage's id and content: what workers may pass over.
+    """Return sorted 64-bit hashes of every stored passage's id and content, which workers can skip.
 
-    A chance collision costs nothing but time: the writer looks again, and embeds by itself.
+    A collision only costs time: the writer checks again, and embeds itself.
     """
     keys = np.fromiter((_key(record) for record in bm25.records()), dtype=np.uint64)
     keys.sort()
@@ -244,12 +242,12 @@ def _all_in(known: Any, records: Sequence[PassageRecord]) -> bool:
 
 
 def _key(record: PassageRecord) -> int:
-    told = f"{record.passage.passage_id}\0{record.content_hash}".encode()
-    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest())
+    key = f"{record.passage.passage_id}\0{record.content_hash}".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest())
 
 
 def _batches(made: Iterator[_Made], found: Sequence[SourceFile | SourceProblem]) -> Iterator[Batch]:
-    """Positions counted over all files, as `read_files` does."""
+    """Yield batches, with positions counted over all files, as in `read_files`."""
     before = [0]
     for source in found:
         before.append(before[-1] + (source.size if isinstance(source, SourceFile) else 0))

@@ -25,7 +25,8 @@ BEIR_CORPUS = tuple(f"corpus.jsonl{end}" for end in ("", ".gz", ".zst"))
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
     """Why something is not ingested: the file, the line or row (from 1; 0 is the whole file), and
-    what is wrong."""
+    the problem.
+    """
 
     file: str
     line: int
@@ -41,8 +42,9 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class WholeFile:
-    """The end of a file that was cut into pages or sections and read without a fault: its name, and
-    the ids of all its documents."""
+    """The end of a file that was cut into pages or sections and read without an error: its name,
+    and the ids of all its documents.
+    """
 
     name: str
     document_ids: frozenset[str]
@@ -147,9 +149,10 @@ def read_source(source: SourceFile, format: str | None = None) -> Iterator[Sourc
 def _found(
     source: SourceFile, rows: Iterator[SourceRow]
 ) -> Iterator[tuple[int, Document | SourceProblem | WholeFile]]:
-    """Yield each row's number, and what it is in this file.
+    """Yield each row's number, and its entry of this file.
 
-    Only ids of pages and sections are remembered: those of a corpus's lines may be millions."""
+    Only ids of pages and sections are remembered: a corpus may have millions of lines.
+    """
     ids, faults = set[str](), 0
     part = f"{source.label}#"
     for row in rows:

@@ -15,7 +15,7 @@ from service.core.offline import import_transformers
 from service.encoders.in_process import InProcess, in_batches
 
 BATCH: Final = 16  # pairs of one forward pass, similar in length
-LONGEST: Final = 512  # tokens of a pair; what is longer loses the end of its passage
+LONGEST: Final = 512  # tokens of a pair; longer passages are truncated at their end
 
 Score = Callable[[str, Sequence[str]], list[float]]
 
@@ -41,7 +41,7 @@ class CrossEncoder:
         return await in_batches(passages, BATCH, batch)
 
     async def aclose(self) -> None:
-        """Nothing to do: the model goes with the reranker."""
+        """Do nothing: the model is freed with the reranker."""
 
 
 def _load(folder: Path) -> Score:

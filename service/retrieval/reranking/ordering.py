@@ -1,21 +1,33 @@
-"""Puts a fused ranking in a reranker's order; it stays as it is while that is unavailable."""
+"""Orders a fused ranking by a reranker's scores. If the reranker is unavailable, the order
+stays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from service.core.domain import ScoredPassage
 from service.core.errors import RevelatorError
 from service.core.settings import RerankerSettings, RetrievalSettings
 from service.retrieval.embedding import passage_input
-from service.retrieval.reranking.base import Reranker
 from service.retrieval.search.guard import Guard
 from service.retrieval.search.observer import SearchObserver
 
 BACKEND = "reranker"  # its name in the metrics
 
 Passages = tuple[ScoredPassage, ...]
+
+
+class Reranker(Protocol):
+    """Scores passages. Raises RetrievalFailure, or BackendUnavailable if a retry may succeed."""
+
+    async def scores(self, query: str, passages: Sequence[str]) -> list[float]:
+        """Return how well each passage answers the query, in their order; higher is better."""
+
+    async def aclose(self) -> None:
+        """Close connections. A second call does nothing."""
 
 
 class Reranking:
@@ -33,7 +45,7 @@ class Reranking:
         self._guard = Guard(BACKEND, settings, observer)
 
     async def order(self, query: str, fused: Passages, top_k: int, until: float) -> Passages:
-        """Return the best `top_k`, in the fused order while the reranker is out."""
+        """Return the best `top_k`, in the fused order while the reranker is unavailable."""
         if not fused:
             return fused
         texts = [passage_input(hit.passage) for hit in fused]

@@ -1,6 +1,6 @@
 """Rerankers on a server: vLLM's `/v1/rerank` and `/score`, text-embeddings-inference's `/rerank`.
 
-The server truncates what is longer than the model reads.
+The server truncates texts that are too long for the model.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from service.core.connections import Connections, reason_of
 from service.core.errors import BackendUnavailable, ConfigurationError, RetrievalFailure
 from service.core.settings.urls import address_of, authorization, secrets_of, shown, without
 
-PASSING: Final = {429, 502, 503, 504}  # statuses that another try may not meet
+PASSING: Final = {429, 502, 503, 504}  # statuses after which a retry may succeed
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A path, its request, and where its answer has (index, score) of each passage."""
+    """A path, its request, and the place of each passage's (index, score) in its response."""
 
     path: str
     body: Callable[[str | None, str, Sequence[str]], dict[str, Any]]
@@ -32,7 +32,7 @@ class Wire:
     score: str
 
 
-# truncate_prompt_tokens -1: what the model can read
+# truncate_prompt_tokens -1: the model's maximum
 WIRES: Final = {
     "vllm": Wire(
         "/v1/rerank",
@@ -107,16 +107,18 @@ class RerankServer:
         await self._connections.aclose()
 
     def _refusal(self, status: int, text: bytes) -> RetrievalFailure | ConfigurationError:
-        said = without(text[:300].decode(errors="replace"), self._secrets)
-        told = f"the reranker at {self._shown} answered {status}: {said}"
+        message = without(text[:300].decode(errors="replace"), self._secrets)
+        summary = f"the reranker at {self._shown} answered {status}: {message}"
         if status in {401, 403}:
-            return ConfigurationError(f"{told}; check retrieval.reranker.key")
+            return ConfigurationError(f"{summary}; check retrieval.reranker.key")
         if status in PASSING:
-            return BackendUnavailable(told)
-        return RetrievalFailure(f"{told}; check retrieval.reranker.kind, url and model")
+            return BackendUnavailable(summary)
+        return RetrievalFailure(f"{summary}; check retrieval.reranker.kind, url and model")
 
     def _read(self, text: bytes, count: int) -> list[float]:
-        """Raises RetrievalFailure unless there is one finite score for every passage."""
+        """Return the scores. Raises RetrievalFailure unless there is one finite score for every
+        passage.
+        """
         try:
             items = self._wire.items(orjson.loads(text))
             found = {int(item["index"]): float(item[self._wire.score]) for item in items}

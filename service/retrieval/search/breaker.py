@@ -1,11 +1,12 @@
-"""A circuit breaker: a backend that fails again and again is not asked for a while.
+"""A circuit breaker: a backend that fails repeatedly is not called for a while.
 
     closed ── `failures` or `lost_s` ──▶ open ── after `open_s` ──▶ half-open ── success ──▶ closed
                                           ▲                             │
                                           └────────── a failure ────────┘
 
-Half-open, one call goes out as a trial and the others are refused. There is no clock and no I/O
-here: times (seconds, monotonic) are given. The pattern: Nygard, Release It!, 2nd ed., chapter 5.
+Half-open, one call goes out as a trial and the others are refused. There is no clock and
+no I/O here: callers pass the time (seconds, monotonic). The pattern: Nygard, Release It!, 2nd ed.,
+chapter 5.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Breaker:
         self._open_s = open_s
         self._failures = 0
         self._lost_s = 0.0
-        self._counted = 0.0  # the end of the time that `_lost_s` has counted
+        self._counted = 0.0  # the end of the time counted in `_lost_s`
         self._until = 0.0
         self._ticket = 0
         self.state: BreakerState = "closed"

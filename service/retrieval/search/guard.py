@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,13 +18,13 @@ from service.core.errors import BackendUnavailable, RevelatorError
 from service.core.settings.retrieval import RetrievalSettings
 from service.retrieval.search.breaker import Breaker, BreakerState
 from service.retrieval.search.observer import SearchObserver
-from service.retrieval.search.retries import retrying
 
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """`calls` at the same time, further ones wait; `retries` of a call that the backend did not
-    accept; the rest as in `Breaker`."""
+    """Concurrent `calls`, further ones wait; `retries` of a call that the backend did not accept;
+    the rest as in `Breaker`.
+    """
 
     calls: int = 64
     retries: int = 2
@@ -33,7 +34,9 @@ class GuardLimits:
 
 
 LIMITS: Final = GuardLimits()
-GRACE_S: Final = 0.05  # that a question waits for a trial of a backend that was out
+GRACE_S: Final = 0.05  # seconds that a question waits for a trial of a backend that was unavailable
+FIRST_PAUSE_S = 0.05  # longest pause before the first retry; doubles with every attempt
+LONGEST_PAUSE_S = 1.0
 
 Result = TypeVar("Result")
 
@@ -97,8 +100,9 @@ class Guard:
             await asyncio.wait({self._trial})
 
     async def _tried(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
-        """The first call after the pause is a trial. It has the backend's own time; its question
-        waits for a moment only and goes on without this backend."""
+        """Make the first call after the pause, a trial. It has the backend's own time limit; its
+        question waits only briefly and then continues without this backend.
+        """
         trial: asyncio.Task[Result] = asyncio.create_task(self._bounded(ask, math.inf))
         self._trial = trial
         trial.add_done_callback(retrieve)
@@ -127,8 +131,10 @@ class Guard:
     async def _admitted(
         self, ask: Callable[[], Awaitable[Result]], until: float, own: bool
     ) -> Result:
-        """`own`: time is up at the backend's own limit, which is a failure. Where the question
-        allowed less, or its caller leaves, the breaker hears of the lost time only."""
+        """Make an admitted call. `own`: the time limit is the backend's own, so exceeding it is a
+        failure. If the question's limit was shorter, or its caller leaves, the breaker records only
+        the lost time.
+        """
         began = time.monotonic()
         ticket = self._breaker.admit(began)
         if ticket is None:
@@ -139,7 +145,7 @@ class Guard:
         except BackendUnavailable:
             self._breaker.failed(ticket, began, time.monotonic())
             raise
-        except RevelatorError:  # it answers
+        except RevelatorError:  # the backend has responded
             self._breaker.succeeded(ticket)
             raise
         except BaseException:
@@ -171,6 +177,38 @@ class Guard:
         if state != self._shown:
             self._shown = state
             self._observer.breaker(self._backend, state)
-        if state not in {"half-open", self._logged}:  # a trial a second would fill the log
+        if state not in {"half-open", self._logged}:  # one trial per second would fill the log
             self._logged = state
             _log.warning("breaker", backend=self._backend, state=state)
+
+
+def pause_s(turn: int, share: float) -> float:
+    """Return the pause before retry `turn` + 1: a `share`, 0 to 1, of the longest one."""
+    return share * min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**turn)
+
+
+async def retrying(
+    call: Callable[[], Awaitable[Result]],
+    retries: int,
+    until: float,
+    on_retry: Callable[[], None],
+) -> Result:
+    """Return the result of the first call that does not fail with BackendUnavailable.
+
+    For calls that may be repeated: searches and embeddings, never writes. Pauses have full jitter,
+    so that clients that failed together do not retry together (Brooker, Exponential Backoff And
+    Jitter, AWS Architecture Blog, 2015).
+
+    Raises the last failure after `retries` more tries, or where the pause would end after `until`
+    (of `time.monotonic`).
+    """
+    for turn in range(retries):
+        try:
+            return await call()
+        except BackendUnavailable:
+            pause = pause_s(turn, random.random())
+            if time.monotonic() + pause >= until:
+                raise
+        on_retry()
+        await asyncio.sleep(pause)
+    return await call()

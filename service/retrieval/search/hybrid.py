@@ -29,7 +29,8 @@ from service.retrieval.search.fusion import Ranking, fuse
 from service.retrieval.search.observer import SearchObserver, Silent
 from service.retrieval.search.sides import SideResult, Sides
 
-# Each side returns more than top_k: a passage that both sides find may be below the cut of one.
+# Each side returns more than top_k, because a passage that both sides find may be below the cut of
+# one.
 DEPTH_FACTOR = 3
 LEAST_DEPTH = 30
 
@@ -39,7 +40,9 @@ NOTHING = SearchResult(())
 
 
 class HybridRetriever:
-    """Calls of the stores and of `embedder` are bounded as `settings` say (`Guard`)."""
+    """Searches both sides. Calls of the stores and of `embedder` are bounded by the settings
+    (`Guard`).
+    """
 
     def __init__(
         self,
@@ -124,8 +127,9 @@ class HybridRetriever:
         stores: OpenCollection,
         until: float,
     ) -> SideResult:
-        """One side's answer. The dense side begins a turn of the event loop later: what BM25 asks
-        of a server is on its way first, and 0.1 ms of preparation is done while it is answered."""
+        """Return the result of one side. The dense side starts one turn of the event loop later, so
+        that BM25's request to a server is sent before the 0.1 ms of dense preparation.
+        """
         if name in request.without:
             return SideResult(failure=LOST_BEFORE)
         if name == "dense":

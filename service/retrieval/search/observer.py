@@ -1,4 +1,4 @@
-"""What retrieval reports to the metrics."""
+"""The interface through which retrieval reports to the metrics."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from service.retrieval.search.breaker import BreakerState
 
 class SearchObserver(Protocol):
     def search(self, backend: str, seconds: float, failed: bool) -> None:
-        """A call of a backend has ended, including its retries and its wait for a place."""
+        """Record that a call of a backend ended, including its retries and its wait for a place."""
 
     def retried(self, backend: str) -> None:
-        """A call has failed and is retried."""
+        """Record that a call failed and is retried."""
 
     def breaker(self, backend: str, state: BreakerState) -> None:
-        """The circuit breaker of a backend has changed its state."""
+        """Record that the circuit breaker of a backend changed its state."""
 
     def cache(self, hit: bool) -> None:
-        """The cache of query embeddings was looked up."""
+        """Record a lookup in the cache of query embeddings."""
 
 
 class Silent:

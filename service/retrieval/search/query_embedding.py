@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from service.retrieval.embedding import Embedder
-from service.retrieval.search.cache import Cache
 from service.retrieval.search.guard import Guard
 from service.retrieval.search.observer import SearchObserver
 from service.retrieval.stores.batcher import Batcher
 
 REMEMBERED: Final = 1000  # queries
 BATCH: Final = 32
-WINDOW_S: Final = 0.002  # that a query waits for others while the embedder is busy
+WINDOW_S: Final = 0.002  # seconds that a query waits for others while the embedder is busy
 
-QueryVector = Sequence[float]  # kept as 32-bit floats, an eighth of a list's memory
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+QueryVector = Sequence[float]  # stored as 32-bit floats, an eighth of a list's memory
+
+
+class Cache(Generic[Key, Value]):
+    """A cache of at most `entries`, which evicts the least recently used.
+
+    Keys contain everything that a value depends on, so entries never become stale.
+    """
+
+    def __init__(self, entries: int, observer: SearchObserver) -> None:
+        self._entries = entries
+        self._observer = observer
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        self._observer.cache(found is not None)
+        return found
+
+    def put(self, key: Key, value: Value) -> None:
+        self._kept[key] = value
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._entries:
+            self._kept.popitem(last=False)
 
 
 class QueryEmbedding:

@@ -33,7 +33,7 @@ class SideResult:
 class Sides:
     """Searches stores and `embedder`, each through the guard of its backend.
 
-    A side without a result by `until` (of `time.monotonic`) is left out. A `probe` bypasses the
+    A side without a result by `until` (of `time.monotonic`) is omitted. A `probe` bypasses the
     circuit breakers.
     """
 

@@ -32,7 +32,8 @@ class SnapshotRetriever:
     """Searches with `retriever` for one question, inside `async with`.
 
     A collection is held from its first search to the end, so that a question without searches opens
-    none. A side that failed costs its time once, not once per search.
+    none. A side that failed costs its time once, not once per search, unless the other one fails as
+    well.
     """
 
     def __init__(self, retriever: Retriever, hold: Hold) -> None:
@@ -50,11 +51,17 @@ class SnapshotRetriever:
         await self._stack.aclose()
 
     async def search(self, request: SearchRequest) -> SearchResult:
+        asked = await self._of_held(request)
         try:
-            result = await self._retriever.search(await self._of_held(request))
+            result = await self._retriever.search(asked)
         except RetrievalFailure:
             self._lose(request, SIDES_OF[request.retriever])
-            raise
+            if request.retriever != "hybrid" or len(asked.without) != 1:
+                raise
+            # The side that was spared because it failed before may be back.
+            failed = frozenset(SIDES) - asked.without
+            result = await self._retriever.search(replace(asked, without=failed))
+            self._lost[request.collection] = failed
         self._lose(request, result.missing)
         return result
 
@@ -67,7 +74,7 @@ class SnapshotRetriever:
         return await self._retriever.check_request(collection, filter)
 
     async def aclose(self) -> None:
-        """Nothing to do: other questions use the retriever too."""
+        """Do nothing: other questions use the retriever too."""
 
     async def _of_held(self, request: SearchRequest) -> SearchRequest:
         name = request.collection

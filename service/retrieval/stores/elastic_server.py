@@ -236,12 +236,12 @@ class ElasticServer:
         if client is not None:
             await client.close()
 
-    def failure(self, said: Complaint, of: str = "") -> RevelatorError:
+    def failure(self, problem: Complaint, of: str = "") -> RevelatorError:
         """Return our error for a complaint."""
-        error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(said))
-        reason = self._login.hide(said.reason, self._address) or "-"
-        told = text.format(status=said.status, kind=said.kind, reason=of + reason)
-        return error(f"Elasticsearch at {self.place} {told}")
+        error, text = next((kind, text) for holds, kind, text in ANSWERS if holds(problem))
+        reason = self._login.hide(problem.reason, self._address) or "-"
+        message = text.format(status=problem.status, kind=problem.kind, reason=of + reason)
+        return error(f"Elasticsearch at {self.place} {message}")
 
     async def _connect(self) -> AsyncElasticsearch:
         async with self._lock:
@@ -309,9 +309,9 @@ class ElasticServer:
             raise
         if not answer["errors"]:
             return [], []
-        said = [_item(item) for item in answer["items"]]
-        again = [action for action, item in zip(actions, said, strict=True) if item.busy]
-        return again, [item for item in said if not item.busy and item.kind]
+        outcomes = [_item(item) for item in answer["items"]]
+        again = [action for action, item in zip(actions, outcomes, strict=True) if item.busy]
+        return again, [item for item in outcomes if not item.busy and item.kind]
 
 
 def complaint(status: int, body: Any) -> Complaint:

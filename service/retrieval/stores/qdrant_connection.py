@@ -130,7 +130,7 @@ FULL: Final = "No space left"  # over gRPC, a full disk has the code of too many
 
 def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
     """Translate an error of qdrant-client; `where` names the server."""
-    status, reason = told(error)
+    status, reason = status_and_reason(error)
     if status is None:
         return BackendUnavailable(
             f"{where} cannot be reached or did not respond within {timeout_s:g} s: {reason}; "
@@ -147,7 +147,7 @@ def failure(error: Exception, where: str, timeout_s: float) -> RevelatorError:
     return kind(f"{where} {text.format(reason=reason)}")
 
 
-def told(error: Exception) -> tuple[int | None, str]:
+def status_and_reason(error: Exception) -> tuple[int | None, str]:
     """Return the HTTP status, None if there was no response, and the reason."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):

@@ -80,10 +80,10 @@ async def compare(rest: AsyncQdrantClient, grpc: AsyncQdrantClient) -> Grpc:
     return "same" if peers(own) & peers(other) else "other"
 
 
-def peers(told: Any) -> set[int]:
+def peers(info: Any) -> set[int]:
     """Return the ids of the peer that answers and of those known to hold shards of the
     collection."""
-    return {told.peer_id, *(shard.peer_id for shard in told.remote_shards)}
+    return {info.peer_id, *(shard.peer_id for shard in info.remote_shards)}
 
 
 async def _unless_refused(client: AsyncQdrantClient, name: str) -> Any:
@@ -149,7 +149,7 @@ class QdrantServer:
         self._looking: asyncio.Task[None] | None = None
         self._looked: float | None = None
         self._refusal: ConfigurationError | None = None
-        self._told: Grpc | None = None
+        self._relation: Grpc | None = None
 
     @property
     def protocol(self) -> str:
@@ -174,7 +174,7 @@ class QdrantServer:
             return "gRPC is used"
         if self._grpc is None:
             return "REST is used"
-        return f"REST is used; {_WHY_REST[self._told or 'unproven']}"
+        return f"REST is used; {_WHY_REST[self._relation or 'unproven']}"
 
     async def aclose(self) -> None:
         if self._making is not None:
@@ -242,12 +242,12 @@ class QdrantServer:
         if self._grpc is None:
             self._settled = True
             return
-        told = await compare(self._rest, self._grpc)
-        if told == "same":
+        relation = await compare(self._rest, self._grpc)
+        if relation == "same":
             self._client, self._settled = self._grpc, True
-        elif told == "other" and told != self._told:
+        elif relation == "other" and relation != self._relation:
             _log.warning("qdrant_grpc_elsewhere", place=self.place, why=_ELSEWHERE)
-        self._told = told
+        self._relation = relation
 
     async def _make(self) -> None:
         """Create the clients in a separate task, because a cancelled caller would lose them."""

@@ -1,9 +1,9 @@
 """Detects a server that stopped responding, and probes it with one small request at a time.
 
-What is sent to a hung process is not lost: its kernel accepts connections and buffers what arrives,
-and once the process continues it handles all of that before anything sent later. Therefore calls to
-a silent server are held back, while one probe at a time, each over its own connection, finds out
-when the server responds again.
+Requests to a hung process are not lost: its kernel accepts connections and buffers their data, and
+once the process continues it handles all of that before later requests. Therefore calls to a silent
+server are held back, while one probe at a time, each over its own connection, finds out when the
+server responds again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The loop `autorag` (METHODS.md §2.2). `Policy` decides, this makes the calls, and
+"""The loop `autorag` (METHODS.md §2.2). `Policy` decides, this module makes the calls, and
 `StepEmitter` emits the steps.
 
-Each retrieval is a step `retrieve` with the `thought` and `query` of the turn that asked for it
-(and the cost of that turn's call), and with its `passages`. All of them are kept, because nobody
-judges. Its `answer` is the reasoning of the turn that read the passages, whose text streams as
-drafts meanwhile. A document that the model wrote from its own knowledge is a step `retrieve` as
+Each retrieval is a step `retrieve` with the `thought` and `query` of the turn that requested it
+(and the cost of that turn's call), and with its `passages`. All of them are kept, because nothing
+judges them. Its `answer` is the reasoning of the turn that read the passages, whose text is
+streamed as drafts. A document that the model wrote from its own knowledge is a step `retrieve` as
 well, flagged `closed_book`. Its question is the query for which it was written; it has no `query`
 event, so it is not counted as a retrieval. The answer is a step `answer`. The first turn is shown
 once it is known which step it opens.
@@ -52,8 +52,8 @@ from service.strategies.revelator.parsing import ends_with, read_answer
 
 MOST_RETRIEVALS: Final = 5  # T, unless the request has `max_steps`
 PASSAGES: Final = 2  # m, unless the request has `top_k`
-CONTEXT_TOKENS: Final = 8192  # of a dialogue; the oldest documents go first
-EVIDENCE: Final = 6  # passages, as three searches bring
+CONTEXT_TOKENS: Final = 8192  # of a dialogue; the oldest documents are removed first
+EVIDENCE: Final = 6  # passages, as many as three searches find
 
 
 def autorag_mode(settings: AutoragSettings, reader: Role) -> AutoragMode:
@@ -63,7 +63,8 @@ def autorag_mode(settings: AutoragSettings, reader: Role) -> AutoragMode:
 
 class Autorag:
     """The model talks with the retriever until it answers or T retrievals are made. Then it writes
-    documents itself, T^PK at most, and in the end it answers directly."""
+    at most T^PK documents itself, and finally it answers directly.
+    """
 
     name: LoopName = "autorag"
 
@@ -149,7 +150,7 @@ class _Conversation:
         return self.tuned and self.inquiry.roles.reader.templates.has("autorag_naive")
 
     async def _cycle(self) -> None:
-        """One turn, and the document it asks for."""
+        """Make one turn, and get the document it asks for."""
         await self._turn()
         match self.action:
             case GiveUp(stopped_by):
@@ -164,7 +165,7 @@ class _Conversation:
     # ---- a turn of the model
 
     async def _turn(self, final: bool = False) -> None:
-        """Let the model speak and decide what follows; an answer is shown as it comes."""
+        """Let the model write a turn and decide what follows; an answer is shown as it arrives."""
         request, call = self._turn_request(), self.steps.call()
         stream = TurnStream(self.policy.form)
 
@@ -215,7 +216,9 @@ class _Conversation:
                 await self._answer(piece.text, read_turn(text, self.policy.form).thought)
 
     async def _answer(self, text: str, thought: str | None) -> None:
-        """More of the answer, written after `thought`; without passages it is closed-book."""
+        """Emit more of the answer, written after `thought`; without passages it is flagged
+        `closed_book`.
+        """
         if self.seen and thought:
             self.steps.read(thought)
         await self.steps.write(text, thought)
@@ -223,7 +226,7 @@ class _Conversation:
             self.steps.step.flag("closed_book")
 
     async def _read(self, text: str) -> None:
-        """What a whole turn changes: its reasoning is kept, its answer stands or falls."""
+        """Apply a complete turn: keep its reasoning, and accept or withdraw its answer."""
         self.unread = False
         asked_again, self.wrong = self.wrong is not None, None
         if asked_again and isinstance(self.action, Retrieve):
@@ -245,7 +248,7 @@ class _Conversation:
             self.steps.step.flag("repaired")
 
     def _flag_cut(self, call: OpenStep, text: str) -> None:
-        """An answer that reaches the end of a text that was cut is no whole one."""
+        """Flag an answer that is incomplete because it reaches the end of a text that was cut."""
         step, answer = self.steps.step, self.steps.answer
         if call.cut and step is not None and answer and ends_with(text, answer):
             step.flag("shortened")
@@ -286,15 +289,16 @@ class _Conversation:
         templates = self.inquiry.roles.reader.templates
         request = knowledge_request(templates, self.policy.question, query)
         await step.write("reader", request, "draft")
-        await step.emit(Token(role="draft", text="\n\n"))  # its reading follows in the same step
+        await step.emit(Token(role="draft", text="\n\n"))  # its reasoning follows in the same step
         self.dialogue.document(self.policy.document_number, document_text([step.written]))
         self.unread = True
 
     # ---- the end
 
     async def _last_words(self) -> None:
-        """No step may follow: answer from documents not read yet, else from what was written of an
-        answer or thought last, else directly."""
+        """Finish without another step: answer from documents that were not read yet, else from the
+        newest answer or thought, else directly.
+        """
         may_read = self.final or self.stopped_by != "deadline"
         if self.unread and may_read:
             await self.steps.restart()
@@ -310,8 +314,9 @@ class _Conversation:
             await self._answer_directly()
 
     async def _answer_directly(self) -> None:
-        """NAIVE (line 17), which published checkpoints answer from memory. Others answer from the
-        newest passages, and without any only where the settings invite them to."""
+        """Run NAIVE (line 17). Published checkpoints answer it from memory. Other models answer
+        from the newest passages, and without passages only if the settings allow it.
+        """
         evidence = bool(self.seen) and not self._published
         invited = self._published or self.inquiry.settings.answers.invites_memory
         if not (evidence or invited):

@@ -108,9 +108,9 @@ class Policy:
 
     def _own(self, turn: Turn, shown: str) -> Turn:
         """The turn without what the model copied out of the demonstrations; `echoed` tells."""
-        said = (turn.query, turn.refined, turn.final)
-        own = [part and self._sound(part, shown) for part in said]
-        self.echoed = list(said) != own
+        parts = (turn.query, turn.refined, turn.final)
+        own = [part and self._sound(part, shown) for part in parts]
+        self.echoed = list(parts) != own
         return turn._replace(query=own[0], refined=own[1], final=own[2])
 
     def _sound(self, part: str, shown: str) -> str | None:

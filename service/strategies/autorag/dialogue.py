@@ -26,17 +26,17 @@ from service.prompts.templates import (
 from service.strategies.autorag.decisions import DIRECT_TOKENS, KNOWLEDGE_TOKENS
 
 KNOWLEDGE_STOPS: Final = ("<|eot_id|>", "\n")
-# An untuned model imitates the demonstrations to the end, the retriever's turns too.
+# An untuned model imitates the demonstrations to their end, including the retriever's turns.
 FEW_SHOT_STOPS: Final = ("\nRetrieved Document_", "\nQuestion:", "\n###\n")
 TOKENS_PER_BYTE: Final = 0.25
 _MESSAGE_OVERHEAD: Final = 4  # tokens of a chat format around each message
-_SHIPPED: Final = {  # read now: no question may wait for a disk
+_SHIPPED: Final = {  # read at import, so that no question waits for a disk
     name: load_template(SHIPPED / "full", name)
     for name in (
         "autorag_few_shot", "autorag_knowledge", "autorag_reminder", "autorag_reminder_first",
     )
 }  # fmt: skip
-_TELLING_BYTES: Final = 2_000  # of a shorter prompt the format is too large a part
+_TELLING_BYTES: Final = 2_000  # in a shorter prompt the chat format is too large a part
 
 
 def opening(templates: TemplateSet, mode: AutoragMode, question: str) -> list[Message]:
@@ -103,7 +103,7 @@ def _render(templates: TemplateSet, name: str, **fields: str) -> str:
 
 @dataclass(slots=True)
 class Dialogue:
-    """The messages so far, and an estimate of tokens per byte from the engine's counts."""
+    """The messages so far, and an estimate of tokens per byte from the engine's token counts."""
 
     messages: list[Message]
     tokens_per_byte: float = TOKENS_PER_BYTE

@@ -14,8 +14,8 @@ from service.core.domain import CallUsage, StepKind
 class StepEmitter:
     """Opens steps and emits their events; at most one step is open.
 
-    `answer` is what stands of the answer's tokens, `owed` the cost of calls that were not charged
-    to a step yet.
+    `answer` is the text of the answer's tokens that are not withdrawn, `owed` the cost of calls
+    that have not been charged to a step yet.
     """
 
     scope: Scope
@@ -31,12 +31,13 @@ class StepEmitter:
         return self.step is not None and self.step.kind == "answer"
 
     def call(self) -> OpenStep:
-        """Return a step that is never shown. It counts a call until that can be charged to a step
-        that is."""
+        """Return a step that is never shown. It counts a call until that can be charged to a shown
+        step.
+        """
         return OpenStep(self.scope.inquiry, "", "retrieve")
 
     async def open(self, kind: StepKind, question: str, thought: str | None) -> OpenStep:
-        """End the open step and start the next one, which is charged with what is owed."""
+        """End the open step and start the next one, which is charged with the owed cost."""
         await self._end()
         step = self.step = self.scope.step(kind, question)
         self.drafted = False
@@ -53,12 +54,12 @@ class StepEmitter:
         return await self.open("answer", self.question, thought)
 
     def read(self, thought: str | None) -> None:
-        """Note the reasoning on the documents of the open retrieval."""
+        """Set the reasoning on the documents of the open retrieval."""
         if self.step is not None and self.step.kind == "retrieve":
             self.step.answer = thought
 
     async def draft(self, text: str) -> None:
-        """Emit reasoning in the step whose documents it is about."""
+        """Emit reasoning as a draft, in the step whose documents it is about."""
         if self.step is not None and self.step.kind != "answer":
             self.drafted = True
             await self.step.emit(Token(role="draft", text=text))
@@ -89,8 +90,9 @@ class StepEmitter:
             await self.step.emit(Withdraw(role="draft", reason="restart"))
 
     async def close(self) -> str | None:
-        """End the last step with what stands as the answer, and return that. The step is charged
-        with what no other was; calls that opened none have one of their own."""
+        """End the last step with the remaining answer, and return that. The step is charged with
+        the owed cost; calls that opened no step get one of their own.
+        """
         if self.writes_answer and self.step is not None:
             self.step.answer = self.answer or None
         if self.step is None and self.owed.llm_calls:

@@ -1,4 +1,4 @@
-"""What an assistant turn says (METHODS.md §2.3), whole or while it is being written. Pure.
+"""The content of an assistant turn (METHODS.md §2.3), complete or while it is being written. Pure.
 
 Markers are matched in any case, and the last one counts (METHODS.md §2.4 #3). Asterisks that
 untuned models put around them are ignored. The output of tuned models is read as the paper's code
@@ -90,9 +90,9 @@ def read_turn(text: str, form: Form = ANYWHERE) -> Turn:
 
 
 def _own_part(text: str, form: Form, ended: bool = True) -> str:
-    """The turn without what an untuned model writes after a line of ``###``: other examples.
+    """Return the turn without what an untuned model writes after a line of ``###``: other examples.
 
-    While it is written, an end that may become such a line is none of it yet.
+    While it is being written, an end that may become such a line is not part of it yet.
     """
     if not form.lines:
         return text
@@ -102,7 +102,7 @@ def _own_part(text: str, form: Form, ended: bool = True) -> str:
 
 
 def _value(text: str, form: Form) -> str:
-    """What stands after a marker; of several lines the first that is not empty."""
+    """Return the text after a marker; of several lines the first that is not empty."""
     if not form.lines:
         return text
     text = text.lstrip()
@@ -151,13 +151,13 @@ class TurnPiece(NamedTuple):
 
 
 class TurnStream:
-    """Tells a turn's reasoning from its answer while the turn is written.
+    """Separates a turn's reasoning from its answer while the turn is written.
 
     Reasoning up to the first marker is `draft`, text after `Final Answer:` is `answer`. A query
-    outweighs an answer (METHODS.md §2.2, line 4), and of two answers the last one counts: both void
-    what was shown. What may become a marker is held back, so that the pieces of kind `answer`
-    since the last `void` are, joined, the `final` that `read_turn` reads. (Prose without a marker,
-    "the final answer is …", is only read at the end.)
+    takes precedence over an answer (METHODS.md §2.2, line 4), and of two answers the last one
+    counts: both void what was shown. What may become a marker is held back, so that the pieces of
+    kind `answer` after the last `void`, joined, equal the `final` of `read_turn`. (Prose without a
+    marker, "the final answer is …", is only read at the end.)
     """
 
     def __init__(self, form: Form = ANYWHERE) -> None:
@@ -185,7 +185,9 @@ class TurnStream:
 
     @property
     def _line(self) -> int:
-        """Where the line begins up to which reasoning was shown: no marker begins before it."""
+        """Return the start of the line in which the shown reasoning ends: no marker begins before
+        it.
+        """
         return self.text.rfind("\n", 0, self._drafted) + 1 if self._form.lines else self._drafted
 
     def _answers(self, ended: bool) -> list[TurnPiece]:
@@ -204,7 +206,7 @@ class TurnStream:
 
 
 def _known(text: str, ended: bool) -> str:
-    """`text` without an end that may still become part of a marker or turn out to be padding."""
+    """Return `text` without an end that may become part of a marker or turn out to be padding."""
     if ended:
         return text
     tail = _PADDING.sub("", text[-_LONGEST_MARKER:]).lower()

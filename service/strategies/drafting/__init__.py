@@ -1,5 +1,5 @@
-"""What the methods share that draft a chain of thought and search where the draft is in doubt, or
-at every window of it.
+"""The parts shared by the methods that draft a chain of thought and search where the draft is in
+doubt, or at every window of it.
 
 DRAGIN, FLARE and the baselines of fixed lengths are loops over the same parts: the prompt
 (`layout`), the text that is written (`chain`, `pieces`), the engine calls (`calls`), the state of a

@@ -24,7 +24,7 @@ from service.engines.signals import (
     Span,
 )
 
-LETTERS_PER_TOKEN: Final = 4  # where the engine does not tell its tokens
+LETTERS_PER_TOKEN: Final = 4  # for engines that do not report their tokens
 
 
 class DraftCall:
@@ -81,8 +81,9 @@ async def score(step: OpenStep, request: ScoreRequest) -> Scoring:
 
 
 async def count_tokens(step: OpenStep, text: str) -> int:
-    """Return the number of the model's tokens in a text. An engine that does not tell them is
-    assumed to have one for four letters."""
+    """Return the number of the model's tokens in a text. Four characters count as one token if the
+    engine does not report its tokens.
+    """
     if not gives_signals(step.inquiry.roles.reader.generator):
         return -(-len(text) // LETTERS_PER_TOKEN)
     return len(await token_spans(step, text))
@@ -127,7 +128,7 @@ def signals_of(role: Role) -> SignalGenerator:
 
 
 async def _cut(step: OpenStep, counted: EngineCall, prompt: str, most: int, written: int) -> None:
-    """Count a call that was ended on purpose, so that its engine never told its usage."""
+    """Count a call that was ended early, so that its engine never reported its usage."""
     tokens = await count_tokens(step, prompt) + 1
     counted.see_tokens(0, TokenUsage(tokens, written))
     if step.inquiry.observer:

@@ -22,8 +22,9 @@ def join(*parts: str) -> str:
 
 
 def cut_overrun(text: str) -> str:
-    """Return the text up to where the model went on after its answer: another question, a note, or
-    a line."""
+    """Return the text up to where the model continued after its answer: another question, a note,
+    or a line.
+    """
     text = text.strip()
     ends = [place for mark in _OVERRUN if (place := text.find(mark)) > 0]
     return text[: min(ends, default=len(text))].rstrip()
@@ -50,7 +51,7 @@ def unconcluded(text: str) -> str:
 
 
 def declines(text: str) -> bool:
-    """Whether the text concludes that no answer was found, in the words of the prompts."""
+    """Whether the text concludes that there is no answer, in the words of the prompts."""
     answer = read_answer(cut_overrun(text)) or ""
     return answer.casefold().startswith(NO_ANSWER)
 
@@ -64,7 +65,7 @@ def _bare(text: str) -> str:
 
 
 class WholeText:
-    """A text that is wanted to its end: `text`, without the white space before it."""
+    """Accepts a whole text: `text`, without leading white space."""
 
     done = False
 
@@ -76,7 +77,7 @@ class WholeText:
         return self.text.rstrip()
 
     def feed(self, piece: str) -> str:
-        """Take a piece. Return what is to be shown of it."""
+        """Take a piece. Return what can be shown of it."""
         new = piece if self.text else piece.lstrip()
         self.text += new
         return new
@@ -106,7 +107,7 @@ class FirstSentence:
         return self.sentence
 
     def feed(self, piece: str) -> str:
-        """Take a piece. Return what has become certain of the sentence."""
+        """Take a piece. Return what is now final of the sentence."""
         self.text = (self.text + piece).lstrip()
         words, space, _ = self.text.rpartition(" ")
         if not space or not self._splitter.incremental:
@@ -121,7 +122,9 @@ class FirstSentence:
         return self._show(self._first(self.text)[1])
 
     def _first(self, text: str) -> tuple[int, str]:
-        """The number of sentences from the first long enough one on, and the text up to its end."""
+        """Return the number of sentences up to the first that is long enough, and the text up to
+        its end.
+        """
         found = self._splitter.sentences(text)
         end = 0
         for number, sentence in enumerate(found):

@@ -1,9 +1,9 @@
 """The prompt of a draft: demonstrations, passages, the question, the text so far (METHODS.md §3.3).
 
-Raw text, and in this order, so that each draft's prompt begins with the one before it and every
-question's with the demonstrations. Where the profile lets the model decline, a demonstration of
-that comes first, where it weighs least; it is a file of its own, because the published prompts
-have none.
+It is raw text in this order, so that each draft's prompt begins with the previous one, and every
+question's with the demonstrations. If the profile lets the model decline, a demonstration of that
+comes first, where it has least influence; it is a separate file, because the published prompts have
+none.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from service.prompts.templates import DRAGIN_DECLINING, TemplateSet
 from service.text import sentences
 
 ROLES: Final = ("dragin_demonstrations", "dragin_case", "dragin_context")
-_MARK: Final = "\ue0d7"  # private use: where the question stands in its template
+_MARK: Final = "\ue0d7"  # private-use character: the place of the question in its template
 _DEMONSTRATION = re.compile(r"\n(?=Question:)")
 _NUMBERED = re.compile(r"\[(\s*\d+\s*)\]")
 
 
 def lacking_template(templates: TemplateSet, roles: Sequence[str]) -> str | None:
-    """Return what a folder of templates has no file for, or None."""
+    """Return the file that a folder of templates lacks, or None."""
     absent = [role for role in roles if not templates.has(role)]
     return f"the templates in {templates.folder} have no {absent[0]}.txt" if absent else None
 
@@ -87,7 +87,7 @@ class Layout:
 
 
 def opening_layout(templates: TemplateSet, question: str, *, may_decline: bool = False) -> Layout:
-    """Return the layout of the first draft: nothing is written or retrieved yet."""
+    """Return the layout of the first draft, with nothing written or retrieved yet."""
     text = demonstrations_text(templates, may_decline=may_decline)
     demonstrations = tuple(_DEMONSTRATION.split(text)) if text.strip() else ()
     return Layout(templates, demonstrations, as_data(question))
@@ -108,6 +108,7 @@ def shown(passages: Sequence[str]) -> tuple[str, ...]:
 
 
 def as_data(text: str) -> str:
-    """Return one line that cannot be mistaken for structure, nor a `[2]` in it for a passage's
-    number."""
+    """Return one line that cannot be read as structure of the prompt, nor a `[2]` in it as a
+    passage's number.
+    """
     return _NUMBERED.sub(r"(\1)", quote(text))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from service.answer.calls import restarted
+from service.answer.calls import with_restarts
 from service.answer.events import Token, Withdraw
 from service.engines.base import Delta, FinishReason, GenerationRequest
 from service.strategies.drafting.calls import write_until
@@ -59,7 +59,7 @@ class WrittenText:
 
     @property
     def over(self) -> bool:
-        """Whether the model has nothing to add to what is kept."""
+        """Whether the model has ended its text."""
         return self.finish == "stop" and self.kept == self.reading.text.rstrip()
 
     def take(self, delta: Delta) -> None:
@@ -71,8 +71,9 @@ class WrittenText:
 
 @dataclass(slots=True, kw_only=True)
 class PieceRun(DraftingRun):
-    """A question whose text is written by `write` alone: the `used` tokens of it are counted as
-    they come, which no engine has to be asked for."""
+    """A question whose text is written by `write` alone. Its `used` tokens are counted as they
+    arrive, without asking the engine.
+    """
 
     used: int = 0
 
@@ -87,8 +88,9 @@ async def write(
     *,
     logprobs: bool = False,
 ) -> WrittenText:
-    """Write on in the open step, at most `most` tokens (default: L), as tokens of a draft. Begun
-    again with another `read()` where a pool's worker is lost."""
+    """Continue the text in the open step by at most `most` tokens (default: L), as tokens of a
+    draft. If a pool's worker is lost, the call restarts with another `read()`.
+    """
     step, written = run.step, WrittenText(read())
     request = GenerationRequest(
         prompt=run.layout.prompt().text,
@@ -114,6 +116,6 @@ async def write(
         if shown:
             await step.emit(Withdraw(role="draft", reason="restart"))
 
-    await restarted(call, void)
+    await with_restarts(call, void)
     run.count_sentences(written.reading.text)
     return written

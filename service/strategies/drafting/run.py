@@ -19,9 +19,9 @@ from service.strategies.drafting.chain import declines, is_answered, join
 from service.strategies.drafting.layout import Layout, opening_layout
 from service.text.tagging import Splitter, SplitterName, open_splitter
 
-START: Final = 1  # token that an engine puts before a prompt
+START: Final = 1  # the token that an engine puts before a prompt
 MAX_RETRIEVALS: Final = 8
-SLACK: Final = 2  # tokens that a prompt's ends may cost beyond its own text's
+SLACK: Final = 2  # tokens that the ends of a prompt may add to those of its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class DraftOptions:
     splitter: SplitterName = "own"
 
 
-def served(inquiry: Inquiry) -> DraftOptions:
+def baseline_options(inquiry: Inquiry) -> DraftOptions:
     """Return the options of the baselines: those of DRAGIN's profile `service`, but passages stay.
     The request's `max_steps`, if given, is the maximum number of retrievals."""
     return DraftOptions(
@@ -109,8 +109,9 @@ class DraftingRun:
         return most is None or self.retrievals < most
 
     def wants_search(self, draft: str) -> bool:
-        """Whether a draft declines before anything was searched. A model that is sure of not
-        knowing doubts no word of it, so nothing else would ask for a retrieval."""
+        """Whether a draft declines before anything was searched. A model that is certain that it
+        does not know has no doubtful word, so nothing else would start a retrieval.
+        """
         undecided = self.options.may_decline and self.may_retrieve and not self.retrievals
         return undecided and declines(join(self.layout.written, draft))
 
@@ -144,7 +145,7 @@ class DraftingRun:
             self.stopped_by = limit.stopped_by
 
     async def _check_end(self, before: int) -> None:
-        """Line 12; `before` is the length of the text when the round began."""
+        """Check for the end (line 12); `before` is the length of the text when the round began."""
         if self.ended or self.answered:
             self.ended = True
         elif await self.fills_limit():
@@ -166,18 +167,18 @@ class DraftingRun:
         await self.step.start()
 
     def write(self, *parts: str) -> None:
-        """Add to the text."""
+        """Append to the text."""
         self.layout = replace(self.layout, written=join(self.layout.written, *parts))
 
     def count_sentences(self, generated: str) -> None:
         self.step.generated(len(self.splitter.sentences(generated)))
 
     def count_withdrawn(self) -> None:
-        """Count to the open step the draft that it replaces."""
+        """Count the draft that the open step replaces."""
         self.step.usage = self.step.usage.model_copy(update={"hallucinated": 1})
 
     async def count(self, text: str) -> int:
-        """Return the number of tokens of a text, with the one before it."""
+        """Return the number of tokens of a text, including the one before it."""
         return await count_tokens(self.step, text) + START if text else 0
 
     async def fit(self, layout: Layout) -> Layout:
@@ -194,8 +195,10 @@ class DraftingRun:
         return candidate
 
     async def _fits(self, layout: Layout, room: int) -> bool:
-        """Ask the engine for a count only where the number of bytes does not tell: a token has at
-        least one. The demonstrations, most of a prompt and always the same, are counted once."""
+        """Whether the layout fits. The engine counts tokens only if the number of bytes does not
+        decide (a token has at least one byte). The demonstrations, most of a prompt and always the
+        same, are counted once.
+        """
         shots = layout.shots()
         rest = layout.prompt().text[len(shots) :]
         if len(shots.encode()) + len(rest.encode()) <= room:

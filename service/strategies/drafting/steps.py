@@ -1,5 +1,6 @@
 """The steps beside a draft: a retrieval, the sentence written from it, and the conclusion
-(METHODS.md §3.2, lines 8 to 12, and failures)."""
+(METHODS.md §3.2, lines 8 to 12, and failures).
+"""
 
 from __future__ import annotations
 
@@ -39,8 +40,9 @@ async def search_and_rewrite(run: DraftingRun, query: str, drafted: str) -> None
 
 
 async def search(run: DraftingRun, query: str) -> None:
-    """Search in the open step, and lay the passages before the model in the place of others. An
-    empty query is not sent, and finds nothing."""
+    """Search in the open step, and replace the passages of the prompt. An empty query is not sent,
+    and finds nothing.
+    """
     run.retrievals += 1
     run.layout = replace(run.layout, passages=())
     if query:
@@ -52,7 +54,7 @@ def top_k(run: DraftingRun) -> int:
 
 
 async def lay(run: DraftingRun, found: SearchResult) -> None:
-    """Lay passages before the model in the place of others, and show them."""
+    """Replace the passages of the prompt, and emit them."""
     texts = shown([scored.passage.text for scored in found.passages])
     run.seen = run.seen or bool(texts)
     run.layout = await run.fit(replace(run.layout, passages=texts))
@@ -60,7 +62,7 @@ async def lay(run: DraftingRun, found: SearchResult) -> None:
 
 
 async def _show_passages(run: DraftingRun, result: SearchResult, layout: Layout) -> None:
-    """Nobody judges, so what the prompt shows is kept."""
+    """Emit as kept what the prompt shows, because nothing judges the passages."""
     room, kept = len(layout.passages), []
     for scored in result.passages:
         has_line = bool(shown([scored.passage.text]))
@@ -71,9 +73,10 @@ async def _show_passages(run: DraftingRun, result: SearchResult, layout: Layout)
 
 
 async def _rewrite(run: DraftingRun, drafted: str) -> None:
-    """Lines 10 and 11. The call ends as soon as its first sentence is certain. Without passages
-    the sentence stands as `drafted`, because the same prompt would write it again. A sentence out
-    of the demonstrations is flagged; drafting goes on from it."""
+    """Run lines 10 and 11. The call ends as soon as its first sentence is final. Without passages
+    the `drafted` sentence stays, because the same prompt would produce it again. A sentence that
+    copies the demonstrations is flagged; drafting continues after it.
+    """
     if run.layout.passages:
         written = await write(run, lambda: FirstSentence(run.splitter))
         sentence = written.kept
@@ -87,7 +90,7 @@ async def _rewrite(run: DraftingRun, drafted: str) -> None:
 
 
 async def conclude(run: DraftingRun) -> Outcome:
-    """Take the answer out of the text, after a call for it if the text has none."""
+    """Extract the answer from the text, after another call if the text has none."""
     if run.unfounded:
         await run.step.end()
         return Outcome(None, run.stopped_by)
@@ -120,7 +123,9 @@ def _declines(run: DraftingRun, answer: str) -> bool:
 
 
 def _is_borrowed(run: DraftingRun, answer: str | None) -> bool:
-    """Whether an answer is a demonstration's. One of these declines, which is no example."""
+    """Whether an answer is copied from a demonstration. The demonstration that declines is no such
+    example.
+    """
     return answer is not None and not _declines(run, answer) and run.borrows(answer)
 
 

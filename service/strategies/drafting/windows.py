@@ -1,4 +1,4 @@
-"""Retrieval at every window of the text, for what was written last (METHODS.md §7.4, §7.5).
+"""Retrieval at every window of the text, for the text written last (METHODS.md §7.4, §7.5).
 
 Each round is a step `retrieve`: `query`, `passages`, and as `answer` the window that the model then
 writes. The first query is the question, every other the window before.
@@ -19,7 +19,7 @@ from service.strategies.base import Outcome
 from service.strategies.drafting.chain import PHRASE, WholeText, is_answered, join
 from service.strategies.drafting.layout import ROLES, lacking_template
 from service.strategies.drafting.pieces import DraftReader, PieceRun, WrittenText, write
-from service.strategies.drafting.run import served
+from service.strategies.drafting.run import baseline_options
 from service.strategies.drafting.steps import conclude, search
 from service.text.tagging import Splitter
 
@@ -39,7 +39,7 @@ class WindowRun(PieceRun):
         return states_answer(self.layout.written, self.finish, self.splitter)
 
     def take(self, written: WrittenText) -> None:
-        """Add a window to the text. One that was cut may have ended within a word."""
+        """Append a window to the text. One that was cut may end within a word."""
         text = self.layout.written
         raw = "".join(piece.text for piece in written.pieces)
         if isinstance(written.reading, WholeText) and self.finish == "length":
@@ -69,7 +69,7 @@ async def run_windows(
         scope,
         question,
         as_role,
-        served(scope.inquiry),
+        baseline_options(scope.inquiry),
         read=read,
         most=most,
         query=question.strip(),
@@ -79,7 +79,7 @@ async def run_windows(
 
 
 async def _round(run: WindowRun) -> None:
-    """A retrieval and a window; without a retrieval left, the rest of the text."""
+    """Retrieve and write a window; if no retrieval is left, write the rest of the text."""
     if not run.may_retrieve:
         return await _rest(run)
     await run.open("retrieve")
@@ -103,14 +103,15 @@ async def _rest(run: WindowRun) -> None:
 
 
 def glue(text: str, window: str) -> str:
-    """Add a window that follows directly, maybe within a word: white space is as it was written."""
+    """Append a window that follows directly, possibly within a word: its white space is kept."""
     return join(text, window) if window[:1].isspace() or not text else text + window.rstrip()
 
 
 def states_answer(text: str, finish: FinishReason | None, splitter: Splitter) -> bool:
-    """Whether a text states its answer. One that ends where its window was cut does so only if the
-    sentence of the answer is whole."""
+    """Whether a text states its answer. If its window was cut, the sentence with the answer must be
+    complete.
+    """
     if not is_answered(text) or finish != "length":
         return is_answered(text)
-    told = text.partition(PHRASE)[2]
-    return len(splitter.sentences(told)) > 1 or told.rstrip().endswith((".", "!", "?"))
+    statement = text.partition(PHRASE)[2]
+    return len(splitter.sentences(statement)) > 1 or statement.rstrip().endswith((".", "!", "?"))

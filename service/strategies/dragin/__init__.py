@@ -1,4 +1,4 @@
-"""DRAGIN: the model's own doubt, token by token, asks for retrieval (METHODS.md §3)."""
+"""DRAGIN: retrieval at tokens of which the model is uncertain (METHODS.md §3)."""
 
 from service.strategies.dragin.loop import Dragin
 

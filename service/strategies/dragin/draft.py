@@ -1,9 +1,9 @@
-"""A draft: it is read until a sentence of it asks for retrieval, or to its end (METHODS.md §3.2,
-lines 4 and 5).
+"""A draft: it is read until one of its sentences requests retrieval, or to its end (METHODS.md
+§3.2, lines 4 and 5).
 
-Where attention is that of the generation, a sentence is judged as soon as it is complete, by the
-attention that queries up to its last token give. So the verdict does not depend on how far the
-engine has run on, and a hit can stop the draft.
+If attention is that of the generation, a sentence is judged as soon as it is complete, by the
+attention of queries up to its last token. So the verdict does not depend on how far the engine has
+generated, and a hit can stop the draft.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from service.answer.calls import restarted
+from service.answer.calls import with_restarts
 from service.answer.events import Token, Withdraw
 from service.core.concurrency import closing
 from service.core.errors import EngineFailure
@@ -65,15 +65,15 @@ async def open_draft(run: DraginRun) -> Draft:
 
 
 async def read_draft(run: DraginRun, draft: Draft) -> None:
-    """Emit the draft's tokens as they come; begun again where a pool's worker is lost."""
+    """Emit the draft's tokens as they arrive. The draft restarts if a pool's worker is lost."""
 
     async def void() -> None:
         shown = bool(draft.watch.text.strip())
-        draft.watch = run.watch()
+        draft.watch, draft.hit = run.watch(), None
         if shown:
             await run.step.emit(Withdraw(role="draft", reason="restart"))
 
-    await restarted(lambda: _read(run, draft), void)
+    await with_restarts(lambda: _read(run, draft), void)
 
 
 async def _read(run: DraginRun, draft: Draft) -> None:
@@ -94,8 +94,9 @@ async def _read(run: DraginRun, draft: Draft) -> None:
 
 
 async def _feed(run: DraginRun, draft: Draft, call: DraftCall) -> None:
-    """Feed the watch until it has a hit that may be followed by a retrieval; without one the draft
-    stands, so it is read to its end. White space before the first word is not shown."""
+    """Feed the watch until it has a hit that may be followed by a retrieval. A draft without a hit
+    is kept, so it is read to its end. White space before the first word is not shown.
+    """
     watch = draft.watch
     async with closing(aiter(call)) as deltas:
         async for delta in deltas:
@@ -120,8 +121,8 @@ def hit_tokens(hit: Hit) -> list[int]:
 class DraftWatch:
     """Finds the hit of a draft. Feed it every token in order, then `finish` or `judge_scored`.
 
-    `scored` are the words of the sentences that were judged. Raises EngineFailure for signals that
-    no model can have given.
+    `scored` are the words of the judged sentences. Raises EngineFailure for signals that no model
+    can produce.
     """
 
     options: DraginOptions
@@ -136,7 +137,7 @@ class DraftWatch:
     _start: int = 0  # word that the next sentence begins with
 
     def feed(self, token: DraftToken) -> Hit | None:
-        """Take one token. Return a hit if a sentence is now complete and asks for retrieval."""
+        """Take one token. Return a hit if a sentence is now complete and requests retrieval."""
         check_token(token, self.tokens)
         self.tokens.append(token)
         self._maxima.append(0.0)
@@ -146,7 +147,7 @@ class DraftWatch:
         return self._judge_complete() if early and brings_word else None
 
     def finish(self) -> Hit | None:
-        """The draft has ended. Judge the sentences that were not judged yet."""
+        """End the draft, and judge the remaining sentences."""
         words = self.words()
         sentences = self.splitter.sentences(self.text)[len(self._previous) :]
         for number, sentence in enumerate(sentences, 1):
@@ -177,7 +178,7 @@ class DraftWatch:
         return group_words(self.text, [token.span for token in self.tokens])
 
     def _judge_complete(self) -> Hit | None:
-        """Judge the sentences that a whole word of another follows."""
+        """Judge the sentences that are followed by a complete word of another one."""
         words = self.words()
         whole = self.text[: words[-1].span[0]]
         for sentence in self.splitter.sentences(whole)[len(self._previous) : -1]:
@@ -201,7 +202,7 @@ class DraftWatch:
         return replace(hit, before=before) if hit else None
 
     def _fold(self, last: int) -> None:
-        """Take in the maxima that queries up to token `last` changed."""
+        """Fold the maxima that queries up to token `last` changed."""
         for token in self.tokens[self._folded : last + 1]:
             for update in token.updates:
                 value = update.later if self.options.exclude_self else update.maximum

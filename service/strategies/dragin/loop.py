@@ -1,10 +1,10 @@
-"""The loop `dragin` (METHODS.md §3.2): pure functions decide, this makes the calls.
+"""The loop `dragin` (METHODS.md §3.2): pure functions decide, this module makes the calls.
 
-A draft is a step `answer`: its text streams as `draft` tokens, and what stands of it is its
-`thought`. Where a word asks for retrieval the draft is withdrawn, and a step `retrieve` follows:
-`thought` (what stands of the draft), `trigger`, `query`, `passages`, and as `answer` the sentence
-that the model then writes. Drafting starts again from there. The answer to the question is what
-follows "the answer is", in the last step.
+A draft is a step `answer`: its text streams as `draft` tokens, and the part that is kept is its
+`thought`. Where a word requests retrieval the draft is withdrawn, and a step `retrieve` follows:
+`thought` (the part of the draft that is kept), `trigger`, `query`, `passages`, and as `answer` the
+sentence that the model then writes. Drafting continues from there. The answer to the question is
+the text after "the answer is", in the last step.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Dragin:
 
 
 async def _round(run: DraginRun) -> None:
-    """Lines 3 to 12: a draft that stands, or one that is withdrawn and a retrieval."""
+    """Run lines 3 to 12: a draft that is kept, or one that is withdrawn and a retrieval."""
     await run.open("answer")
     draft = await open_draft(run)
     await read_draft(run, draft)
@@ -86,7 +86,7 @@ async def _round(run: DraginRun) -> None:
 
 
 async def _retrieve(run: DraginRun, draft: Draft, hit: Hit) -> None:
-    """Lines 8 to 11."""
+    """Run lines 8 to 11."""
     await run.open("retrieve")
     kept, drafted = hit.previous, hit.sentence
     if kept:

@@ -17,20 +17,20 @@ from service.strategies.drafting.calls import score, token_spans
 from service.strategies.dragin.draft import Draft, DraginRun
 from service.strategies.dragin.rind import Hit, Word, group_words, has_content
 
-QUERY_TOKENS: Final = 64  # of the model; a longer query loses its beginning
+QUERY_TOKENS: Final = 64  # tokens of the model; a longer query loses its beginning
 
 
 async def make_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
     """Return the query, cut to the last 64 tokens of the model. It is empty if C has no content
     word."""
-    query = await _attended_query(run, draft, hit)
-    if len(query.encode()) < QUERY_TOKENS:  # a token has a byte at least
+    query = await _attention_query(run, draft, hit)
+    if len(query.encode()) < QUERY_TOKENS:  # a token has at least one byte
         return query
     return last_tokens(query, await token_spans(run.step, query), QUERY_TOKENS)
 
 
-async def _attended_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
-    """QFS: over C read on its own, or inside the draft's own context."""
+async def _attention_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
+    """Run QFS over C, read on its own or inside the draft's own context."""
     query = query_text(run.layout.question, run.layout.written, hit)
     if draft.rows is not None:
         context, rows = _inside(draft, hit, draft.rows), draft.rows.rows
@@ -39,7 +39,9 @@ async def _attended_query(run: DraginRun, draft: Draft, hit: Hit) -> str:
         scoring = await score(run.step, request)
         context, rows = text_context(query, scoring), scoring.rows
     content = await anyio.to_thread.run_sync(run.tagger.content_words, query.text)
-    return keep_content_words(context, attended(context, rows), content, run.options.query_words)
+    return keep_content_words(
+        context, word_attention(context, rows), content, run.options.query_words
+    )
 
 
 def _inside(draft: Draft, hit: Hit, rows: ContextRows) -> QueryContext:
@@ -93,8 +95,9 @@ def query_text(question: str, text: str, hit: Hit) -> QueryText:
 
 
 def text_context(query: QueryText, scoring: Scoring) -> QueryContext:
-    """Return C from a pass over its text. A hit at whose place no word lies exactly is skipped
-    (METHODS.md §6 #23)."""
+    """Return C from a pass over its text. A hit without a word at exactly its place is skipped
+    (METHODS.md §6 #23).
+    """
     spans = [token.span for token in scoring.tokens]
     first = next((n for n, (begin, end) in enumerate(spans) if end > begin), len(spans))
     words = group_words(query.text, spans[first:], first)
@@ -121,7 +124,7 @@ def generation_context(
     return QueryContext(words, found, [token for word in words for token in word.tokens])
 
 
-def attended(context: QueryContext, rows: Sequence[AttentionRow]) -> list[float] | None:
+def word_attention(context: QueryContext, rows: Sequence[AttentionRow]) -> list[float] | None:
     """Return how much the hit words attend to each word of C, or None if no hit has a row.
 
     For each piece of a hit word the row that predicted it, over the tokens of C before the word,

@@ -1,4 +1,4 @@
-"""RIND: which word of a draft asks for retrieval (METHODS.md §3.2, steps 4 to 7). Pure."""
+"""RIND: which word of a draft requests retrieval (METHODS.md §3.2, steps 4 to 7). Pure."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def find_end(sentence: str, words: Sequence[Word], start: int) -> int:
     """Return the index after the last word of a sentence that begins at `start` or later. Return
     `start` if the sentence is not found.
 
-    The last word is never tried, as in the official code.
+    The last word is never tested, as in the official code.
     """
     joined = ""
     for end in range(start + 1, len(words)):
@@ -150,11 +150,11 @@ def score_words(
 
 
 def _weigh_last(attention: Sequence[float]) -> list[float]:
-    """Attention per word, the last word's raised to the mean of the others.
+    """Return the attention per word, the last word's raised to the mean of the others.
 
-    Only later words attend to a word, and none comes after the last one, where answers stand. Its
-    own attention says nothing, so it counts as an average word, whose score is its entropy; so
-    does the only word of a sentence.
+    Only later words attend to a word, and no word follows the last one, where answers stand. Its
+    own attention carries no information, so it counts as an average word, whose score is its
+    entropy; so does the only word of a sentence.
     """
     *others, last = attention or [0.0]
     return [*others, max(last, sum(others) / len(others) if others else 1.0)] if attention else []

@@ -1,4 +1,6 @@
-"""EfficientRAG: two encoders lead the search, one call of the model reads (METHODS.md §4)."""
+"""EfficientRAG: two encoders control the search, and one call of the model reads (METHODS.md
+§4).
+"""
 
 from service.strategies.efficientrag.loop import EfficientRag
 

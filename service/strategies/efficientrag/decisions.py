@@ -1,5 +1,5 @@
-"""What an EfficientRAG loop may do, and what follows a hop (METHODS.md §4.2, lines 6 to 9;
-METHODS.md §6 #25). Pure.
+"""The decisions of an EfficientRAG loop after each hop (METHODS.md §4.2, lines 6 to 9; METHODS.md
+§6 #25). Pure.
 
 The options are a profile, and the settings that override it.
 """
@@ -17,12 +17,12 @@ from service.text.words import word_spans
 
 @dataclass(frozen=True, slots=True)
 class EfficientRagOptions:
-    """Where the profiles differ (METHODS.md §4.2, §4.4, §6 #25).
+    """The differences of the profiles (METHODS.md §4.2, §4.4, §6 #25).
 
-    `finishes`: FINISH is a tag of its own, else it is CONTINUE. `deduplicate`: a passage found
-    twice is read once. `stops_early`: a hop without a new passage is the last one, and so is one
-    whose next query is its own. `closed_book`: with nothing kept the reader answers all the same.
-    `official`: the reader is asked as the paper's is.
+    `finishes`: FINISH is a separate tag, else it is CONTINUE. `deduplicate`: a passage found twice
+    is read once. `stops_early`: a hop without a new passage is the last one, and so is one whose
+    next query equals its own. `closed_book`: the reader answers even if no passage was kept.
+    `official`: the reader is prompted as in the paper.
     """
 
     finishes: bool = False

@@ -1,7 +1,7 @@
-"""The loop `efficientrag` (METHODS.md §4.2): pure functions decide, this makes the calls.
+"""The loop `efficientrag` (METHODS.md §4.2): pure functions decide, this module makes the calls.
 
 A hop is a step `retrieve`: `query`, `passages`, a judgement per passage by its tag, and as
-`thought` the words marked for the next query. The last step, `answer`, is the one call of the
+`thought` the words marked for the next query. The last step, `answer`, is the only call of the
 model, over the pool.
 """
 
@@ -38,11 +38,13 @@ from service.strategies.efficientrag.reader import read, room_for_passages
 log = structlog.get_logger(__name__)
 FETCH: Final = 10
 MAX_STEPS: Final = 4
-UNLABELLED: Final = 3  # passages of a hop that are read where no label says which
+UNLABELLED: Final = 3  # passages of a hop that are read if no label decides
 
 
 class EfficientRag:
-    """Labels what each search finds, makes the next query from it, and reads once at the end."""
+    """Labels the passages of each search, makes the next query from them, and reads once at the
+    end.
+    """
 
     name: LoopName = "efficientrag"
 
@@ -102,8 +104,7 @@ def _labelling(roles: Roles) -> Labelling:
 async def _conclude(run: HopSearch, stopped_by: StoppedBy) -> Outcome:
     """Read the pool (line 10). An empty pool is read too if the profile or `answers.no_evidence`
     says so."""
-    policy = run.inquiry.settings.answers.no_evidence
-    closed_book = run.options.closed_book or policy == "closed_book"
+    closed_book = run.options.closed_book or not run.inquiry.abstains
     if not run.pool.candidates and (stopped_by == "deadline" or not closed_book):
         return Outcome(None, stopped_by)
     step = run.scope.step("answer", run.question)
@@ -139,7 +140,7 @@ def _left_out(pool: CandidatePool, shown: Sequence[Candidate]) -> list[Judgement
 
 
 async def _hop(run: HopSearch, query: str) -> None:
-    """Run a step `retrieve`, and leave in `run.following` what follows."""
+    """Run a step `retrieve`, and set `run.following`."""
     run.hops += 1
     step = run.scope.step("retrieve", run.question)
     await step.start()
@@ -193,7 +194,7 @@ async def _filter(run: HopSearch, query: str, ask: NextQuery) -> str | Read:
 
 
 async def _take(run: HopSearch, step: OpenStep, found: Sequence[Passage], why: str) -> None:
-    """Add the best-ranked passages to the pool although no label says so."""
+    """Add the best-ranked passages to the pool although no label decided it."""
     best = found[:UNLABELLED]
     run.pool.candidates += [Candidate(passage, step.id, Tag.CONTINUE, 0.0, why) for passage in best]
     for passage in best:

@@ -1,8 +1,8 @@
-"""READ: the one call of the model (METHODS.md §4.2, line 10; METHODS.md §4.3).
+"""READ: the only call of the model (METHODS.md §4.2, line 10; METHODS.md §4.3).
 
-A template set with `efficientrag_read` is asked for JSON; another one (the embedded model's) by
-its `answer` prompt. The official prompt invites an answer from memory, so it also serves where
-there is nothing to read; in every other case `closed` does.
+A template set with `efficientrag_read` asks for JSON; another one (the embedded model's) uses its
+`answer` prompt. The official prompt invites an answer from memory, so it is also used if there is
+nothing to read; in all other cases `closed` is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from service.strategies.revelator.roles import RETRY_TEMPERATURE
 TEMPLATE: Final = "efficientrag_read"
 OFFICIAL: Final = "efficientrag_read_official"
 READ_TOKENS: Final = 96
-TOKENS_PER_BYTE: Final = 0.3  # more than of English prose, to be safe
+TOKENS_PER_BYTE: Final = 0.3  # generous: English prose has about 0.25
 BLANK: Final = Passage("", "", "")
 KEY: Final = "answer"
 SCHEMA: Final = {
@@ -50,7 +50,7 @@ SCHEMA: Final = {
     "additionalProperties": False,
 }
 _OPENING = re.compile(rf'\A\s*(?:```(?:json)?\s*)?\{{\s*"{KEY}"\s*:\s*"')
-_HALF_PAIR = re.compile("[\ud800-\udfff]")  # of an escape whose other half is to come
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # of an escape whose second half has not arrived
 _WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 
 
@@ -125,8 +125,9 @@ async def _read_json(step: OpenStep, prompt: Prompt, as_role: TokenRole, officia
 
 
 def _read_reply(text: str, shown: str, question: str, *, take_text: bool) -> AnswerReading:
-    """Return the answer in the JSON, or what was `shown` of it. Other text counts only with
-    `take_text`."""
+    """Return the answer in the JSON, or the part of it that was `shown`. Other text counts only
+    with `take_text`.
+    """
     found = answer_in(text) or shown or None
     whole = read_answer(text, question)
     if whole.declined or (found and read_answer(found, question).declined):
@@ -152,7 +153,7 @@ async def _write_field(
 
 
 async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
-    """Replace what was shown by the answer, where they differ."""
+    """Replace the shown text by the answer, if they differ."""
     if step.answer == (shown or None):
         return
     if step.answer:
@@ -166,8 +167,8 @@ async def _correct(step: OpenStep, shown: str, as_role: TokenRole) -> None:
 class AnswerField:
     """Separates the answer from the JSON around it while the JSON is being written.
 
-    White space is held back until a word follows, so that the pieces joined are the answer as
-    `answer_in` reads it, where the JSON is plain.
+    White space is held back until a word follows, so that, for plain JSON, the joined pieces equal
+    the result of `answer_in`.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""REFINE of a bridge by substitution (METHODS.md §1.3): what an earlier sub-question found takes
-the place of its description in the question.
+"""REFINE of a bridge by substitution (METHODS.md §1.3): the answer to an earlier sub-question
+replaces its description in the question.
 
 "Of which nationality is the person who directed Land of Peace?" becomes "Of which nationality is
-Kamal El Sheikh?". A small model changes what is asked where it does not know the wording ("Which
-person directed Kamal El Sheikh?"). What is no plain description of one thing is left to it.
+Kamal El Sheikh?". A small model changes the question if it does not know the wording ("Which person
+directed Kamal El Sheikh?"). Anything but a plain description of one thing is left to the model.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _WH = r"\b(?:who|whom|whose|what|which|when|where|why|how)\b"
 _OPENS = re.compile(rf"\W*(?:(?:in|at|on|of|for|from|to|by) )?{_WH}", re.IGNORECASE)
 
 
-def bridged(question: str, pairs: Sequence[Pair]) -> str | None:
-    """Return the question with all that was found in the place of what describes it, if one thing
-    about one name is left to ask; None otherwise."""
+def substitute_answers(question: str, pairs: Sequence[Pair]) -> str | None:
+    """Return the question with the answers in place of their descriptions, if exactly one thing
+    about one name is left to ask; None otherwise.
+    """
     found = [(pair.question, pair.answer) for pair in pairs if pair.answer]
     if not found or not _OPENS.match(question):
         return None
@@ -58,15 +59,17 @@ def bridged(question: str, pairs: Sequence[Pair]) -> str | None:
     return question if _asks_once(question, found[-1][1], names=whole) else None
 
 
-def crossed(question: str, pairs: Sequence[Pair]) -> str | None:
+def bridge_answer(question: str, pairs: Sequence[Pair]) -> str | None:
     """Return the answer to a question whose bridged form was the last one asked."""
-    if len(pairs) < 2 or pairs[-1].question != bridged(question, pairs[:-1]):
+    if len(pairs) < 2 or pairs[-1].question != substitute_answers(question, pairs[:-1]):
         return None
     return pairs[-1].answer
 
 
 def _replaced(question: str, asked: str, answer: str) -> str | None:
-    """The question with `answer` in the place of the description that has the name in `asked`."""
+    """Return the question with `answer` in place of the description that contains the name in
+    `asked`.
+    """
     span = shared_name(question, asked)
     if span is None or not _is_name(answer) or answer in question:
         return None
@@ -85,7 +88,9 @@ def _is_name(answer: str) -> bool:
 
 
 def _end_of_name(question: str, start: int, end: int) -> int:
-    """Without "'s father", which both questions may have, and with "(1950 film)"."""
+    """Return the end of a name, without "'s father", which both questions may have, and with "(1950
+    film)".
+    """
     if owned := _OWNED.search(question[start:end]):
         return start + owned.start()
     added = _ADDED.match(question, end)
@@ -99,9 +104,10 @@ def _is_asked(described: str, asked: str) -> bool:
 
 
 def _asks_once(question: str, answer: str, *, names: bool) -> bool:
-    """Whether nothing but one thing about the answer is asked: no other name is in the question,
-    unless it may have `names`, and the answer is not used to describe something else ("the wife of
-    A", "A's father")."""
+    """Whether exactly one thing about the answer is asked: no other name is in the question, unless
+    it may have `names`, and the answer does not describe something else ("the wife of A", "A's
+    father").
+    """
     left, _, right = question.partition(answer)
     rest = f"{left} {right}"
     other = not names and any(map(str.isupper, rest[1:]))

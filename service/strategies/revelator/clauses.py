@@ -1,8 +1,8 @@
-"""The clause at the end of a question that describes a thing by a name, as a question of its own.
+"""The clause at the end of a question that describes a thing by a name, as a separate question.
 
 "What is the name of the airport in the city where WILM is licensed to broadcast?" first asks "In
-which city is WILM licensed to broadcast?". It stands in for the first REFINE of a small model,
-which often repeats the question instead of taking it apart (METHODS.md §1.3).
+which city is WILM licensed to broadcast?". It replaces the first REFINE of a small model, which
+often repeats the question instead of splitting it (METHODS.md §1.3).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# Words that make up no plain description ("the old town").
+# Words that are not part of a plain description ("the old town").
 LINKS = (
     r"(?:of|by|in|on|at|for|from|to|with|after|as|than|during|about|near|and|or|is|are|was|were"
     r"|did|does|do|has|have|had|who|whom|whose|that|which|what|where|when)"
@@ -31,7 +31,9 @@ _WHO = re.compile(
 
 
 class Clause(NamedTuple):
-    """What a clause asks, and where its description stands in the question: at [start:end]."""
+    """The question that a clause asks, and the place of its description in the question:
+    [start:end].
+    """
 
     question: str
     start: int
@@ -39,7 +41,7 @@ class Clause(NamedTuple):
 
 
 def last_clause(question: str) -> Clause | None:
-    """Return the clause that ends a question, None where none does."""
+    """Return the clause that ends a question, or None."""
     if where := _WHERE.search(question):
         opening = "In which" if where["where"] else "Which"
         asked = f"{opening} {where['sort']}{where['is']} {where['name']} {where['state']}?"

@@ -1,8 +1,8 @@
 """GEN_FINAL of a comparison by arithmetic (METHODS.md §1.3): which of two things is first, last,
-more or less, and whether they are the same, where the sub-answers are dates, numbers or names.
+more or less, and whether they are the same, if the sub-answers are dates, numbers or names.
 
 A language model of some hundred million parameters that is given both dates names one of the two
-things by chance. What the rules here do not settle beyond doubt is left to it.
+things by chance. Cases that these rules do not decide with certainty are left to the model.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _SMALL: Final = frozenset(["a", "an", "and", "in", "of", "the"])
 _OPENING: Final = _AUXILIARY | frozenset([
     "who", "whom", "whose", "which", "what", "of", "between", "in", "out",
 ])  # fmt: skip
-# What stands behind a name in a question and in its sub-question alike.
+# Words after a name that occur in a question and in its sub-question alike.
 _BESIDE: Final = frozenset([
     "born", "die", "died", "come", "came", "out", "released", "made", "directed", "published",
     "founded", "established", "opened", "open", "built", "located", "live", "lived", "have", "has",
     "is", "was", "are", "were", "and", "or", "from", "in", "of", "film", "first", "last",
 ])  # fmt: skip
 _ALIKE = re.compile(r"\b(?:same|share|common|(?:from|in) one)\b")
-# What asks for something else than one of the two, as "In which year was the older of … born?".
+# Questions for something other than one of the two, as "In which year was the older of … born?".
 _OTHER: Final = frozenset([
     "when", "where", "why", "how", "year", "date", "month", "day", "much", "long",
 ])  # fmt: skip
-# Countries that answers name in many ways; of the others the first letters are the same.
+# Countries with several names in answers; for the others the first letters are compared.
 _COUNTRIES: Final = {
     "us": "us", "usa": "us", "united states": "us", "united states america": "us",
     "united states of america": "us", "america": "us", "american": "us",
@@ -62,19 +62,22 @@ _YEARS: Final = range(1000, 2100)
 
 
 class _Thing(NamedTuple):
-    """One of the two that are compared, at [start:end] of the question, and what is known of it."""
+    """One of the two things that are compared, at [start:end] of the question, and its known
+    answer.
+    """
 
     start: int
     end: int
     answer: str
 
 
-def compared(question: str, pairs: Sequence[Pair]) -> str | None:
+def comparison_answer(question: str, pairs: Sequence[Pair]) -> str | None:
     """Return the answer that the pairs give to a comparison of two things that the question names:
-    a name as it stands there, or `yes` or `no`.
+    a name as it is written there, or `yes` or `no`.
 
-    None where there is doubt: where the question does not compare, a value is lacking, both are
-    equal as far as they are known, or their units differ."""
+    None in case of doubt: if the question does not compare, a value is missing, both are equal as
+    far as they are known, or their units differ.
+    """
     things = _things(question, pairs)
     if len(things) != 2:
         return None
@@ -103,10 +106,12 @@ def _whether(value: bool | None) -> str | None:
 
 
 def _things(question: str, pairs: Sequence[Pair]) -> list[_Thing]:
-    """The things that the question names, in its order, each with the newest answer about it.
+    """Return the things that the question names, in its order, each with the newest answer about
+    it.
 
-    A sub-question is about the name that it shares with the question, or else about what the
-    earlier sub-question was about whose answer it names: about a film, by its director."""
+    A sub-question is about the name that it shares with the question, or else about the subject of
+    the earlier sub-question whose answer it names: about a film, by its director.
+    """
     things: list[_Thing] = []
     for pair in pairs:
         if not pair.answer:
@@ -130,7 +135,7 @@ def _answered(sub_question: str, things: Sequence[_Thing]) -> tuple[int, int] | 
 
 
 def shared_name(question: str, sub_question: str) -> tuple[int, int] | None:
-    """Where the longest name stands that both questions have."""
+    """Return the place of the longest name that both questions contain."""
     words, own = [*_WORD.finditer(question)], _WORD.findall(sub_question.lower())
     name: list[re.Match[str]] = []
     for start, at in product(range(len(words)), range(len(own))):
@@ -148,8 +153,9 @@ def shared_name(question: str, sub_question: str) -> tuple[int, int] | None:
 
 
 def _name(words: list[re.Match[str]]) -> list[re.Match[str]]:
-    """The run without the small words around a name, and without the word that begins the
-    question, whose capital letter makes no name."""
+    """Return the run of words without the small words around a name, and without the first word of
+    the question, whose capital letter does not indicate a name.
+    """
     if words and not words[0].start() and words[0][0].lower() in _OPENING:
         words = words[1:]
     while words and words[-1][0] in _BESIDE:
@@ -163,7 +169,7 @@ def _name(words: list[re.Match[str]]) -> list[re.Match[str]]:
 
 
 def _order(words: set[str], one: str, other: str) -> bool | None:
-    """Whether the first is what the words ask for, None if that is unknown."""
+    """Whether the first is the one that the words ask for; None if unknown."""
     date, other_date = _date(one), _date(other)
     if date and other_date:
         known = min(len(date), len(other_date))
@@ -190,27 +196,29 @@ def _chosen(
 
 
 def _date(answer: str) -> tuple[float, ...] | None:
-    """Year, month and day, as much as there is of them; years BC are negative."""
+    """Return year, month and day, as far as they are given; years BC are negative."""
     words = normal_words(answer)
     for at, word in enumerate(words):
         after = words[at + 1 : at + 3]
-        if word.isdigit() and after[:1] in (("bc",), ("bce",)):
+        if word.isdecimal() and after[:1] in (("bc",), ("bce",)):
             return (-float(word),)
-        if not word.isdigit() or int(word) not in _YEARS:
+        if not word.isdecimal() or int(word) not in _YEARS:
             continue
         month = MONTHS.index(after[0]) + 1 if after and after[0] in MONTHS else None
         if month is None:
             # "1,500 people" is no date.
-            return (float(word),) if len(words) == at + 1 or words[at + 1].isdigit() else None
-        day = after[1:] if after[1:] and after[1].isdigit() else ()
+            return (float(word),) if len(words) == at + 1 or words[at + 1].isdecimal() else None
+        day = after[1:] if after[1:] and after[1].isdecimal() else ()
         return (float(word), month, *map(float, day))
     return None
 
 
 def _number(answer: str) -> tuple[float, str] | None:
-    """The first number, and the word after it, which may be its unit."""
+    """Return the first number, and the word after it, which may be its unit."""
     words = normal_words(answer)
     for at, word in enumerate(words):
+        if not word[0].isdecimal():  # "nan" and "inf" are words
+            continue
         try:
             value = float(word)
         except ValueError:

@@ -30,9 +30,10 @@ async def write_answer(
     *,
     closed: bool = False,
 ) -> None:
-    """Stream a reader's answer and leave it in `step.answer`, as `_write` does. The question's
-    answer is put to the vote where the request asks for `samples`; one that is `weighed` is not,
-    since its probability decides on it."""
+    """Stream a reader's answer and leave it in `step.answer`, as `_write` does. If the request asks
+    for `samples`, the question's answer is decided by vote, except for one that is `weighed`,
+    because its probability decides on it.
+    """
     await _write(step, prompt, as_role, max_tokens, closed=closed)
     await vote(step, prompt, as_role, max_tokens)
 
@@ -42,15 +43,15 @@ async def _write(
 ) -> None:
     """Stream a reader's answer and leave it in `step.answer`.
 
-    It is None where no text came after one retry, and where the reader declined to answer, which
-    is flagged `declined`; nothing of such a reply stands. Nor does an example of the prompt, which
-    is flagged `prompt_example` where it comes again; `closed`: it is flagged and stands, since an
-    answer from memory stands nowhere else.
+    It is None if there was no text after one retry, and if the reader declined to answer, which is
+    flagged `declined`; such a reply is withdrawn completely. So is an example of the prompt, which
+    is flagged `prompt_example` if it is repeated; with `closed` it is flagged and kept, since an
+    answer from memory is found nowhere else.
 
-    Text that needs cleaning (a label before it, a fence around it) is withdrawn and written
-    again clean, flagged `repaired`, so that the tokens that stand are the answer. At a limit
-    of the question, told in `step.stopped_by`, what was written so far is the answer. An answer
-    that is cut is flagged `shortened`.
+    Text that needs cleaning (a label before it, a fence around it) is withdrawn and written again
+    in clean form, flagged `repaired`, so that the remaining tokens are the answer. At a limit of
+    the question, given in `step.stopped_by`, the answer is the text written so far. An answer that
+    is cut is flagged `shortened`.
     """
     final = as_role == "answer"
     echoed = False
@@ -82,10 +83,10 @@ async def _write(
 def settle(
     step: OpenStep, prompt: Prompt, reading: AnswerReading, echoed: bool, *, keeps: bool, last: bool
 ) -> bool:
-    """Leave in `step.answer` what stands of a reply, and flag the step where nothing will.
+    """Leave in `step.answer` the valid part of a reply, and flag the step if there is none.
 
-    Returns whether this reply or one before it (`echoed`) was an example of the prompt; it stands
-    nevertheless where `keeps`.
+    Returns whether this reply or one before it (`echoed`) was an example of the prompt; with
+    `keeps` it is accepted nevertheless.
     """
     example = reading.answer is not None and prompt.gives(reading.answer)
     step.answer = reading.answer if keeps or not example else None
@@ -100,9 +101,10 @@ def settle(
 async def vote(
     step: OpenStep, prompt: Prompt, as_role: TokenRole, max_tokens: int = ANSWER_TOKENS
 ) -> None:
-    """Self-consistency (METHODS.md §7.7), where the request asks for it: leave the answer that most
-    of `step.answer` and further samples agree on, flagged `outvoted` where it is another one. At a
-    limit of the question those vote that there are."""
+    """Run self-consistency (METHODS.md §7.7) if the request asks for it: leave the answer that most
+    of `step.answer` and further samples agree on, flagged `outvoted` if it is another one. At a
+    limit of the question, the samples made so far vote.
+    """
     samples, first = (step.inquiry.request.samples or 1) - 1, step.answer
     if samples < 1 or as_role != "answer" or not first or step.weighed:
         return
@@ -128,7 +130,7 @@ async def vote(
 async def _sampled(
     step: OpenStep, prompt: Prompt, request: GenerationRequest
 ) -> str | LimitReached | None:
-    """An answer, None where there is none that may vote, or the limit that was reached."""
+    """Return an answer, None if there is none that may vote, or the limit that was reached."""
     try:
         completion = await step.ask("reader", request)
     except LimitReached as limit:
@@ -139,8 +141,9 @@ async def _sampled(
 
 
 def majority(answers: Sequence[str]) -> str:
-    """Return the earliest of the answers that are most frequent, in whatever form their words,
-    numbers and dates are written."""
+    """Return the most frequent answer, the earliest of several, regardless of how its words,
+    numbers and dates are written.
+    """
     forms = [normal_words(answer) for answer in answers]
     counted = Counter(forms)  # in the order of their first occurrence, which decides among equals
     return answers[forms.index(max(counted, key=counted.__getitem__))]

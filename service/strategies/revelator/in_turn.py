@@ -28,13 +28,12 @@ _PIECE = re.compile(r"#\d+\Z")
 async def answer_in_turn(
     step: OpenStep, question: str, passages: Sequence[Passage], top_k: int, as_role: TokenRole
 ) -> bool:
-    """Read at most the first `top_k` passages, those of a document as one, until one document
-    answers the question, judge each passage, and leave the answer in `step.answer`, as
-    `write_answer` does.
+    """Read at most the first `top_k` passages, grouped by document, until one document answers the
+    question; judge each passage, and leave the answer in `step.answer`, as `write_answer` does.
 
-    Returns whether a passage was relevant, or a limit of the question, told in `step.stopped_by`,
-    ended the reading before that was known. If the reader's replies over some documents cannot be
-    read and none answers, it is asked again over the first of them.
+    Returns whether a passage was relevant, or whether a limit of the question, given in
+    `step.stopped_by`, ended the reading before that was known. If the reader's replies to some
+    documents cannot be read and none answers, it is asked again over the first of them.
     """
     readings = by_document(passages[:top_k])
     unread: list[Prompt] = []
@@ -44,7 +43,10 @@ async def answer_in_turn(
             reading = await _read(step, prompt, as_role)
         except LimitReached as limit:
             step.stopped_by = limit.stopped_by
-            await _pass_over(step, [*chain(*readings[index:]), *passages[top_k:]])
+            # What is left for the question's own answer may be enough to read them once more.
+            left = [*chain(*readings[index:])]
+            await _pass_over(step, left, kept=as_role == "draft")
+            await _pass_over(step, passages[top_k:])
             return True
         await _judge(step, document, reading)
         if reading.answer:
@@ -69,8 +71,9 @@ def by_document(passages: Sequence[Passage]) -> list[list[Passage]]:
 
 
 def joined(pieces: Sequence[Passage]) -> PassageText:
-    """One text of the pieces of a document, in its order. The sentence that ends one piece and
-    begins the next one (`service.retrieval.ingest.chunks`) stands there once."""
+    """Join the pieces of a document, in its order. A sentence that ends one piece and begins the
+    next one (`service.retrieval.ingest.chunks`) occurs once.
+    """
     first, *later = sorted(pieces, key=_place)
     text = first.text
     for piece in later:
@@ -109,7 +112,7 @@ async def _settle(step: OpenStep, prompt: Prompt, answer: str, as_role: TokenRol
 
 
 async def _judge(step: OpenStep, document: Sequence[Passage], reading: AnswerReading) -> None:
-    """What was read is kept, unless the reader found no answer in it."""
+    """Judge the document: it is kept, unless the reader found no answer in it."""
     for passage in document:
         if reading.declined:
             await _emit(step, passage, relevant=False, kept=False, reason=DECLINING)
@@ -119,9 +122,9 @@ async def _judge(step: OpenStep, document: Sequence[Passage], reading: AnswerRea
             await _emit(step, passage, relevant=None, kept=True, reason="reply could not be read")
 
 
-async def _pass_over(step: OpenStep, passages: Sequence[Passage]) -> None:
+async def _pass_over(step: OpenStep, passages: Sequence[Passage], *, kept: bool = False) -> None:
     for passage in passages:
-        await _emit(step, passage, relevant=None, kept=False, reason="not read")
+        await _emit(step, passage, relevant=None, kept=kept, reason="not read")
 
 
 async def _emit(

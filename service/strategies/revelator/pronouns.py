@@ -1,7 +1,7 @@
-"""What the pronouns of sub-questions stand for (METHODS.md §1.3).
+"""Resolves the pronouns of sub-questions (METHODS.md §1.3).
 
-Each sub-question is searched and read by itself, and "How strong is it?" finds nothing. A pronoun
-is replaced only where an earlier sub-question leaves one choice; no model is asked.
+Each sub-question is searched and read alone, and "How strong is it?" finds nothing. A pronoun is
+replaced only if an earlier sub-question leaves one choice; no model is asked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PRONOUN = re.compile(r"\b(?:its?|they|them|their|he|him|his|she|her)\b", re.IGN
 _OF_THINGS: Final = frozenset(["it", "its", "they", "them", "their"])
 _OF_PEOPLE: Final = frozenset(["he", "him", "his", "she", "her", "they", "them", "their"])
 _OWNERS: Final = frozenset(["its", "their", "his"])
-# "How long does it take to …?" and "Is it true that …?" mean nothing by it.
+# In "How long does it take to …?" and "Is it true that …?" the pronoun refers to nothing.
 _EMPTY = re.compile(
     r"(?<=time is it)|\s+(?:takes?|took|true|possible|likely|necessary|allowed|important)\b", re.I
 )
@@ -34,11 +34,13 @@ _DESCRIBED = re.compile(
 _DOING = re.compile(r"\W*who (?P<doing>(?!(?:is|are|was|were)\b).+?)\W*\Z", re.IGNORECASE)
 
 
-def resolved(question: str, earlier: Sequence[Pair]) -> str:
-    """Return a sub-question with its first pronoun replaced by what the newest of the earlier ones
-    that tells is about: its answer, if that is known, or its own words.
+def resolve_pronouns(question: str, earlier: Sequence[Pair]) -> str:
+    """Return a sub-question with its first pronoun replaced by the subject of the newest earlier
+    one that has one: its answer, if known, or its own words.
 
-    It is returned as it is if it names something before the pronoun, or if none tells."""
+    It is returned unchanged if it names something before the pronoun, or if there is no such
+    subject.
+    """
     pronoun = _PRONOUN.search(question)
     if pronoun is None or _EMPTY.match(question, pronoun.end()):
         return question
@@ -54,8 +56,9 @@ def resolved(question: str, earlier: Sequence[Pair]) -> str:
 
 
 def _thing(pair: Pair, pronoun: str) -> str | None:
-    """What `pronoun` stands for after a question: what this asks for, if the pronoun is of its
-    kind, else the only name in it."""
+    """Return what `pronoun` refers to after a question: the thing it asks for, if the pronoun
+    agrees with that, else the only name in it.
+    """
     described, doing = _DESCRIBED.match(pair.question), _DOING.match(pair.question)
     asked, people = None, True
     if doing:
@@ -69,5 +72,5 @@ def _thing(pair: Pair, pronoun: str) -> str | None:
 
 
 def _is_open(described: str) -> bool:
-    """Whether it describes no thing by itself ("the tower made of")."""
+    """Whether a description is incomplete by itself ("the tower made of")."""
     return spelt_words(described)[-1].lower() in STOP_WORDS

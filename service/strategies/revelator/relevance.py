@@ -1,7 +1,7 @@
 """REL: which passages help with a question (METHODS.md §1.3), by the judge's model or a labeler.
 
 The paper's judge is a model. EfficientRAG's labeler, which tags a passage in view of a query, can
-stand in for it: one forward pass for all passages, and of small models the better judge.
+replace it: it needs one forward pass for all passages, and judges better than small models.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ Verdict = bool | None | LimitReached
 async def judge_relevance(
     step: OpenStep, question: str, passages: Sequence[Passage]
 ) -> list[Verdict]:
-    """REL of every passage, all at once (METHODS.md §6 #10); None where the text is no verdict,
-    which is flagged `unread_judgement`, and the limit of the question that was reached where there
-    was no judgement.
+    """Judge every passage, all concurrently (METHODS.md §6 #10). A judgement is None if the text is
+    no verdict, which is flagged `unread_judgement`, or the limit of the question if that prevented
+    it.
 
-    Where the settings do not say who judges and the labeler keeps nothing, the model looks again:
-    the labeler loses more of people's questions than the model does."""
+    If the settings do not name a judge and the labeler keeps nothing, the model judges again: the
+    labeler rejects more relevant passages of users' questions than the model does.
+    """
     labeler = _labeler(step.inquiry)
     if labeler is not None:
         verdicts = await _labelled(labeler, step, question, passages)
@@ -46,7 +47,9 @@ async def judge_relevance(
 
 
 def _labeler(inquiry: Inquiry) -> Labeler | None:
-    """Where the settings do not say, it judges for a model that is known to read little."""
+    """Return the labeler if it judges. By default it does for a model that is known to read
+    little.
+    """
     opened, named = inquiry.roles.labelling, inquiry.settings.hanrag.relevance_by
     if opened is None or named == "model":
         return None

@@ -1,7 +1,7 @@
 """The Revelator's roles (METHODS.md §1.3; REL: relevance.py), typed, one engine call each.
 
-Decoding is constrained where the engine can; the free-text readers of `parsing` read what comes
-either way. What cannot be read takes the safe choice of METHODS.md §1.2's failure table.
+Decoding is constrained if the engine supports it; the free-text readers of `parsing` read the
+output in either case. Unreadable output takes the safe choice of METHODS.md §1.2's failure table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from service.strategies.revelator.parsing import (
     parse_verdict,
 )
 
-DIRECT_CONFIDENCE: Final = 0.98  # of the classifier, for a route that looks nothing up
+DIRECT_CONFIDENCE: Final = 0.98  # least confidence of the classifier for a route without retrieval
 ROUTE_LABELS: Final[Mapping[RouteName, str]] = {
     "direct": "straightforward question",
     "single": "single-step question",
@@ -32,8 +32,8 @@ ROUTE_LABELS: Final[Mapping[RouteName, str]] = {
     "complex": "complex question",
 }
 ENDING_LABELS: Final = ("yes", "no")
-LABEL_TOKENS: Final = 8  # where the engine holds its model to the labels
-FREE_LABEL_TOKENS: Final = 64  # elsewhere there is a preface, or a sentence around the label
+LABEL_TOKENS: Final = 8  # tokens, if the engine constrains the model to the labels
+FREE_LABEL_TOKENS: Final = 64  # otherwise there is a preface, or a sentence around the label
 QUESTION_TOKENS: Final = 64
 JSON_TOKENS: Final = 256
 RETRY_TEMPERATURE: Final = 0.7
@@ -64,12 +64,12 @@ class RouteChoice(NamedTuple):
 
 
 async def choose_route(step: OpenStep) -> RouteChoice:
-    """The classifier's route, else that of the ROUTE call.
+    """Return the classifier's route, else that of the ROUTE call.
 
-    `direct`, which looks nothing up, takes DIRECT_CONFIDENCE; below it the likeliest other route
-    counts. A route below `router.confidence` is left to the model, unless the classifier
-    chooses by default: the small model that it then stands in for is more often wrong.
-    Unreadable text becomes `single`, flagged `route_parse_failed` (METHODS.md §1.2).
+    `direct`, which retrieves nothing, requires DIRECT_CONFIDENCE; below it the most probable other
+    route counts. A route below `router.confidence` is left to the model, unless the classifier is
+    the default of a small model, which is more often wrong. Unreadable text becomes `single`,
+    flagged `route_parse_failed` (METHODS.md §1.2).
     """
     classifier, settings = step.inquiry.roles.classifier, step.inquiry.settings
     if classifier is None:
@@ -85,7 +85,6 @@ async def choose_route(step: OpenStep) -> RouteChoice:
 
 
 async def _ask_for_route(step: OpenStep) -> RouteChoice:
-    """ROUTE."""
     revelator = step.inquiry.roles.revelator
     prompt = revelator.templates.route(step.inquiry.question)
     labels = tuple(ROUTE_LABELS[route] for route in step.inquiry.settings.routes.allowed)
@@ -99,11 +98,11 @@ async def _ask_for_route(step: OpenStep) -> RouteChoice:
 
 
 async def decompose(step: OpenStep, question: str, max_parts: int) -> QuestionParts:
-    """DECOMPOSE: the parts, at most `max_parts` (then flagged `shortened`).
+    """Run DECOMPOSE: return the parts, at most `max_parts` (then flagged `shortened`).
 
-    Output that is cut is asked for again with more room, other output that cannot be read, or
-    that gives an example of the prompt back, at temperature 0.7. What is still cut then is flagged
-    `shortened`, what had to be repaired `repaired`; without any parts of its own it is the question
+    Output that is cut is requested again with more room, other output that cannot be read, or that
+    repeats an example of the prompt, at temperature 0.7. If it is cut again, it is flagged
+    `shortened`, repaired output `repaired`; without any valid parts the result is the question
     itself, flagged `repaired`.
     """
     prompt = step.inquiry.roles.revelator.templates.decompose(question)
@@ -140,7 +139,7 @@ async def decompose(step: OpenStep, question: str, max_parts: int) -> QuestionPa
 
 
 def _more_room(step: OpenStep, prompt: str) -> int:
-    """Tokens for JSON that was cut, as far as the model's context has them."""
+    """Return more tokens for JSON that was cut, as far as the model's context allows."""
     context = step.inquiry.roles.revelator.generator.capabilities.context_tokens
     room = 3 * JSON_TOKENS
     return room if context is None else max(JSON_TOKENS, min(room, context - len(prompt) // 3))
@@ -149,8 +148,9 @@ def _more_room(step: OpenStep, prompt: str) -> int:
 async def refine(
     step: OpenStep, question: str, history: Sequence[Pair], temperature: float = 0.0
 ) -> str:
-    """REFINE: the next seed question. Output that is empty, cut or an example of the prompt: one
-    retry, then the question itself."""
+    """Run REFINE: return the next seed question. Output that is empty, cut or an example of the
+    prompt is retried once; then the question itself is returned.
+    """
     prompt = step.inquiry.roles.revelator.templates.refine(question, history)
     return await write_question(step, prompt, temperature) or question
 
@@ -163,8 +163,9 @@ async def write_question(
     max_tokens: int = QUESTION_TOKENS,
     fits: Callable[[str], bool] = bool,
 ) -> str | None:
-    """One question in reply to a prompt. Output that is empty, cut, an example of the prompt or
-    does not fit: one retry, then None, flagged `repaired`."""
+    """Return one question in reply to a prompt. Output that is empty, cut, an example of the prompt
+    or does not fit is retried once; then None is returned, flagged `repaired`.
+    """
     example = False
     for heat in (temperature, RETRY_TEMPERATURE):
         request = GenerationRequest(
@@ -184,8 +185,9 @@ async def write_question(
 
 
 async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -> bool:
-    """ENDING: whether the pairs suffice. Unreadable text means not done (METHODS.md §1.2), flagged
-    `unread_judgement`."""
+    """Run ENDING: return whether the pairs suffice. Unreadable text means not done (METHODS.md
+    §1.2), flagged `unread_judgement`.
+    """
     judge = step.inquiry.roles.judge
     request = label_request(judge, judge.templates.ending(question, history), ENDING_LABELS)
     verdict = parse_verdict((await step.ask("judge", request)).text)
@@ -197,7 +199,7 @@ async def judge_ending(step: OpenStep, question: str, history: Sequence[Pair]) -
 def label_request(
     role: Role, prompt: str, labels: tuple[str, ...], *, logprobs: bool = False
 ) -> GenerationRequest:
-    """A call that can say nothing but one of `labels`, where the engine can be held to that."""
+    """Return a call whose output is one of `labels`, if the engine supports constraints."""
     held = role.generator.capabilities.choices
     return GenerationRequest(
         messages=(Message("user", prompt),),

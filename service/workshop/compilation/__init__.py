@@ -1,1 +1,1 @@
-"""Converts a folder of float weights into the folder that the embedded engine serves."""
+"""Convert a folder of float weights into the folder that the embedded engine serves."""

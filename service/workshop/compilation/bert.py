@@ -1,4 +1,4 @@
-"""A BERT as an ONNX graph with int8 weights, and the generation of the files in
+"""Build a BERT as an ONNX graph with int8 weights, and generate the files in
 `service/models/minilm`.
 
     python -m service.workshop.compilation.bert [FOLDER]        # needs the extra `train`
@@ -43,7 +43,7 @@ class BertGraph:
     """Collects nodes and constants. Each method adds some and returns the name of their output."""
 
     def __init__(self, weights: Mapping[str, Any], products: Products) -> None:
-        """`weights` are the tensors of a BERT, under the names that transformers gives them."""
+        """`weights` are the tensors of a BERT, under the names that transformers uses."""
         self._weights = weights
         self._products = products
         self.nodes: list[Any] = []
@@ -88,8 +88,10 @@ class BertGraph:
         return name
 
     def embeddings(self, ids: str, types: str | None) -> str:
-        """Return the normalised sum of word, position and type embeddings. Without `types`, the
-        first type is used for every token."""
+        """Return the normalised sum of word, position and type embeddings.
+
+        Without `types`, every token has the first type.
+        """
         places = self._weights["embeddings.position_embeddings.weight"]
         kinds = self._weights["embeddings.token_type_embeddings.weight"]
         words = self._words(ids)
@@ -118,8 +120,10 @@ class BertGraph:
         return str(self.add("Mul", rows, self.add("Gather", self.constant(scale), ids)))
 
     def layer(self, name: str, hidden: str, padding: str, heads: int) -> str:
-        """Add one encoder layer. `padding` is 1 for a token and 0 for padding, int32 (texts,
-        tokens)."""
+        """Add one encoder layer.
+
+        `padding`, int32 (texts, tokens), is 1 for a token and 0 for padding.
+        """
         own = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
         matrix = np.concatenate([self._weights[f"{part}.weight"] for part in own])
         biases = np.concatenate([self._weights[f"{part}.bias"] for part in own])
@@ -137,7 +141,7 @@ class BertGraph:
         return self._normalised(f"{name}.output.LayerNorm", shrunk, attended, bias)
 
     def _linear(self, name: str, value: str, *, outliers: bool = False) -> tuple[str, str]:
-        """Return the product, and the bias that is not yet added."""
+        """Return the product, and the bias that has not been added yet."""
         made = self.product(value, self._weights[f"{name}.weight"], outliers=outliers)
         return made, self.constant(self._weights[f"{name}.bias"])
 
@@ -165,8 +169,8 @@ class BertGraph:
         return str(self.add("DynamicQuantizeMatMul", value, whole, scales, domain=ORT))
 
     def _floats(self, matrix: Any) -> str:
-        """Return a constant stored as int8; ONNX Runtime converts it to float once, when it opens
-        the graph."""
+        """Return a constant stored as int8, which ONNX Runtime converts to float when it opens the
+        graph."""
         turned = matrix.T  # (input, output)
         blocks = turned.reshape(-1, BLOCK, turned.shape[1])
         scale = np.abs(blocks).max(axis=1, keepdims=True) / 127  # (blocks, 1, output)
@@ -188,8 +192,10 @@ class BertGraph:
         )  # fmt: skip
 
     def exact(self, value: str, matrix: Any, bias: Any) -> str:
-        """Add a layer with `matrix` (output, input) and `bias` (output,) in float32: for small
-        final layers, whose precision matters."""
+        """Add a layer with `matrix` (output, input) and `bias` (output,) in float32.
+
+        It is meant for small final layers, whose precision matters.
+        """
         product = self.add("MatMul", value, self.constant(matrix.T))
         return str(self.add("Add", product, self.constant(bias)))
 
@@ -203,8 +209,10 @@ ALIGNMENT: Final = 64
 
 
 def minilm_folder() -> Path:
-    """Return the folder of the package's MiniLM by its path, because importing the package would
-    import sentence-transformers too."""
+    """Return the folder of the package's MiniLM without importing the package.
+
+    The import would also load sentence-transformers.
+    """
     spec = importlib.util.find_spec(PACKAGE)
     for place in (spec.submodule_search_locations if spec else None) or ():
         folder = Path(place) / "model"

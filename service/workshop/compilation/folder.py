@@ -1,4 +1,4 @@
-"""Reads a folder of float weights, and writes the folder that the embedded engine serves."""
+"""Read a folder of float weights, and write the folder that the embedded engine serves."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def compile_folder(
 ) -> EmbeddedCard:
     """Compile `source`, a LlamaForCausalLM as transformers saves it, into `target`.
 
-    The training notes of `source` (see `training_notes`) are copied. `level` is MatMulNBits'
-    accuracy level: 4 multiplies integers, 1 floats. `calibration` is a file of rows; rounding to 4
+    The training notes of `source` (see `training_notes`) are copied. `level` is the accuracy level
+    of MatMulNBits: 4 multiplies integers, 1 floats. `calibration` is a file of rows; rounding to 4
     bits minimises the error on their texts. Raises ConfigurationError for a model that the graph
-    cannot express; nothing is written then.
+    does not support, and then writes nothing.
     """
     config = _read_json(source / CONFIG_FILE)
     shape = read_shape(config)
@@ -81,8 +81,10 @@ def compile_folder(
 
 
 def read_shape(config: dict[str, Any]) -> ModelShape:
-    """Return the sizes in a config.json. Raises ConfigurationError for features that the graph does
-    not support."""
+    """Return the sizes in a config.json.
+
+    Raises ConfigurationError for features that the graph does not support.
+    """
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_size = config.get("head_dim") or width // heads
@@ -117,7 +119,7 @@ def read_shape(config: dict[str, Any]) -> ModelShape:
 
 
 def _weights(source: Path) -> dict[str, NDArray[Any]]:
-    """Return all tensors as float32; numpy cannot read bfloat16 itself."""
+    """Return all tensors as float32, because numpy does not support bfloat16."""
     from safetensors.torch import load_file  # noqa: PLC0415
 
     found: dict[str, NDArray[Any]] = {}
@@ -139,8 +141,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _tokenizer(source: Path) -> Any:
-    """Write the tokenizer as transformers opens it, so that the compiled folder tokenizes as the
-    original does."""
+    """Save the tokenizer as transformers opens it, so that the compiled folder tokenizes like the
+    original."""
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True)
@@ -158,15 +160,16 @@ def _ends(source: Path, config: dict[str, Any], tokenizer: Any) -> list[int]:
 
 
 ROWS: Final = 64
-LONGEST: Final = 1024  # tokens per row
+LONGEST: Final = 1024  # most tokens of a row
 
 Moments = NDArray[np.float32]
 
 
 def read_moments(source: Path, rows: Path) -> dict[str, Moments]:
-    """Return, by the name of each matrix in the layers, the second moments (in, in) of its inputs.
+    """Return the second moments (in, in) of the inputs of each matrix in the layers, by the
+    matrix's name.
 
-    `rows` is a file as `synthesize` writes it, of which `ROWS` rows are used, evenly spaced. Raises
+    `rows` is a file written by `synthesize`, of which `ROWS` evenly spaced rows are used. Raises
     InvalidRequest if it contains none.
     """
     import torch  # noqa: PLC0415

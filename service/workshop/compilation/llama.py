@@ -1,4 +1,4 @@
-"""A Llama as an ONNX graph with quantised weights, for `service.engines.embedded`.
+"""Build a Llama as an ONNX graph with quantised weights, for `service.engines.embedded`.
 
 Operators of `com.microsoft` are specific to ONNX Runtime. The cache is read and written in place:
 each row of a batch has `room` positions, of which the first `ends` + 1 are filled after the pass.
@@ -37,7 +37,7 @@ OPSET = 21
 INT8_PRODUCTS, FLOAT_PRODUCTS = 4, 1  # accuracy levels of MatMulNBits
 
 SMALL = 1024  # largest constant, in bytes, that stays in the graph
-LARGEST_FILE = 90_000_000  # bytes; many file hosts refuse files of 100 MB
+LARGEST_FILE = 90_000_000  # in bytes; many file hosts reject files of 100 MB
 ALIGNMENT = 64
 
 Array = NDArray[Any]
@@ -56,9 +56,11 @@ class LlamaGraph:
         level: int = INT8_PRODUCTS,
         moments: Mapping[str, Array] | None = None,
     ) -> None:
-        """`weights` are the tensors of a LlamaForCausalLM, under the names that transformers gives
-        them. `bits` applies to the layers, `word_bits` to the embeddings and the last matrix.
-        `moments` are those of the matrices' inputs (see `quantise`)."""
+        """Take the tensors of a LlamaForCausalLM, under the names that transformers uses.
+
+        `bits` applies to the layers, `word_bits` to the embeddings and the output matrix. `moments`
+        are those of the matrices' inputs (see `quantise`).
+        """
         self._weights = weights
         self._shape = shape
         self._bits = bits
@@ -72,7 +74,7 @@ class LlamaGraph:
     def write(self, folder: Path, tell: Tell = lambda layers: None) -> list[str]:
         """Write the model, and its large constants in separate files of at most LARGEST_FILE bytes.
 
-        Tells the number of layers that are quantised. Returns the names of the files.
+        Calls `tell` with the number of layers quantised so far. Returns the names of the files.
         """
         model = self._model(tell)
         names: list[str] = []
@@ -237,7 +239,8 @@ class LlamaGraph:
         return outputs[0], outputs[3]
 
     def _layer(self, name: str, layer: int, hidden: str, left: str) -> tuple[str, str]:
-        """Return the hidden states before the layer's last addition, and what is left to add."""
+        """Return the hidden states before the layer's last addition, and the term that remains to
+        be added."""
         normed, hidden = self._norm(f"{name}.input_layernorm", hidden, left)
         inner = f"{name}.self_attn"
         parts = [f"{inner}.{each}_proj" for each in "qkv"]
@@ -308,7 +311,7 @@ class LlamaGraph:
 
 
 def _files(constants: Iterable[Any]) -> list[list[Any]]:
-    """Yield the large constants, grouped by file."""
+    """Return the large constants, grouped by file."""
     files: list[list[Any]] = []
     room = 0
     for constant in constants:

@@ -1,4 +1,4 @@
-"""Quantises weights to integers with a scale and a zero point per block, for ONNX Runtime's
+"""Quantise weights to integers with a scale and a zero point per block, for ONNX Runtime's
 `MatMulNBits`."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 BLOCK = 32  # weights of a row that share a scale
 SHRINKAGES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # fractions of a block's range that are tried
-SMALLEST = 6e-8  # scale in float16
+SMALLEST = 6e-8  # smallest scale in float16
 ROWS_AT_ONCE = 4096
-DAMPING = 0.01  # share of the mean second moment that is added to each
+DAMPING = 0.01  # share of the mean second moment that is added to each moment
 
 Bits = Literal[4, 8]
 Array = NDArray[Any]
@@ -22,8 +22,9 @@ class Quantised(NamedTuple):
     """A quantised matrix (rows, columns). A weight is its scale times the difference of its code
     and its zero point.
 
-    `codes` is uint8 (rows, blocks, BLOCK * bits / 8), `scales` float16 (rows, blocks). `zeros` is
-    uint8: with 4 bits (rows, blocks / 2), two per byte; with 8 bits None, because all are 128.
+    `codes` is uint8 (rows, blocks, BLOCK * bits / 8) and `scales` float16 (rows, blocks). With 4
+    bits, `zeros` is uint8 (rows, blocks / 2), two per byte. With 8 bits it is None, because all
+    zero points are 128.
     """
 
     codes: Array
@@ -32,11 +33,12 @@ class Quantised(NamedTuple):
 
 
 def quantise(weights: Array, bits: Bits, moments: Array | None = None) -> Quantised:
-    """Return the codes closest to `weights` (rows, columns); columns must be a multiple of BLOCK.
+    """Return the codes closest to `weights` (rows, columns). The number of columns must be a
+    multiple of BLOCK.
 
-    With 4 bits, several ranges are tried per block and the one with the least squared error is
-    taken. Given the second moments (columns, columns) of the inputs, the columns not yet rounded
-    compensate for the error of those that are (GPTQ, Frantar et al. 2022).
+    With 4 bits, several ranges are tried per block, and the one with the least squared error is
+    chosen. Given the second moments (columns, columns) of the inputs, the columns that are not yet
+    rounded compensate for the error of those that are (GPTQ, Frantar et al. 2022).
     """
     rows, columns = weights.shape
     if columns % BLOCK:
@@ -88,8 +90,10 @@ def _in_four_bits(blocks: Array) -> tuple[Array, Array, Array]:
 
 
 def _influence(moments: Array) -> Array:
-    """Return the upper Cholesky factor of the inverse of the damped moments, which tells how later
-    columns compensate for a column's error."""
+    """Return the upper Cholesky factor of the inverse of the damped moments.
+
+    It determines how later columns compensate for a column's error.
+    """
     whole = moments.astype(np.float64)
     whole[np.diag_indices_from(whole)] += DAMPING * np.mean(np.diag(whole)) + SMALLEST
     inverse = np.linalg.inv(whole)
@@ -125,7 +129,7 @@ def _in_eight_bits(blocks: Array) -> tuple[Array, Array, Array]:
 
 
 def _paired(codes: Array) -> Array:
-    """Pack two 4-bit codes per byte, the first one in the lower half."""
+    """Pack two 4-bit codes per byte, the first in the lower half."""
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
     packed: Array = codes[..., 0::2] | (codes[..., 1::2] << 4)

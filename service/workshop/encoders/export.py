@@ -1,4 +1,4 @@
-"""Exports a trained network to the folder that the service loads: int8 ONNX, card and tokenizer."""
+"""Export a trained network to the folder that the service loads: int8 ONNX, card and tokenizer."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ def write_checkpoint(network: LabelNetwork, card: CheckpointCard, folder: Path) 
 
 
 def build_onnx(network: LabelNetwork, *, quantised: bool = True) -> bytes:
-    """Build the network for ONNX Runtime. `service.encoders.session` documents its inputs and
-    outputs.
+    """Build the ONNX graph of a network, with the inputs and outputs of `service.encoders.session`.
 
-    The encoder's matrices and its word table are int8; the heads are float32.
+    If `quantised`, the encoder's matrices and its word table are int8. The heads are float32.
     """
     weights = {name: tensor.detach().float().cpu().numpy() for name, tensor in _tensors(network)}
     bert = {name.removeprefix("bert."): value for name, value in weights.items()}

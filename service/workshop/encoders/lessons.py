@@ -1,10 +1,10 @@
-"""What one question teaches the labeler and the filter, and the rows made from it (METHODS.md §4.5,
-steps 4 and 6).
+"""What the labeler and the filter learn from one question, and the rows made from it (METHODS.md
+§4.5, steps 4 and 6).
 
 A teacher of any kind fills a `Lesson`. A query is a `Wording`: words, each with the hop that
 removes it. Queries change only by deleting words and by appending the words of an answer. In ``When
 was the father of the director of Heat born?``, hop 1 removes ``the director of Heat`` and hop 2
-removes what is left of ``the father of``; the words of hop 1's answer are removed with hop 2.
+removes the remaining ``the father of``; the words of hop 1's answer are removed with hop 2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from service.workshop.facts.rows import (
     sentence_words,
 )
 
-STAYS = 99  # the hop of a word that no hop removes
+STAYS = 99  # hop number of a word that no hop removes
 
 
 class TaggedWord(NamedTuple):
@@ -49,10 +49,10 @@ class Told(NamedTuple):
 
 
 def worded(text: str, phrases: Sequence[str]) -> Wording | None:
-    """Return the query in which hop k + 1 answers the text `phrases[k]`; each phrase may contain
-    the one before.
+    """Return the query in which hop k + 1 answers the text `phrases[k]`. Each phrase may contain
+    the previous one.
 
-    Returns None if the words are split differently than the filter splits them.
+    Returns None if the words are not split as the filter splits them.
     """
     spans = [(start := text.find(phrase), start + len(phrase)) for phrase in phrases]
 
@@ -66,7 +66,8 @@ def worded(text: str, phrases: Sequence[str]) -> Wording | None:
 
 
 def retyped(wording: Wording, rng: random.Random) -> Wording:
-    """Return the query as another person might type it: case, question mark and stop words vary."""
+    """Return the query as another person might type it, with other case, question mark and stop
+    words."""
     tokens = list(wording.tokens)
     if rng.random() < 0.25 and tokens[-1].text == "?":
         del tokens[-1]
@@ -85,11 +86,11 @@ def retyped(wording: Wording, rng: random.Random) -> Wording:
 def rewritten(
     wording: Wording, hop: int, told: Sequence[Sequence[Told]]
 ) -> tuple[list[str], list[Mark], Wording] | None:
-    """Return the infos, a label per word of the filter's input, and the next query.
+    """Return the infos, a label for each word of the filter's input, and the next query.
 
-    Hops up to `hop` are answered: their words are removed and those of their answers kept. The
-    first answer's words are removed with the hop after `hop`, the second's with the one after that.
-    Returns None if the infos are split differently than the filter splits them.
+    Hops up to `hop` are answered: their words are removed, and the words of their answers are kept.
+    The first answer's words are removed with the hop after `hop`, the second's with the one after
+    that. Returns None if the infos are not split as the filter splits them.
     """
     infos = [" ".join(word.text for word in info) for info in told]
     flat = [word for info in told for word in info]
@@ -106,9 +107,10 @@ def rewritten(
 
 
 class HopLesson(NamedTuple):
-    """One hop: the query that is searched, its passage, and the useful words of that passage.
+    """One hop: the query of the search, its passage, and the useful words of that passage.
 
-    `marks` has a label per word of the passage's text form. `last` means that no query follows.
+    `marks` has a label for each word of the passage's text form. `last` means that no query
+    follows.
     """
 
     query: str
@@ -118,7 +120,7 @@ class HopLesson(NamedTuple):
 
 
 class Rewrite(NamedTuple):
-    """A filter's input, with a label per word of it (see `sentence_words`)."""
+    """A filter's input, with a label for each of its words (see `sentence_words`)."""
 
     query: str
     infos: Sequence[str]
@@ -126,7 +128,7 @@ class Rewrite(NamedTuple):
 
     @property
     def result(self) -> str:
-        """The next query, spelled as the served filter returns it."""
+        """The next query, written as the served filter returns it."""
         kept = zip(sentence_words(self.query, self.infos), self.marks, strict=True)
         return " ".join(word for word, mark in kept if mark)
 
@@ -134,8 +136,8 @@ class Rewrite(NamedTuple):
 class Lesson(NamedTuple):
     """A question with its parts in order, and the rewrites between them.
 
-    `written` means that people wrote it. `titles` are those of the real passages behind it; they
-    decide the side of the split even if a passage was given other names.
+    `written` means that people wrote the question. `titles` are the titles of its original
+    passages, which decide the side of the split even if names were exchanged.
     """
 
     id: str
@@ -149,7 +151,7 @@ class Lesson(NamedTuple):
 
 
 class Negative(NamedTuple):
-    """A passage that the query of a part finds and that does not answer it."""
+    """A passage that the query of a part finds but that does not answer it."""
 
     query: str
     passage: Paragraph
@@ -178,9 +180,9 @@ def provenance_of(item: Lesson) -> RowProvenance:
 
 
 def labeler_rows(item: Lesson, negatives: Sequence[Negative]) -> Iterator[LabelerRow]:
-    """Return one row per part, then one per negative, in which no word is marked."""
+    """Yield one row per part, then one per negative, in which no word is marked."""
     made = 0
-    own = {part.passage.id for part in item.parts}  # its name may have been exchanged
+    own = {part.passage.id for part in item.parts}  # its title may contain an exchanged name
 
     def row(query: str, passage: Paragraph, tag: TagName, marks: Sequence[Mark]) -> LabelerRow:
         nonlocal made
@@ -208,7 +210,7 @@ def labeler_rows(item: Lesson, negatives: Sequence[Negative]) -> Iterator[Labele
 
 
 def filter_rows(item: Lesson) -> Iterator[FilterRow]:
-    """Return one row per rewrite."""
+    """Yield one row per rewrite."""
     for number, rewrite in enumerate(item.rewrites, 1):
         yield FilterRow(
             id=f"{item.id}/{number}",

@@ -1,4 +1,4 @@
-"""Marks the words of a passage that are useful for a query (METHODS.md §4.5).
+"""Mark the words of a passage that are useful for a query (METHODS.md §4.5).
 
 `align` finds words that a teacher copied (step 3); `mark_fact` marks a fact found by a pattern.
 """
@@ -14,7 +14,7 @@ from service.text.words import WordSpan, word_spans
 from service.workshop.facts.patterns import COMPILED, Fact, clean_answer
 
 REACH = 150  # number of distances tried, starting at 0
-LEAP = 75  # the farthest that a forward match moves the cursor
+LEAP = 75  # most words by which a forward match moves the cursor
 
 Mark = Literal[0, 1]
 
@@ -22,9 +22,9 @@ Mark = Literal[0, 1]
 def align(words: Sequence[str], extracted: Sequence[str]) -> list[Mark]:
     """Return 1 for each of `words` that matches an extracted word, else 0.
 
-    The search goes outwards from a cursor, forwards before backwards at each distance, and matches
-    no word twice. Extracted words that are not found are dropped. The comparison ignores case but
-    not inflection, because copied words keep their form.
+    The search proceeds outwards from a cursor, forwards before backwards at each distance, and
+    matches no word twice. Extracted words that are not found are dropped. The comparison ignores
+    case but not inflection, because copied words keep their form.
     """
     folded = [word.casefold() for word in words]
     labels: list[Mark] = [0] * len(words)
@@ -49,8 +49,8 @@ Span = tuple[int, int]
 
 
 class Marks(NamedTuple):
-    """Two labels per word of the passage's text form: whether it is useful, and whether it is the
-    answer."""
+    """Two labels for each word of the passage's text form: whether it is useful, and whether it is
+    part of the answer."""
 
     useful: list[Mark]
     answer: list[Mark]
@@ -58,8 +58,11 @@ class Marks(NamedTuple):
 
 def mark_fact(fact: Fact) -> Marks | None:
     """Mark the subject in the title, the answer, and the content words by which the pattern
-    connects them: ``Norma``, ``composed``, ``Vincenzo Bellini``. Returns None if the answer is not
-    found in the passage."""
+    connects them.
+
+    An example is ``Norma``, ``composed``, ``Vincenzo Bellini``. Returns None if the answer is not
+    found in the passage.
+    """
     found = _find(fact)
     if found is None:
         return None
@@ -96,7 +99,7 @@ def _moved(span: Span, by: int) -> Span:
 
 
 def _in(word: WordSpan, span: Span) -> bool:
-    """Return the words and punctuation inside a span; punctuation alone is useless for a query."""
+    """Whether a word is inside a span. Punctuation is excluded, since it is useless for a query."""
     inside = span[0] <= word.start and word.end <= span[1]
     return inside and any(map(str.isalnum, word.text))
 

@@ -18,16 +18,19 @@ from service.encoders.base import Tag
 from service.encoders.inputs import NO_WORD, Encoded, encode_passages, encode_query
 from service.workshop.facts.rows import FilterRow, LabelerRow
 
-IGNORED = -100  # the label of pieces that no loss counts
+IGNORED = -100  # label of word pieces that are ignored by the loss
 TERMINATE = 1
 
 Pool = Literal["cls", "mean"]
 
 
 class HeadSettings(BaseModel):
-    """The heads. `tags` = 0 means a filter, which has no tag head. `pool` selects the tag head's
-    input: the first token through a dense layer and an activation, as in DeBERTa, or the mean of
-    all tokens (METHODS.md §4.4 #1)."""
+    """The heads of a network.
+
+    `tags` = 0 means a filter, which has no tag head. `pool` selects the tag head's input: the first
+    token through a dense layer and an activation, as in DeBERTa, or the mean of all tokens
+    (METHODS.md §4.4 #1).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,7 +42,8 @@ class HeadSettings(BaseModel):
 
 
 class LabelNetwork(nn.Module):
-    """Returns `token_logits` (rows, pieces, 2) and, with a tag head, `tag_logits` (rows, tags)."""
+    """A BERT that returns `token_logits` (rows, pieces, 2) and, with a tag head, `tag_logits`
+    (rows, tags)."""
 
     def __init__(self, bert: BertModel, settings: HeadSettings) -> None:
         super().__init__()
@@ -86,9 +90,9 @@ def loss_of(
 ) -> Tensor:
     """Return the cross-entropy of the tokens plus that of the tags, a scalar.
 
-    A labeler's token loss counts rows whose passage is useful: by their gold tag or, as published,
-    by the tag that the network predicts (METHODS.md §4.4 #4). Without any such row the loss is 0,
-    never NaN.
+    A labeler's token loss includes the rows whose passage is useful, by their gold tag or, as
+    published, by the tag that the network predicts (METHODS.md §4.4 #4). Without any such row the
+    loss is 0, never NaN.
     """
     weights = torch.tensor(settings.token_weights, device=labels.device)
     if tags is None:
@@ -101,7 +105,7 @@ def loss_of(
 
 
 def token_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean over the counted pieces, or 0 if there are none."""
+    """Return the weighted mean over the pieces that are not ignored, or 0 if there are none."""
     counted = labels != IGNORED
     if not counted.any():
         return logits.sum() * 0
@@ -121,8 +125,10 @@ def blank(config: BertConfig, settings: HeadSettings) -> LabelNetwork:
 
 
 def freeze_embeddings(network: LabelNetwork) -> None:
-    """Freeze the word table, which has half of MiniLM's weights, because a small corpus updates
-    only part of it."""
+    """Freeze the word table, which contains half of MiniLM's weights.
+
+    A small corpus would update only part of it.
+    """
     network.bert.embeddings.requires_grad_(False)
 
 
@@ -139,7 +145,8 @@ class Labelled(NamedTuple):
 
 
 def labeler_input(tokenizer: Any, row: LabelerRow, most: int, tags: int = 3) -> Labelled:
-    """Encode a row of the labeler. With two tags, FINISH counts as CONTINUE (METHODS.md §4.3)."""
+    """Encode a row of the labeler. With two tags, FINISH is encoded as CONTINUE (METHODS.md
+    §4.3)."""
     (encoded,) = encode_passages(tokenizer, row.query, [row.passage], most)
     tag = TAGS[row.tag]
     if tags == 2 and tag is Tag.FINISH:
@@ -148,21 +155,20 @@ def labeler_input(tokenizer: Any, row: LabelerRow, most: int, tags: int = 3) -> 
 
 
 def filter_input(tokenizer: Any, row: FilterRow, most: int) -> Labelled:
-    """Encode a row of the filter. Infos are truncated to fit, and the labels of the words lost go
-    with them."""
+    """Encode a row of the filter. Infos are truncated to fit, together with their labels."""
     encoded = encode_query(tokenizer, row.query, row.infos, most)
     kept = _kept_labels(row, encoded)
     return Labelled(encoded.ids, encoded.types, _piece_labels(encoded, kept), None)
 
 
 def _piece_labels(encoded: Encoded, labels: Sequence[int]) -> list[int]:
-    """Give each piece its word's label, and 0 to pieces outside the text's words."""
+    """Return the label of each piece's word, and 0 for pieces outside the text's words."""
     return [0 if word == NO_WORD else labels[word] for word in encoded.word_of]
 
 
 def _kept_labels(row: FilterRow, encoded: Encoded) -> list[int]:
-    """Return the labels of the words that are left; only the ends of infos are truncated, so the
-    order holds."""
+    """Return the labels of the remaining words. Their order is preserved, because only the ends of
+    infos are truncated."""
     if encoded.words == row.words:
         return list(row.labels)
     kept: list[int] = []
@@ -176,7 +182,7 @@ def _kept_labels(row: FilterRow, encoded: Encoded) -> list[int]:
 
 
 class LabelledRows(Dataset[dict[str, Any]]):
-    """Unpadded rows, under the argument names of the networks."""
+    """A dataset of unpadded rows, under the argument names of the networks."""
 
     def __init__(self, rows: Sequence[Labelled]) -> None:
         self.rows = rows
@@ -193,7 +199,7 @@ class LabelledRows(Dataset[dict[str, Any]]):
 
 
 def collate(items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Pad the rows to the longest one. No loss counts padding."""
+    """Pad the rows to the longest one. The loss ignores the padding."""
     size = max(len(item["input_ids"]) for item in items)
 
     def padded(name: str, filler: int) -> Tensor:

@@ -1,5 +1,4 @@
-"""Lessons from questions that people wrote: MuSiQue with its hops, and SQuAD on one passage
-each."""
+"""Lessons from people's questions: MuSiQue with its hops, and SQuAD with one passage each."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _HOP = re.compile(r"#(\d)")
 
 
 def people_items(data: Path) -> Iterator[Lesson]:
-    """Yield the lessons that may be used for training: neither the question nor any of its passages
-    is held out."""
+    """Yield the lessons that may be used for training, without held-out questions and passages."""
     passages = {passage.id: passage for passage in load_passages(data)}
     for question in load_questions(data, "musique"):
         made = musique_item(question, passages)
@@ -46,8 +44,10 @@ def people_items(data: Path) -> Iterator[Lesson]:
 
 
 def musique_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> Lesson | None:
-    """Return a lesson with the question's hops in order, or None if a hop's passage is missing or
-    does not contain the answer."""
+    """Return a lesson with the question's hops in order.
+
+    Returns None if a hop's passage is missing or does not contain the answer.
+    """
     hops = question.row["hops"]
     asked = _filled(hops)
     wording = _hopped(question.question, asked)
@@ -78,7 +78,7 @@ def musique_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> L
 
 
 def _filled(hops: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the questions of the hops with answers in place of ``#1``; ``A >> r`` becomes ``A
+    """Return the questions of the hops with answers instead of ``#1``; ``A >> r`` becomes ``A
     r``."""
     return [
         _HOP.sub(lambda n: str(hops[int(n.group(1)) - 1]["answer"]), hop["question"]).replace(
@@ -90,7 +90,10 @@ def _filled(hops: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _hopped(question: str, asked: Sequence[str]) -> Wording:
     """Assign each word to the last hop whose question contains it, or to none if that is the final
-    hop. A stop word takes the hop of its neighbours if both have the same."""
+    hop.
+
+    A stop word is assigned to the hop of its neighbours if both have the same.
+    """
     cut = sentence_words(question, ())
     spoken = [_stems(text) for text in asked]
     hops = []
@@ -106,20 +109,17 @@ def _hopped(question: str, asked: Sequence[str]) -> Wording:
 
 
 def _stems(text: str) -> set[str]:
-    """Return the stems of the content words of a text."""
     said = [word for word in sentence_words(text, ()) if any(map(str.isalnum, word))]
     return {_stem(word) for word in said if word.casefold() not in STOP_WORDS}
 
 
 def _stem(word: str) -> str:
-    """Return the first five letters: enough to tell words apart, few enough to match inflected
-    forms."""
+    """Return the first five letters, which match most inflected forms but few other words."""
     return word.casefold()[:5]
 
 
 def _hops(item: Lesson, question: RealQuestion) -> Iterator[Lesson]:
-    """Yield each hop as a lesson of its own, unless it is a relation (`>>`) instead of a
-    question."""
+    """Yield each hop as a separate lesson, except relations (`>>`) without a question."""
     for number, (hop, text) in enumerate(
         zip(question.row["hops"], _filled(question.row["hops"]), strict=True)
     ):
@@ -143,8 +143,11 @@ def _squad_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> Le
 
 
 def mark_answer(passage: Paragraph, answer: str, question: str) -> Marks | None:
-    """Mark the answer, and the question's words in the title and around the answer, in the sentence
-    that shares most of them. Returns None if the passage does not contain the answer."""
+    """Mark the answer, and the question's words in the title and around the answer.
+
+    The words are marked in the sentence that shares most of them with the question. Returns None if
+    the passage does not contain the answer.
+    """
     text = passage_text(passage.title, passage.text)
     sought = _stems(question)
     body = len(text) - len(passage.text)

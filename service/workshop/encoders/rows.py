@@ -30,12 +30,12 @@ from service.workshop.facts.questions import Maker
 from service.workshop.facts.search import Nearest, PassageSearch
 
 SECOND_NEGATIVE = 0.5  # share of parts with a negative from further down the ranking
-EARLIER = 0.3  # share of later parts with an earlier part's passage as a negative
+EARLIER = 0.3  # share of later parts that have an earlier part's passage as a negative
 HELD_OUT_FORMS = ("bridge", "bridge", "single", "comparison")
 
 
 def training_items(data: Path, size: int, rng: random.Random) -> list[Lesson]:
-    """Return the questions of people that may be used for training, and `size` items made by
+    """Return the people's questions that may be used for training, and `size` items made by
     rules."""
     passages = load_passages(data)
     facts = all_facts(passages)
@@ -47,7 +47,7 @@ def training_items(data: Path, size: int, rng: random.Random) -> list[Lesson]:
 def held_out_items(
     data: Path, size: int, rng: random.Random, forms: Sequence[str] = HELD_OUT_FORMS
 ) -> list[Lesson]:
-    """Return items whose answer is in a held-out passage, each question once."""
+    """Return distinct items whose answer is in a held-out passage."""
     passages = load_passages(data, held_out=None)
     facts = all_facts(passages)
     titles = {passage.id: passage.title for passage in passages}
@@ -86,8 +86,11 @@ def with_negatives(
 def negatives_of(
     item: Lesson, found: dict[str, list[Paragraph]], rng: random.Random
 ) -> Iterator[Negative]:
-    """Return the negatives of each part: as published, the first passage found that is not a gold
-    passage; in addition, sometimes one from further down, and one that an earlier part has used."""
+    """Yield the negatives of each part.
+
+    As published, one is the first passage found that is not a gold passage. In addition, some parts
+    have one from further down the ranking, or one that an earlier part has used.
+    """
     gold = {part.passage.id for part in item.parts}
     named = {part.passage.title for part in item.parts}
     taken: set[tuple[str, str]] = set()
@@ -146,7 +149,7 @@ if __name__ == "__main__":
     main()
 
 
-SMOKE_WORLD = 400  # passages
+SMOKE_WORLD = 400  # number of passages
 SMOKE_FORMS = ("bridge", "single")
 TRAIN_ROWS, HELD_OUT_ROWS = 600, 50
 
@@ -163,7 +166,7 @@ def write_smoke_rows(folder: Path, kind: Kind) -> tuple[Path, Path]:
 
 
 def smoke_rows(kind: Kind, size: int, *, held_out: bool) -> list[str]:
-    """Return rows as JSON, on one side of the split, with negatives by BM25 only."""
+    """Return rows as JSON on one side of the split, with negatives found by BM25 only."""
     rng = random.Random(5)
     passages = [p for p in made_up_passages(SMOKE_WORLD) if p.held_out is held_out]
     maker = made_up_maker(SMOKE_WORLD, 5, held_out=held_out)

@@ -1,8 +1,8 @@
-"""Lessons made by rules from facts in passages, without a teacher and without questions of people.
+"""Lessons made by rules from facts in passages, without a teacher and without people's questions.
 
-Single questions, chains of two and three hops, and comparisons of two things or of two films by
-their directors. Names are exchanged in most of them, so that the models read instead of
-remembering.
+The forms are single questions, chains of two and three hops, and comparisons of two things or of
+two films by their directors. Names are exchanged in most of them, so that the models read instead
+of remembering.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from service.workshop.facts.questions import DATES, Maker
 from service.workshop.facts.wordings import COMPARISONS, DIRECTED, PHRASES, SAME, SINGLE, wordings
 
 FORMS = ("bridge",) * 6 + ("chain", "single", "single", "comparison", "comparison", "directed")
-MADE = 0.6  # share of items with exchanged names; real links cover few relations, made ones all
+MADE = 0.6  # share of items with exchanged names, which cover more relations than real links
 NOISE = 0.25  # share of rewrites with an additional info that is irrelevant
 SECOND = (
     "birth_date", "death_date", "birth_place", "death_place", "nationality", "father", "mother",
@@ -50,8 +50,8 @@ class MarkedFact(NamedTuple):
     marks: Marks
 
     def told(self, rng: random.Random) -> list[Told]:
-        """Return the marked words as a labeler might return them: some words outside the answer are
-        missing."""
+        """Return the marked words as a labeler might return them, without some words outside of the
+        answer."""
         missed = rng.choice((0.0, 0.0, 0.2, 0.5))
         cut = zip(text_words(self.fact.passage), *self.marks, strict=True)
         return [
@@ -82,7 +82,7 @@ class Rules:
         self.count = 0
 
     def item(self, form: str = "") -> Lesson | None:
-        """Return a lesson of a form, or None if what was drawn does not yield one."""
+        """Return a lesson of a form, or None if the drawn facts do not make one."""
         form = form or self.rng.choice(FORMS)
         makers: dict[str, Callable[[], Lesson | None]] = {
             "single": lambda: self._chain(form, self._single()),
@@ -102,7 +102,8 @@ class Rules:
         return self._made(2)
 
     def _made(self, size: int) -> list[Fact]:
-        """Return a chain of facts: each gets the name that the fact before it answers with."""
+        """Return a chain of facts in which each subject is renamed to the answer of the previous
+        fact."""
         rng, by_kind, names = self.rng, self.maker.by_kind, self.maker.names
         pools = [FIRST, *[KIN] * (size - 2), SECOND]
         facts: list[Fact] = []
@@ -138,7 +139,8 @@ class Rules:
         return self._item(form, question, parts, rewrites, facts)
 
     def _comparison(self) -> Lesson | None:
-        """Return two passages found by one query; the thing mentioned first is resolved first."""
+        """Return a lesson with two passages found by one query. The thing mentioned first is
+        resolved first."""
         by_kind = self.maker.by_kind
         choices = [(k, ws) for k, _, ws in COMPARISONS if k in by_kind]
         choices += [(k, ws) for k, ws in SAME.items() if k in by_kind]
@@ -182,8 +184,8 @@ class Rules:
     def _beside(
         self, form: str, question: str, wording: Wording, hop: int, found: Sequence[MarkedFact]
     ) -> Lesson | None:
-        """Return two final parts with the same query; once the first is known, the other is left to
-        find."""
+        """Return two final parts with the same query. After the first is found, the second remains
+        to be found."""
         step = self._rewrite(wording, hop, found[:1], keep=False)
         if step is None:
             return None
@@ -208,7 +210,7 @@ class Rules:
         return Rewrite(wording.text, infos, marks), following
 
     def _noise(self) -> list[Told]:
-        """Return an info from a passage that the labeler should have left out."""
+        """Return an info from a passage that the labeler should have dropped."""
         fact = self.maker.fact()
         marks = mark_fact(fact)
         if marks is None:

@@ -82,8 +82,10 @@ def open_tokenizer(settings: LabelSettings) -> Any:
 
 
 def open_network(settings: LabelSettings) -> LabelNetwork:
-    """Open the base encoder with new heads. Raises ConfigurationError if the base is missing or is
-    not a BERT."""
+    """Open the base encoder with new heads.
+
+    Raises ConfigurationError if the base is missing or is not a BERT.
+    """
     folder = minilm_folder() if settings.base == MINILM else Path(settings.base)
     _check_is_bert(folder)
     logging: Any = transformers_logging
@@ -97,8 +99,10 @@ def open_network(settings: LabelSettings) -> LabelNetwork:
 
 
 def _check_is_bert(folder: Path) -> None:
-    """Raise ConfigurationError for another encoder: its weights would be ignored silently, and
-    random ones trained."""
+    """Raise ConfigurationError for an encoder that is not a BERT.
+
+    Its weights would be ignored silently, and random ones trained.
+    """
     try:
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -120,7 +124,7 @@ def fit_network(
     encode: Callable[[Any, R], Labelled],
     score: Callable[[LabelNetwork, Sequence[Labelled]], dict[str, Score]],
 ) -> TrainingResult:
-    """Train, score and save; `encode` receives the tokenizer and a row."""
+    """Train, score and save a network. `encode` receives the tokenizer and a row."""
     tokenizer = open_tokenizer(settings)
     train, held_out = (
         [encode(tokenizer, row) for row in rows] for rows in (data.train, data.held_out)
@@ -148,8 +152,10 @@ def train_network(
 
 
 class ByLength(Sampler[int]):
-    """Batches rows of similar length, to reduce padding. Each epoch is drawn from seed and epoch
-    alone, so a resumed run sees the same batches."""
+    """Batches rows of similar length to reduce padding.
+
+    Each epoch depends only on the seed and the epoch, so a resumed run gets the same batches.
+    """
 
     def __init__(self, lengths: list[int], batch: int, seed: int) -> None:
         self._lengths, self._batch, self._seed = lengths, batch, seed
@@ -198,7 +204,7 @@ def save(
     scores: Mapping[str, Score],
     run: TrainingRun,
 ) -> None:
-    """Write the weights into the run's folder, and the files to serve into a subfolder."""
+    """Write the weights to the run's folder, and the files for serving to a subfolder."""
     save_file(network.state_dict(), run.folder / "model.safetensors")
     ours = settings.base == MINILM
     card = CheckpointCard(
@@ -223,22 +229,22 @@ Flags = NDArray[np.bool_]
 
 
 class LabelScores(NamedTuple):
-    """Scores by name; `chance` is the token F1 of marking every piece."""
+    """Scores by name. `chance` is the token F1 of marking every piece."""
 
     values: dict[str, float]
     chance: float
 
 
 def f1(predicted: Flags, gold: Flags) -> float:
-    """Return the F1 of the marked pieces; 0 if neither side marks any."""
+    """Return the F1 of the marked pieces, or 0 if neither side marks any."""
     both = int((predicted & gold).sum())
     total = int(predicted.sum()) + int(gold.sum())
     return 2 * both / total if total else 0.0
 
 
 def labeler_scores(batches: Iterable[Batch]) -> LabelScores:
-    """Return accuracy and macro-F1 of the tags, and the piece F1 on rows whose gold tag says that
-    the passage is useful."""
+    """Return the accuracy and macro-F1 of the tags, and the piece F1 on rows whose gold tag is
+    useful."""
     tags, judged, marked, useful = [], [], [], []
     for batch, made in batches:
         gold = batch["tags"]
@@ -258,8 +264,8 @@ def labeler_scores(batches: Iterable[Batch]) -> LabelScores:
 
 
 def filter_scores(batches: Iterable[Batch]) -> LabelScores:
-    """Return the share of rows with every piece right (the exact next query), and the F1 of the
-    pieces."""
+    """Return the share of rows with every piece right (the exact next query), and the pieces'
+    F1."""
     exact: list[Any] = []
     marked, useful = [], []
     for batch, made in batches:

@@ -1,8 +1,7 @@
-"""Adaptive-RAG's labels (METHODS.md §8.4): a question's route is that of the cheapest strategy that
-answers it correctly.
+"""Adaptive-RAG's labels (METHODS.md §8.4): the route of the cheapest strategy that answers a
+question correctly.
 
-The answers are read from the folder of an evaluation that asked every question with several
-methods.
+The answers are read from the folder of an evaluation that asked every question by several methods.
 """
 
 from __future__ import annotations
@@ -32,9 +31,11 @@ def is_evaluation(folder: Path) -> bool:
 
 
 def cheapest_route(rows: Iterable[Row]) -> RouteName | None:
-    """Return the label of one question from its rows: the first route with a strategy whose answer
-    is a gold answer (exact match), else the dataset's own route if that searches. None if there is
-    neither."""
+    """Return the label of one question from its rows.
+
+    It is the first route with a strategy whose answer matches a gold answer exactly, else the
+    dataset's own route if that route searches, else None.
+    """
     rows = list(rows)
     right = {row.method for row in rows if row.scores.get(RIGHT) == 1}
     for route, methods in STRATEGIES.items():
@@ -47,8 +48,8 @@ def cheapest_route(rows: Iterable[Row]) -> RouteName | None:
 def labelled_questions(folder: Path, side: Split) -> list[RoutedQuestion]:
     """Return the questions of one side with their labels, in the order of the evaluation.
 
-    A question counts if one method of each route has answered it. Raises InvalidRequest if there is
-    none, and StoreError if the rows cannot be read.
+    A question is included if at least one method of each route has answered it. Raises
+    InvalidRequest if there are none, and StoreError if the rows cannot be read.
     """
     asked: dict[tuple[str, str], list[Row]] = {}
     for row in read_rows(folder):

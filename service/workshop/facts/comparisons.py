@@ -1,5 +1,4 @@
-"""Comparisons of two things by their dates or numbers, with the answers of both sub-questions
-given.
+"""Comparisons of two things by their dates or numbers, with the answers of both sub-questions.
 
 Kind, question and correct reply are drawn from a shuffled deck in which every combination occurs
 once, so that neither the order of the things nor a word of the question reveals the answer.
@@ -23,22 +22,22 @@ SMALLER: Final = frozenset({"first", "less"})
 DIRECTED: Final = "directed"
 SWAPPED: Final = 0.25  # share of pairs listed in another order than in the question
 SAME_YEAR: Final = 0.2  # share of dates that differ only in month or day
-SAME_MONTH: Final = 0.25  # of these
-UNTOLD: Final = 0.25  # share of the other dates that are only a year
+SAME_MONTH: Final = 0.25  # share of those dates that also have the same month
+UNTOLD: Final = 0.25  # share of the other dates that consist of a year only
 CLOSE: Final = 0.35  # share of numbers that differ by less than a tenth
-TWICE: Final = 2  # choices per yes/no question
-FILMS: Final = 4  # cards of each kind that compares films by their directors
+TWICE: Final = 2  # how often a choice occurs for each yes/no question
+FILMS: Final = 4  # number of cards of each kind that compares films by their directors
 
 
 class Date(NamedTuple):
-    """A date for comparison; years BC are negative, 0 is unknown."""
+    """A date for comparison. Years BC are negative, and 0 means unknown."""
 
     year: int
     month: int = 0
     day: int = 0
 
     def written(self, rng: random.Random) -> str:
-        """``1964``, ``May 1964``, ``3 May 1964`` or ``May 3, 1964``."""
+        """Return ``1964``, ``May 1964``, ``3 May 1964`` or ``May 3, 1964``."""
         year = f"{-self.year} BC" if self.year < 0 else str(self.year)
         if not self.month:
             return year
@@ -49,8 +48,11 @@ class Date(NamedTuple):
 
 
 class Card(NamedTuple):
-    """`right` is the thing, in the order of the question, that is the answer; for a yes/no
-    question, 0 is yes."""
+    """One combination of a deck.
+
+    `right` is the index, in the order of the question, of the correct thing; for a yes/no question,
+    0 stands for yes.
+    """
 
     kind: str
     asks: Asks
@@ -58,7 +60,8 @@ class Card(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """`pairs` are the sub-questions with their answers, from which `answer` follows."""
+    """A comparison. `pairs` are the sub-questions with their answers, from which `answer`
+    follows."""
 
     card: Card
     question: str
@@ -72,8 +75,8 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 
 
 def deck() -> list[Card]:
-    """Return every kind with each of its questions and both correct replies; choices occur twice as
-    often."""
+    """Return every kind with each of its questions and both correct replies. Choices occur twice as
+    often as yes/no questions."""
     cards = [Card(DIRECTED, asks, right) for asks in ("first", "last") for right in (0, 1)]
     cards *= FILMS
     for kind, row in KINDS.items():
@@ -87,7 +90,7 @@ def deck() -> list[Card]:
 
 
 class Comparisons:
-    """Draws comparisons of made-up things; those of films by their directors are drawn from
+    """Draws comparisons of synthetic things, and comparisons of films by their directors from
     facts."""
 
     def __init__(self, maker: Maker, rng: random.Random) -> None:
@@ -148,8 +151,8 @@ class Comparisons:
 
 
 def _placed(small: Any, large: Any, card: Card) -> list[Any]:
-    """Put the things in the order of the question, so that the card's reply is correct."""
-    wanted = small if card.asks in SMALLER else large  # of the first thing if right is 0
+    """Return the things in the order of the question for which the card's reply is correct."""
+    wanted = small if card.asks in SMALLER else large  # the first thing if right is 0
     return [wanted, large if wanted is small else small][:: 1 if card.right == 0 else -1]
 
 
@@ -168,7 +171,8 @@ def _two_names(sort: str, names: Names, rng: random.Random) -> tuple[str, str]:
 
 
 def _two_dates(low: int, high: int, rng: random.Random) -> tuple[Date, Date]:
-    """Return an earlier and a later date, of different years unless both include the month."""
+    """Return an earlier and a later date. Their years differ, unless both dates include the
+    month."""
     year = rng.randint(max(low, 1), high) if rng.random() < 0.2 else rng.randint(1850, high)
     if low < 0 and rng.random() < 0.08:
         year = rng.randint(low, -20)
@@ -193,7 +197,7 @@ def _told(year: int, rng: random.Random) -> Date:
 
 
 def _two_numbers(low: int, high: int, rng: random.Random) -> tuple[int, int]:
-    """Return a smaller and a larger number, most of them of any order of magnitude."""
+    """Return a smaller and a larger number. They are drawn log-uniformly or close together."""
     one = round(math.exp(rng.uniform(math.log(low), math.log(high))))
     other = round(math.exp(rng.uniform(math.log(low), math.log(high))))
     if rng.random() < CLOSE or one == other:

@@ -1,4 +1,4 @@
-"""Reads the passages and the real questions that the recipes use from one data folder."""
+"""Read the passages and the people's questions that the recipes use from one data folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def load_passages(data: Path, *, held_out: bool | None = False) -> list[Paragraph]:
-    """Return the passages of the three corpora; `held_out=None` returns both sides of the split."""
+    """Return the passages of the three corpora. `held_out=None` returns both sides of the split."""
     passages = [
         Paragraph(row["id"], row["title"], row["text"].strip(), source)
         for source in SOURCES
@@ -43,7 +43,7 @@ def load_passages(data: Path, *, held_out: bool | None = False) -> list[Paragrap
 
 
 class RealQuestion(NamedTuple):
-    """A question that people wrote; `row` is its line, with the fields of its data set."""
+    """A question that people wrote. `row` is its line, with the fields of its dataset."""
 
     question: str
     source: str
@@ -65,7 +65,7 @@ QUESTION_FILES = {
 
 
 def load_questions(data: Path, source: str, *, held_out: bool | None = False) -> list[RealQuestion]:
-    """Return the real questions of one set; `held_out=None` returns both sides of the split."""
+    """Return the people's questions of one set. `held_out=None` returns both sides of the split."""
     rows = read_lines(data / QUESTION_FILES[source])
     questions = [RealQuestion(row["question"].strip(), source, row) for row in rows]
     return [q for q in questions if held_out is None or q.held_out is held_out]

@@ -36,11 +36,11 @@ def heldout_questions(
     corpus: str = CORPUS,
     tune: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return at most `size` rows of each kind: id, kind, question, route, answer or parts,
+    """Return at most `size` rows of each kind: id, kind, question, route, answer or parts, and
     passages.
 
     The passage with the answer is held out; a bridge may start from one that is not. With `tune`,
-    none is held out. No question has two passages that answer it differently.
+    no passage is held out. No question has two passages that answer it differently.
     """
     facts = [
         fact
@@ -64,7 +64,10 @@ def heldout_questions(
 def _drawer(
     kind: str, facts: Sequence[Fact], rng: random.Random, *, held_out: bool
 ) -> Callable[[], Synthesised | None]:
-    """Return a maker of held-out answers and wordings, or of neither."""
+    """Return a function that draws questions of a kind.
+
+    Both the answers and the wordings are held out, or neither.
+    """
     asked = _clear(facts)
     wanted = [fact for fact in asked if fact.passage.held_out is held_out]
     maker = Maker(wanted, Names(wanted), rng, unseen=held_out)
@@ -80,7 +83,7 @@ def _drawer(
 
 
 def _clear(facts: Sequence[Fact]) -> list[Fact]:
-    """Return the facts whose subject has one passage, because namesakes are ambiguous."""
+    """Return the facts whose subject has only one passage, because namesakes are ambiguous."""
     passages: dict[str, set[str]] = {}
     for fact in facts:
         passages.setdefault(fact.subject, set()).add(fact.passage.id)
@@ -88,8 +91,10 @@ def _clear(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _links(facts: Sequence[Fact], wanted: Sequence[Fact]) -> list[tuple[Fact, Fact]]:
-    """Return pairs of facts: the answer of the first is the subject of the second, which is one of
-    those wanted."""
+    """Return pairs of facts in which the answer of the first is the subject of the second.
+
+    The second is one of `wanted`.
+    """
     held: dict[str, list[Fact]] = {}
     for fact in wanted:
         held.setdefault(fact.subject, []).append(fact)

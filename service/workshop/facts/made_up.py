@@ -1,7 +1,7 @@
-"""A small made-up world of people, films and places, whose use affects no real measurement.
+"""A small synthetic world of people, films and places, on which smoke runs are trained.
 
-Smoke runs train on it. Its titles are random syllables that occur in no corpus, and the held-out
-rule splits them like any others.
+Its titles are random syllables that occur in no corpus, so training on it affects no real
+measurement. The held-out rule splits them like any other titles.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SITES = ("village", "town", "river", "castle", "museum")
 
 
 def made_up_passages(count: int, seed: int = 0) -> list[Paragraph]:
-    """Return `count` passages on both sides of the split: people, their films, and places they come
-    from."""
+    """Return `count` passages from both sides of the split, about people, their films and their
+    places of origin."""
     rng = random.Random(seed)
     people = [f"{syllable_name(rng)} {syllable_name(rng)}" for _ in range(max(8, count // 2))]
     towns = [syllable_name(rng) for _ in range(max(8, count // 6))]
@@ -40,7 +40,7 @@ def made_up_passages(count: int, seed: int = 0) -> list[Paragraph]:
 
 
 def made_up_maker(count: int, seed: int, *, held_out: bool) -> Maker:
-    """Return a maker of questions over one side of `count` made-up passages, without exchanged
+    """Return a maker of questions over one side of `count` synthetic passages, without exchanged
     names."""
     passages = [p for p in made_up_passages(count) if p.held_out is held_out]
     facts = all_facts(passages)

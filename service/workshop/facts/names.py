@@ -1,4 +1,4 @@
-"""Exchanges names in sentences, so that a reader model learns to read and not to remember."""
+"""Exchange names in sentences, so that a reader model learns to read instead of remembering."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORK_KINDS = {
 
 
 def syllable_name(rng: random.Random) -> str:
-    """Return a made-up capitalised word of two or three syllables."""
+    """Return a synthetic capitalised word of two or three syllables."""
     parts = [
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
         for _ in range(rng.randint(1, 3))
@@ -46,7 +46,7 @@ def random_date(like: str, rng: random.Random) -> str:
 
 
 class Names:
-    """Pools of names and answers, all from passages that are not held out."""
+    """Pools of names and answers from passages that are not held out."""
 
     def __init__(self, facts: Sequence[Fact]) -> None:
         people = sorted({f.answer for f in facts if f.kind in PERSON_KINDS})
@@ -61,13 +61,13 @@ class Names:
             self.answers.setdefault(fact.kind, []).append(fact.answer)
 
     def person(self, rng: random.Random) -> str:
-        """Return a first and a last name, each real or made up."""
+        """Return a first and a last name, each real or synthetic."""
         first = rng.choice(self.first) if rng.random() < 0.75 else syllable_name(rng)
         last = rng.choice(self.last) if rng.random() < 0.6 else syllable_name(rng)
         return f"{first} {last}"
 
     def title(self, rng: random.Random) -> str:
-        """Return the title of a work: a real one, or words of several."""
+        """Return the title of a work: a real one, or a combination of words of several."""
         if rng.random() < 0.4:
             return rng.choice(self.titles)
         words = [
@@ -98,7 +98,7 @@ class Names:
 
 
 def rename(text: str, changes: Sequence[tuple[str, str]]) -> str:
-    """Return `text` with whole words replaced, all at once, longest first."""
+    """Return `text` with whole words replaced simultaneously, longest first."""
     table = {old: new for old, new in changes if old}
     if not table:
         return text
@@ -126,8 +126,8 @@ def substitute(
 
 
 def alike(name: str, names: Names, rng: random.Random) -> str:
-    """Return another name that shares a word with `name`, for distractors that are hard to tell
-    apart."""
+    """Return another name that shares a word with `name`, for distractors that are hard to
+    distinguish."""
     words = name.split()
     if len(words) < 2:
         return f"{name} {syllable_name(rng)}"

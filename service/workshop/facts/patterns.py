@@ -1,8 +1,8 @@
-"""Facts found in passages by patterns: the director of a film, a date of birth, the location of a
-place.
+"""Facts that patterns find in passages, such as a film's director, a date of birth or a place's
+location.
 
-A fact's answer is a verbatim part of its passage, and its subject is the passage's title without a
-disambiguating bracket.
+A fact's answer is a verbatim part of its passage. Its subject is the passage's title without a
+disambiguating suffix in brackets.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _plausible(kind: str, subject: str, answer: str) -> bool:
 
 
 def _consistent(facts: list[Fact]) -> list[Fact]:
-    """Drop facts about someone else in the passage, such as births inside an article on a film."""
+    """Drop facts about another subject in the passage, such as births in an article on a film."""
     kinds = {fact.kind for fact in facts}
     if kinds & {"director", "film_year", "performer", "author"} and not kinds & {"nationality"}:
         return [fact for fact in facts if fact.kind not in PEOPLE | PEOPLE_FIRST | KIN]

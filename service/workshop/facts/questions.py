@@ -1,8 +1,9 @@
-"""Makes questions from facts, with their hops. Every form of question is made here.
+"""Make questions of every form from facts, with their hops.
 
-`single`, `compound` (and `referring`, whose later parts only say "it"), `bridge`, `comparison` and
-`directed_comparison` make one question; `Maker` draws them. `comparisons.py` compares made-up dates
-and numbers. `typed_like`, `as_typed` and `compound_parts` adapt to how a question was typed.
+`single`, `compound`, `referring`, `bridge`, `comparison` and `directed_comparison` make one
+question; the later parts of a `referring` question only say "it". `Maker` draws questions.
+`comparisons.py` compares synthetic dates and numbers. `typed_like`, `as_typed` and `compound_parts`
+adapt texts to the letter case of a question.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DATES = {"birth_date", "death_date", "film_year", "founded", "release_date"}
 
 @dataclass(frozen=True)
 class Hop:
-    """One sub-question with its answer; `fact` has the passage that answers it."""
+    """One sub-question with its answer. `fact` contains the passage that answers it."""
 
     question: str
     answer: str
@@ -40,7 +41,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Synthesised:
-    """A question with its hops; `route` is single, compound or complex."""
+    """A question with its hops. `route` is single, compound or complex."""
 
     route: str
     form: str
@@ -50,8 +51,7 @@ class Synthesised:
 
 
 def year_of(date: str) -> tuple[int, int, int]:
-    """Return a date as (year, month, day), with zeros where unknown, so that dates can be
-    compared."""
+    """Return a date as (year, month, day) for comparison, with zeros for unknown parts."""
     months = "January February March April May June July August September October November December"
     year = re.search(r"\d{3,4}", date)
     month = next((n for n, m in enumerate(months.split(), 1) if m in date), 0)
@@ -68,7 +68,7 @@ def hop_of(fact: Fact, rng: random.Random, *, unseen: bool = False) -> Hop:
 
 
 def plain_hop(fact: Fact) -> Hop:
-    """Return the first wording of the fact's kind, which is the only form that refining writes."""
+    """Return the first wording of the fact's kind, which is the only one that refining writes."""
     return Hop(SINGLE[fact.kind][0].format(s=fact.subject), fact.answer, fact)
 
 
@@ -79,7 +79,7 @@ def single(fact: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesis
 
 
 def compound(facts: Sequence[Fact], rng: random.Random, *, unseen: bool = False) -> Synthesised:
-    """Join two to four questions into one; the gold parts are joined with `` && ``."""
+    """Join two to four questions into one. The gold parts are joined with `` && ``."""
     hops = tuple(hop_of(fact, rng, unseen=unseen) for fact in facts)
     question = join_questions([hop.question for hop in hops], rng)
     return Synthesised("compound", "compound", question, hops, " && ".join(h.answer for h in hops))
@@ -98,8 +98,10 @@ def bridge(first: Fact, second: Fact, rng: random.Random, *, unseen: bool = Fals
 
 
 def comparison(a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False) -> Synthesised | None:
-    """Return which of two comes first, or whether both are the same; None if the facts cannot
-    tell."""
+    """Return a question on which of two things comes first, or on whether both are the same.
+
+    Returns None if the facts do not answer it.
+    """
     hops = (plain_hop(a), plain_hop(b))
     if a.kind in SAME:
         question = rng.choice(wordings(SAME[a.kind], unseen=unseen)).format(
@@ -119,8 +121,10 @@ def comparison(a: Fact, b: Fact, rng: random.Random, *, unseen: bool = False) ->
 def directed_comparison(
     films: tuple[Fact, Fact], births: tuple[Fact, Fact], rng: random.Random, *, unseen: bool = False
 ) -> Synthesised | None:
-    """Return a question of four hops: which of two films has the director who was born or died
-    first."""
+    """Return a four-hop question: which of two films has the director who was born or died first.
+
+    Returns None if the facts do not answer it.
+    """
     choices = [entry for entry in DIRECTED if entry[0] == births[0].kind]
     a, b = births
     if not choices or year_of(a.answer)[0] == year_of(b.answer)[0]:
@@ -135,7 +139,8 @@ def directed_comparison(
 
 
 def referring(question: str, subject: str, kind: str, female: bool) -> str | None:
-    """The question with a pronoun in the place of its subject; None where that reads badly."""
+    """Return the question with a pronoun instead of its subject, or None if that would be
+    ungrammatical."""
     person = kind in PERSONS
     he, his = (("she", "her") if female else ("he", "his")) if person else ("it", "its")
     if re.search(rf"\b(?:film|song|book|record|city|place) {re.escape(subject)}", question):
@@ -169,19 +174,20 @@ class Maker:
         ]  # fmt: skip
 
     def fact(self, kind: str = "") -> Fact:
-        """Draw a fact; a kind's probability is proportional to the square root of its frequency."""
+        """Draw a fact. The probability of a kind is proportional to the square root of its
+        frequency."""
         kind = kind or self.rng.choices(self.kinds, self.weights)[0]
         return self.rng.choice(self.by_kind[kind])
 
     def renamed(self, fact: Fact, share: float = 0.7) -> Fact:
-        """Return the fact with exchanged names, in most cases."""
+        """Return the fact, with exchanged names at the probability `share`."""
         return substitute(fact, self.names, self.rng) if self.rng.random() < share else fact
 
     def single(self, share: float = 0.7) -> Synthesised:
         return single(self.renamed(self.fact(), share), self.rng, unseen=self.unseen)
 
     def compound(self, share: float = 0.6) -> Synthesised:
-        """Draw several questions, mostly on one entity."""
+        """Draw several questions, mostly about one entity."""
         size = self.rng.choices((2, 3, 4), (6, 3, 1))[0]
         if self.rng.random() < 0.55:
             facts = list(self.by_subject[self.rng.choice(self.rich)])
@@ -194,8 +200,10 @@ class Maker:
         return compound(facts, self.rng, unseen=self.unseen)
 
     def referring(self) -> Synthesised:
-        """Draw two or three questions on one subject, which only the first one names. The hops name
-        it in each."""
+        """Draw two or three questions about one subject, which only the first one names.
+
+        The hops name it in each question.
+        """
         while True:
             facts = self.by_subject[self.rng.choice(self.rich)]
             name = self.names.subject(facts[0].kind, self.rng)
@@ -213,7 +221,7 @@ class Maker:
                 return Synthesised("compound", "referring", asked, tuple(hops), answer)
 
     def bridge(self, share: float = 0.7) -> Synthesised:
-        """Draw a real link between two passages, or make one by giving both the same name."""
+        """Draw a real link between two passages, or create one by giving both the same name."""
         if self.links and self.rng.random() >= share:
             first, second = self.rng.choice(self.links)
             return bridge(first, second, self.rng, unseen=self.unseen)
@@ -255,8 +263,10 @@ class Maker:
         return self.rng.choice(same)
 
     def directed(self) -> Synthesised | None:
-        """Draw two films to compare by their directors, all names exchanged; None if the dates
-        cannot tell."""
+        """Draw two films to compare by their directors, with all names exchanged.
+
+        Returns None if the dates do not answer the question.
+        """
         films, births = [], []
         kind = self.rng.choice(("birth_date", "birth_date", "death_date"))
         for _ in range(2):
@@ -268,7 +278,7 @@ class Maker:
 
 
 def typed_like(hop: Hop, question: str) -> Hop:
-    """Return the hop with its subject in lower case if the question was typed so."""
+    """Return the hop with its subject in lower case if the question only has it in lower case."""
     subject = hop.fact.subject
     if subject not in question and subject.lower() in question:
         return Hop(hop.question.replace(subject, subject.lower()), hop.answer, hop.fact)
@@ -276,12 +286,12 @@ def typed_like(hop: Hop, question: str) -> Hop:
 
 
 def as_typed(answer: str, question: str) -> str:
-    """Return the answer in lower case if the question contains it so."""
+    """Return the answer in lower case if the question only has it in lower case."""
     return answer.lower() if answer not in question and answer.lower() in question else answer
 
 
 def compound_parts(made: Synthesised, question: str) -> list[str]:
-    """Return the parts of a compound question, in lower case if the question was typed so."""
+    """Return the parts of a compound question, in lower case if the question is in lower case."""
     parts = [f"{hop.question.rstrip('? ')}?" for hop in made.hops]
     return [part.lower() if question == question.lower() else _capital(part) for part in parts]
 

@@ -1,10 +1,10 @@
-"""Questions with their routes, from one side of the split: those of people, and synthesised ones.
+"""Questions with their routes from one side of the split: people's questions and synthesised ones.
 
-All are in the normal form that the router reads, so that no data set can be recognised by its
-formatting. The sources are CommonsenseQA (`direct`: METHODS.md §1.5 draws that class from it),
-NQ-open, WebQuestions and SQuAD (`single`), MuSiQue and StrategyQA (`complex`), questions made from
-passages, and questions of people that are joined to compound ones or contain a chain of relations
-instead of a name.
+All are in the normal form that the router reads, so that no dataset can be recognised by its
+formatting. The sources are CommonsenseQA (`direct`, the class that METHODS.md §1.5 draws from it),
+NQ-open, WebQuestions and SQuAD (`single`), MuSiQue and StrategyQA (`complex`), and questions made
+from passages. People's questions are also joined into compound ones, or have a name replaced by a
+chain of relations.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ ANSWERS: Final = {
     "place": ("birth_place", "death_place", "location", "headquarters", "capital_of"),
     "group": ("school", "team", "owner", "publisher", "label"),
 }  # fmt: skip
-SHORTEST_NAME: Final = 4  # characters; shorter names are often ordinary words too
+SHORTEST_NAME: Final = 4  # in characters; shorter names are often ordinary words as well
 DEPTHS: Final = ((1, 2, 3), (6, 3, 1))  # number of relations in a chain, with weights
 
 
 class Chains:
     """Draws chained questions around the names in `facts`.
 
-    `asked` are single-hop questions that people wrote; in one that contains a name of a known sort,
-    a chain can replace the name.
+    `asked` are single-hop questions that people wrote. If one contains a name of a known sort, a
+    chain can replace the name.
     """
 
     def __init__(self, facts: Sequence[Fact], asked: Iterable[str], rng: random.Random) -> None:
@@ -63,8 +63,8 @@ class Chains:
         self.frames = frames(asked, _sorts_of_names(facts))
 
     def question(self) -> str:
-        """Return a question; half of them have a wording of our own, half the frame of a real
-        question."""
+        """Return a question. Half of them have a wording of our own, the others the frame of a
+        person's question."""
         if self.frames and self._rng.random() < 0.5:
             return self.framed(*self._rng.choice(self.frames))
         sort = self._rng.choice(sorted(SORTS))
@@ -72,11 +72,11 @@ class Chains:
         return self._rng.choice(SINGLE[kind]).format(s=self.phrase(sort))
 
     def framed(self, frame: str, sort: str) -> str:
-        """Return a question that people wrote, with a chain instead of a name."""
+        """Return a person's question with a chain instead of a name."""
         return frame.format(s=self.phrase(sort)).replace("the the ", "the ")
 
     def phrase(self, sort: str) -> str:
-        """Return a noun phrase for a thing of a sort: one to three relations around a name."""
+        """Return a noun phrase for a thing of a sort, with one to three relations around a name."""
         return self._phrase(sort, self._rng.choices(*DEPTHS)[0])
 
     def _phrase(self, sort: str, depth: int) -> str:
@@ -91,7 +91,7 @@ class Chains:
 
 
 def _sorts_of_names(facts: Iterable[Fact]) -> dict[str, str]:
-    """Return the sort of each name, in lower case, without names of two sorts."""
+    """Return the sort of each name in lower case, except names of two sorts."""
     sorts: dict[str, set[str]] = {}
     for fact in facts:
         for table, name in ((SORTS, fact.subject), (ANSWERS, fact.answer)):
@@ -108,8 +108,8 @@ def _sorts_of_names(facts: Iterable[Fact]) -> dict[str, str]:
 
 
 def frames(questions: Iterable[str], sorts: dict[str, str]) -> list[tuple[str, str]]:
-    """Return questions with `{s}` instead of the longest name of a known sort in them, and that
-    sort."""
+    """Return the questions that contain a name of a known sort, with `{s}` instead of the longest
+    one, and its sort."""
     found = []
     for question in questions:
         words = list(re.finditer(r"\w[\w'’.-]*", question))
@@ -136,14 +136,18 @@ REAL: Final[dict[str, RouteName]] = {
 }
 ASKED: Final = tuple(source for source, route in REAL.items() if route == "single")
 MADE: Final = 2500  # number of questions of each synthesised form
-JOINED: Final = 800  # number of questions of each set that people wrote
-CHAINED: Final = 1500  # at most, per set
-VALIDATES_BELOW: Final = 26  # of 256: the share of the training side that fits the temperature
+JOINED: Final = 800  # number of joined questions of each set of people's questions
+CHAINED: Final = 1500  # most chained questions of each set
+# Share, out of 256, of the training side that is used to fit the temperature.
+VALIDATES_BELOW: Final = 26
 
 
 class RoutedQuestion(NamedTuple):
-    """`source` is a set of people's questions, or how the question was made; `parents` are the sets
-    that it is made from."""
+    """A question with its route.
+
+    `source` is a set of people's questions, or how the question was made. `parents` are the sets
+    that it was made from.
+    """
 
     question: str
     route: RouteName
@@ -155,17 +159,19 @@ class RoutedQuestion(NamedTuple):
 
     @property
     def validates(self) -> bool:
-        """Whether it fits the temperature and is not trained on. Only for questions of the training
-        side."""
+        """Whether a question of the training side is used to fit the temperature instead of
+        training."""
         return hashlib.sha256(canonical_form(self.question).encode()).digest()[1] < VALIDATES_BELOW
 
 
 def routed_questions(
     data: Path, *, held_out: bool = False, seed: int = 0, scale: float = 1.0
 ) -> list[RoutedQuestion]:
-    """Return all questions of one side, without repetitions, in an order that the seed determines.
-    `scale` multiplies the number of synthesised ones. On the held-out side wordings are unseen and
-    names are real."""
+    """Return all distinct questions of one side, in an order that the seed determines.
+
+    `scale` multiplies the number of synthesised questions. On the held-out side, wordings are
+    unseen and names are real.
+    """
     rng = random.Random(seed)
     facts = all_facts(load_passages(data, held_out=held_out))
     asked = {
@@ -187,7 +193,7 @@ def routed_questions(
 def _made(
     facts: Sequence[Fact], rng: random.Random, count: int, *, held_out: bool
 ) -> list[RoutedQuestion]:
-    """Yield questions made from passages alone."""
+    """Return questions made from passages alone."""
     maker = Maker(facts, Names(facts), rng, unseen=held_out)
     chains = Chains(facts, (), rng)
     renamed = 0.0 if held_out else 0.5
@@ -208,7 +214,7 @@ def _made(
 def _joined(
     source: str, asked: Sequence[str], rng: random.Random, count: int
 ) -> list[RoutedQuestion]:
-    """Yield two or three questions of people joined into one."""
+    """Return combinations of two or three people's questions."""
     return [
         RoutedQuestion(
             join_questions(rng.sample(asked, rng.choice((2, 2, 3))), rng),
@@ -221,7 +227,7 @@ def _joined(
 
 
 def _chained(source: str, chains: Chains, rng: random.Random, count: int) -> list[RoutedQuestion]:
-    """Yield at most five questions of each frame."""
+    """Return at most five questions of each frame."""
     frames = [frame for frame in chains.frames for _ in range(5)]
     return [
         RoutedQuestion(chains.framed(*frame), "complex", f"{source} chained", (source,))
@@ -235,8 +241,11 @@ def _once(rows: Iterable[RoutedQuestion]) -> list[RoutedQuestion]:
 
 
 def weights(rows: Sequence[RoutedQuestion]) -> list[float]:
-    """Return each row's weight in the loss, 1 on average: routes have equal weight, and within a
-    route a source has the square root of its size."""
+    """Return each row's weight in the loss, with mean 1.
+
+    Routes have equal weight, and within a route a source is weighted by the square root of its
+    size.
+    """
     sizes: dict[tuple[str, str], int] = {}
     for row in rows:
         sizes[row.route, row.source] = sizes.get((row.route, row.source), 0) + 1

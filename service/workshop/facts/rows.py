@@ -1,10 +1,10 @@
-"""The rows that `train` learns from, as JSON Lines: `synthesize` writes them, `train` reads them.
+"""The rows that `train` reads and `synthesize` writes, as JSON Lines.
 
-`TrainingRow` is a chat (`train sft`, `train router`). The loss counts its messages marked `learn`,
-so that only the model's own words are learnt, never a prompt or a retrieved text. `LabelerRow` and
-`FilterRow` (METHODS.md §4.5, step 6) have the words of `service.text.words`, as the encoders split
-them. `provenance` says what a row was made from, so that the rule on held-out data is checked on
-the row alone.
+`TrainingRow` is a chat (`train sft`, `train router`). The loss is computed on its messages marked
+`learn`, which are the model's own words, never a prompt or a retrieved text. `LabelerRow` and
+`FilterRow` (METHODS.md §4.5, step 6) contain the words of `service.text.words`, as the encoders
+split them. `provenance` describes the sources of a row, so that the rule on held-out data can be
+checked on the row alone.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class RowMessage(_Part):
 
 
 class RowProvenance(_Part):
-    """Where a row comes from.
+    """The sources of a row.
 
-    `titles` are those of all passages behind it, `answer_title` that of the one with the answer,
-    and `sources` their ids. `written` means that people wrote the question. `teacher` is the model,
-    or `rules`. `engine`, `collection`, `prompts` (a digest of the teacher's templates), `templates`
-    (the set of the row's own prompt), `version` (of the pipeline), `seed`, `side` and `date` allow
-    the row to be made again.
+    `titles` and `sources` are the titles and ids of all its passages, and `answer_title` is the
+    title of the passage with the answer. `written` means that people wrote the question. `teacher`
+    is the model, or `rules`. The other fields allow the row to be reproduced: `engine`,
+    `collection`, `prompts` (a digest of the teacher's templates), `templates` (the template set of
+    the row's own prompt), `version` (of the pipeline), `seed`, `side` and `date`.
     """
 
     pipeline: str = Field(min_length=1)
@@ -69,16 +69,17 @@ class RowProvenance(_Part):
 
 
 def side_of(question: str, source: RowProvenance) -> Split | None:
-    """Return what a row made from `source` may be used for, or None for neither side.
+    """Return the side of the split for which a row made from `source` may be used, or None for
+    neither.
 
-    `question` is the one that people wrote, if `source.written`.
+    `question` is the people's question, if `source.written`.
     """
     answers = [] if source.answer_title is None else [source.answer_title]
     return splits.side_of(source.titles, answers, question if source.written else None)
 
 
 class Sourced(_Part):
-    """A row of any kind: the question it was made for, and its provenance."""
+    """A row of any kind, with the question that it was made for and its provenance."""
 
     question: str = Field(min_length=1)
     provenance: RowProvenance
@@ -92,10 +93,13 @@ AnyRow = TypeVar("AnyRow", bound=Sourced)
 
 
 class TrainingRow(Sourced):
-    """A chat. `task` is a role of METHODS.md §1.3 (`route`, `decompose`, …), `comparison` (a
-    `final`), `autorag` or `dragin`. `question` is what the user typed, outside of any prompt
-    (`train router` reads it with the last message). `raw` means that the reply continues the text
-    of the prompt, without the turns of a chat."""
+    """A chat.
+
+    `task` is a role of METHODS.md §1.3 (`route`, `decompose`, …), `comparison` (a `final`),
+    `autorag` or `dragin`. `question` is the user's question without any prompt; `train router`
+    reads it together with the last message. `raw` means that the reply continues the text of the
+    prompt, without the turns of a chat.
+    """
 
     task: str = Field(pattern=r"^[a-z_]+$")
     messages: list[RowMessage] = Field(min_length=2)
@@ -121,8 +125,8 @@ class TrainingRow(Sourced):
 def prompt_row(
     task: str, question: str, prompt: str, target: str, provenance: RowProvenance
 ) -> TrainingRow:
-    """Return a row of one turn: `prompt` is the rendered template of the role, `target` is
-    learnt."""
+    """Return a row of one turn. `prompt` is the rendered template of the role, and `target` the
+    trained reply."""
     messages = [
         RowMessage(role="user", content=prompt),
         RowMessage(role="assistant", content=target, learn=True),
@@ -136,10 +140,11 @@ def read_rows(path: Path, side: Split = "train") -> Iterator[TrainingRow]:
 
 
 def read_rows_of(kind: type[AnyRow], path: Path, side: Split = "train") -> Iterator[AnyRow]:
-    """Yield the rows of a file; blank lines are ignored.
+    """Yield the rows of a file, ignoring blank lines.
 
-    Raises InvalidRequest with file and line number for invalid JSON, an invalid field, or rows that
-    may not be used for `side` (the first one, and their number).
+    Raises InvalidRequest with file and line number for invalid JSON, an invalid field, or a row
+    that may not be used for `side`; for the latter, it names the first row and the number of such
+    rows.
     """
     try:
         with path.open("rb") as file:
@@ -173,7 +178,8 @@ def _leak(row: Sourced, where: str, side: Split, more: int) -> str:
 
 
 def _names(row: Sourced) -> str:
-    """Return the held-out passages of `row`, or nothing if its question is what is held out."""
+    """Return the held-out passages of `row`, or an empty text if it is its question that is held
+    out."""
     titles = [repr(title) for title in row.provenance.titles if is_held_out(title)]
     return f"{', '.join(titles)}; " if titles else ""
 
@@ -182,12 +188,13 @@ TagName = Literal["continue", "terminate", "finish"]
 
 
 def sentence_words(query: str, infos: Sequence[str]) -> list[str]:
-    """Return the words that the filter may keep: those of the query, then those of each info."""
+    """Return the words that the filter may keep: those of the query, followed by those of each
+    info."""
     return [word for text in (query, *infos) for word in markable_words(text)]
 
 
 class _Marked(Sourced):
-    """`labels` has 0 or 1 for each of `words`; `question` is the original question."""
+    """A row with a label of 0 or 1 for each of `words`. `question` is the original question."""
 
     id: str = Field(min_length=1)
     words: list[str]
@@ -204,9 +211,13 @@ class _Marked(Sourced):
 
 
 class LabelerRow(_Marked):
-    """A passage for a query. `query` is the filtered query, `passage` is `Title: body`
-    (`service.encoders.inputs.passage_text`), and `words` are the passage's. A passage that ends the
-    search, or does not help, has its tag; in one that does not help, no word is marked."""
+    """A passage for a query.
+
+    `query` is the filtered query, `passage` is `Title: body`
+    (`service.encoders.inputs.passage_text`), and `words` are the words of the passage. `tag` is
+    `finish` if the passage ends the search and `terminate` if it is not useful, in which case no
+    word is marked.
+    """
 
     query: str = Field(min_length=1)
     passage: str = Field(min_length=1)
@@ -220,8 +231,11 @@ class LabelerRow(_Marked):
 
 
 class FilterRow(_Marked):
-    """A query and infos; their marked words are the next query. `words` are the query's, then those
-    of the infos in order, without the markers."""
+    """A query and infos, whose marked words form the next query.
+
+    `words` are the words of the query, followed by those of the infos in order, without the
+    markers.
+    """
 
     query: str = Field(min_length=1)
     infos: list[str]

@@ -22,7 +22,7 @@ NEIGHBOURS = 8
 
 
 def sample_passages(data: Path, questions: Path) -> list[Paragraph]:
-    """Return held-out passages, ordered by id, that contain all the answers of `questions`."""
+    """Return held-out passages, ordered by id, that contain the answers of all `questions`."""
     passages = load_passages(data, held_out=True)
     known = {passage.id: passage for passage in passages}
     nearest = Nearest(passages)

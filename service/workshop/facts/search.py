@@ -1,4 +1,4 @@
-"""Search over passages in memory, for distractors and negatives: BM25, with or without vectors."""
+"""In-memory search over passages for distractors and negatives: BM25, optionally with vectors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ COMMON = 0.25
 
 
 class Nearest:
-    """Finds the passages closest to a question; words that occur in a quarter of them are
-    ignored."""
+    """Finds the passages closest to a question by BM25.
+
+    Words that occur in a quarter of the passages are ignored.
+    """
 
     def __init__(self, passages: Sequence[Paragraph]) -> None:
         self.passages = list(passages)
@@ -43,7 +45,7 @@ class Nearest:
             self.postings[word] = (rows, rarity * times * (K1 + 1) / (times + scale[rows]))
 
     def search(self, question: str, size: int = 10) -> list[Paragraph]:
-        """Return the `size` best passages, best first, or fewer if fewer share a word."""
+        """Return at most `size` passages that share a word with the question, best first."""
         scores = np.zeros(len(self.passages), dtype=np.float32)
         for word in set(canonical_form(question).split()):
             if word in self.postings:
@@ -60,7 +62,7 @@ RANK_CONSTANT = 60  # the constant of reciprocal rank fusion
 
 
 class PassageSearch:
-    """BM25 and dense search over passages in memory, fused by rank as in the service's hybrid
+    """In-memory BM25 and dense search over passages, fused by rank as in the service's hybrid
     search."""
 
     def __init__(self, passages: Sequence[Paragraph]) -> None:

@@ -1,7 +1,7 @@
-"""The split between data that may train a model and data that only measures it.
+"""The split between data for training and data for evaluation only.
 
 A text is permanently held out if the SHA-256 of its normalised form begins with a byte below 52
-(about one text in five). Passages are held out by title, real questions by their own text.
+(about one text in five). Passages are held out by title, people's questions by their own text.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _OUTSIDE = re.compile(r"[^\w\s]")
 
 
 def canonical_form(text: str) -> str:
-    """Return NFKC, case-folded, with every character that is not a word character replaced by a
-    space, and spaces collapsed."""
+    """Return the text normalised by NFKC and case-folded, with only word characters and single
+    spaces."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_OUTSIDE.sub(" ", folded).split())
 
 
 def is_held_out(text: str) -> bool:
-    """Return True if `text` (a passage's title, or a question) may never be used for training or
+    """Return whether `text`, a passage's title or a question, must never be used for training or
     tuning."""
     return hashlib.sha256(canonical_form(text).encode()).digest()[0] < HELD_OUT_BELOW
 
@@ -34,10 +34,10 @@ def is_held_out(text: str) -> bool:
 def side_of(
     titles: Collection[str], answer_titles: Collection[str] = (), written: str | None = None
 ) -> Split | None:
-    """Return the side of passages and a question; `written` means that people wrote the question.
+    """Return the side of passages and a question; `written` is the question if people wrote it.
 
-    It is for training if neither the question nor any passage is held out, and for tests if the
-    question is, or all passages with the answer are.
+    The result is `train` if neither the question nor any passage is held out, `test` if the
+    question or all passages with the answer are, and None otherwise.
     """
     asked = written is not None and is_held_out(written)
     if not asked and not any(map(is_held_out, titles)):

@@ -1,7 +1,6 @@
-"""Wordings of made-up questions by kind of fact, and variations of their spelling.
+"""Wordings of synthesised questions by kind of fact, and variations of their spelling.
 
-The texts are in `wordings.toml`. The last two wordings of every kind are never trained on; tests
-use them.
+The texts are in `wordings.toml`. The last two wordings of every kind are reserved for tests.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Comparison(NamedTuple):
-    """Questions which of `{a}` and `{b}` comes first, or last, by a kind of fact."""
+    """Questions on which of `{a}` and `{b}` comes first, or last, by a kind of fact."""
 
     kind: str
     smaller: bool
@@ -22,8 +21,7 @@ class Comparison(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """A relation from a thing of one sort to one of another; `phrases` are noun phrases around
-    `{s}`."""
+    """A relation between things of two sorts. `phrases` are noun phrases around `{s}`."""
 
     of: str
     gives: str

@@ -1,6 +1,6 @@
-"""Fine-tuning of Llama models on a CPU: the fastest data type for products, few passes over memory.
+"""Fine-tuning of Llama models on a CPU, with its fastest data type and few passes over memory.
 
-`functions` has element-wise operations with hand-written gradients, `network` the model, `packing`
-rows with a common beginning in batches by length, and `loop` the updates, with checkpoints to
-resume from.
+`functions` contains element-wise operations with hand-written gradients, and `network` the model.
+`packing` merges rows with a common prefix and batches them by length. `loop` performs the updates
+and saves points to resume from.
 """

@@ -1,8 +1,8 @@
 """Element-wise operations of a Llama, with hand-written gradients.
 
-With eager autograd these take two thirds of a training step on a CPU, in dozens of passes over
-memory; here each takes as few as possible. Shapes: N tokens, B rows, L tokens of a row, H query
-heads, K key heads, D dimensions of a head.
+With eager autograd these operations take two thirds of a training step on a CPU, in dozens of
+passes over memory; here each takes as few as possible. Shapes: N tokens, B rows, L tokens per row,
+H query heads, K key heads, D dimensions per head.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SplitRotate(Function):
     """Splits qkv [B, L, (H + 2K)·D] into q [B·K, (H/K)·L, D], k and v [B·K, L, D], and rotates q
     and k.
 
-    `cosine` and `sine` are [B, L, D/2]. q is multiplied by `scale`, as attention needs it.
+    `cosine` and `sine` are [B, L, D/2]. q is multiplied by `scale`, as attention requires.
     """
 
     @staticmethod
@@ -71,7 +71,7 @@ class SplitRotate(Function):
 
 
 def _rotate(source: Tensor, out: Tensor, cosine: Tensor, sine: Tensor) -> None:
-    """Rotate the pairs (i, i + D/2) of the last dimension [B, heads, L, D] by an angle, into
+    """Rotate the pairs (i, i + D/2) of the last dimension of [B, heads, L, D], and write them to
     `out`."""
     cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
     half = source.shape[-1] // 2
@@ -101,7 +101,7 @@ class SwiGLU(Function):
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """See `RMSNorm`."""
+    """Apply `RMSNorm`."""
     normed: Tensor = RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
     return normed
 
@@ -109,7 +109,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 def split_rotate(
     qkv: Tensor, heads: int, keys: int, turn: tuple[Tensor, Tensor], scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `SplitRotate`; `turn` is its cosine and sine."""
+    """Apply `SplitRotate`. `turn` contains its cosine and sine."""
     parts: tuple[Tensor, Tensor, Tensor] = SplitRotate.apply(  # type: ignore[no-untyped-call]
         qkv, heads, keys, *turn, scale
     )
@@ -117,6 +117,6 @@ def split_rotate(
 
 
 def swiglu(both: Tensor) -> Tensor:
-    """See `SwiGLU`."""
+    """Apply `SwiGLU`."""
     mixed: Tensor = SwiGLU.apply(both)  # type: ignore[no-untyped-call]
     return mixed

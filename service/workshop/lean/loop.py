@@ -1,6 +1,6 @@
-"""`train sft` with lean = true: AdamW on float32 copies of the weights, resumed bit for bit.
+"""`train sft` with lean = true: AdamW on float32 copies of the weights, which resumes bit for bit.
 
-A point is saved every so many updates or minutes and when the process is asked to end (SIGTERM).
+A point is saved at intervals of updates or minutes, and when the process receives SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.trainer import WHOLE, last_point, updates
 
 STATE: Final = "state.pt"
-KEPT: Final = 2  # points
+KEPT: Final = 2  # number of saved points that are kept
 BETAS: Final = (0.9, 0.99)
 
 
 class Stopped(KeyboardInterrupt):
-    """The process was asked to end, and a point was saved; the command ends as by Ctrl-C."""
+    """Raised after a point was saved at the request to stop. The command then ends as after
+    Ctrl-C."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`steps` updates of about `tokens` tokens each; after `warm_up` of them the rate is constant,
-    unless it falls linearly over the last `cool_down`. With `weight_bits` the forward pass uses
-    rounded weights (`rounding`)."""
+    """The updates of a run: `steps` updates of about `tokens` tokens each.
+
+    The learning rate rises during the first `warm_up` updates and falls linearly over the last
+    `cool_down`; in between it is constant. With `weight_bits`, the forward pass uses rounded
+    weights (`rounding`).
+    """
 
     steps: int
     tokens: int
@@ -60,14 +64,14 @@ class Schedule:
     weight_bits: int | None = None
 
     def rate(self, step: int) -> float:
-        """Of update `step`, counted from 0."""
+        """Return the learning rate of update `step`, counted from 0."""
         warm = min(1.0, (step + 1) / max(1, self.warm_up))
         cool = min(1.0, (self.steps - step) / max(1, self.cool_down))
         return self.learning_rate * min(warm, cool)
 
 
 class TrainingLoop:
-    """`export` writes the model as it is now into a folder."""
+    """Trains a model by a schedule. `export` writes the current model to a folder."""
 
     def __init__(
         self, model: LeanLlama, families: Sequence[Family], plan: Schedule, run: TrainingRun,
@@ -86,7 +90,7 @@ class TrainingLoop:
         self.stopping = False
 
     def fit(self) -> list[LossPoint]:
-        """All updates that are left. Raises Stopped."""
+        """Perform the remaining updates and return the losses of the run. Raises Stopped."""
         if self.run.resume:
             self._resume()
         saved = began = time.monotonic()
@@ -110,7 +114,7 @@ class TrainingLoop:
         return self.losses
 
     def _batches(self) -> Iterator[list[int]]:
-        """Those of the updates that are left, over as many epochs as they need."""
+        """Yield the batches of the remaining updates, over as many epochs as necessary."""
         lengths = [len(family) for family in self.families]
         at, epoch = 0, 0
         while at < self.plan.steps:
@@ -137,14 +141,14 @@ class TrainingLoop:
         self.recent.append(loss.item())
 
     def _serve(self) -> None:
-        """Let the forward pass use the updated weights."""
+        """Copy the updated weights to the model for the forward pass."""
         with torch.no_grad():
             for weight, master in zip(self.weights, self.masters, strict=True):
                 weight.copy_(rounded(master) if self.plan.weight_bits else master)
                 weight.grad = master.grad = None
 
     def _gradients(self) -> list[Tensor]:
-        """In float32, together no longer than `clip`."""
+        """Return the gradients in float32, with their common norm limited to `clip`."""
         grads = [w.grad for w in self.weights if w.grad is not None]
         norms = [torch.linalg.vector_norm(grad, dtype=torch.float32) for grad in grads]
         factor = self.plan.clip / max(float(torch.stack(norms).norm()), self.plan.clip)
@@ -180,7 +184,7 @@ class TrainingLoop:
         self.run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
         if point is None:
             return
-        state = torch.load(point / STATE, weights_only=False)  # this run wrote it  # nosec B614
+        state = torch.load(point / STATE, weights_only=False)  # written by this run  # nosec B614
         self.step, self.tokens = state["step"], state["tokens"]
         self.losses, self.recent = state["losses"], state["recent"]
         with torch.no_grad():
@@ -201,7 +205,7 @@ class TrainingLoop:
 
 
 class LeanSettings(TrainerSettings):
-    """The settings that this part reads; those of `train sft` have them all."""
+    """The settings that the lean loop reads. The settings of `train sft` include them."""
 
     longest: int
     batch_tokens: int
@@ -219,14 +223,15 @@ def fit_lean(
     encoder: PromptEncoder,
     run: TrainingRun,
 ) -> tuple[list[LossPoint], Any]:
-    """The losses and `model` (transformers'), trained; under `lora` the model of peft around it.
+    """Train a transformers `model` and return the losses and the trained model.
 
-    Weights of `weight_bits` are given in float32: bfloat16 would not keep them. Raises
-    ConfigurationError for a model or an adapter that the lean loop cannot train, Stopped.
+    With `lora`, the result is peft's model around it. With `weight_bits`, the weights are returned
+    in float32, because bfloat16 would not preserve them. Raises ConfigurationError for a model or
+    an adapter that the lean loop cannot train, and Stopped.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    torch.manual_seed(settings.seed)  # of the adapter's first matrices
+    torch.manual_seed(settings.seed)  # for the initial values of the adapter's matrices
     lean = LeanLlama(model, None if lora is None else lean_lora(lora))
     dtype = torch.bfloat16
     if settings.weight_bits:
@@ -249,7 +254,8 @@ def fit_lean(
 
 
 def lean_lora(config: LoraConfig) -> Lora:
-    """Raises ConfigurationError for an adapter of another kind."""
+    """Convert a LoRA configuration. Raises ConfigurationError if the lean loop does not support
+    it."""
     if config.lora_dropout or config.target_modules != "all-linear":
         raise ConfigurationError(
             "lora_targets, lora_dropout: lean = true adapts all linear layers, without dropout; "

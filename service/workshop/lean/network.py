@@ -1,9 +1,8 @@
-"""A Llama for training: the weights of a transformers folder, with linear layers fused where
-possible.
+"""A Llama for training, with the weights of a transformers model and fused linear layers.
 
-Token embeddings (which are also the output head) and norms are frozen. Under LoRA all weights are
-frozen, which saves a third of the time of an update. Logits are computed only for tokens that are
-learnt: with a vocabulary of 49,152, the others would cost a fifth of the time.
+Token embeddings (which are also the output head) and norms are frozen. With LoRA all weights are
+frozen, which saves a third of the time of an update. Logits are computed only for tokens in the
+loss: with a vocabulary of 49,152, the others would take a fifth of the time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ HIDDEN = -1e30  # added to scores that attention must ignore
 
 
 class Lora(NamedTuple):
-    """Low-rank matrices of `rank` in addition to every weight; their product is multiplied by
+    """Low-rank matrices of `rank` that are added to every weight. Their product is multiplied by
     `scale`."""
 
     rank: int
@@ -31,7 +30,8 @@ class Lora(NamedTuple):
 
 
 class LeanLlama(nn.Module):
-    """Built from a transformers model with the same weights; `export` writes them back into it."""
+    """A Llama with the weights of a transformers model. `export` writes them back into that
+    model."""
 
     def __init__(
         self, source: Any, lora: Lora | None = None, dtype: torch.dtype | None = None
@@ -66,8 +66,8 @@ class LeanLlama(nn.Module):
         return functional.linear(rms_norm(asked, self.norm, self.epsilon), self.embedding).float()
 
     def _mask(self, branches: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return what is added to the scores [B·K, (H/K)·L, L] of the heads that share a key
-        head."""
+        """Return the mask [B·K, (H/K)·L, L] that is added to the scores of the heads that share a
+        key head."""
         rows, length = branches.shape
         keys = self.config.num_key_value_heads
         groups = self.config.num_attention_heads // keys
@@ -103,7 +103,7 @@ class LeanLayer(nn.Module):
         self.scale = float(attention.scaling)
 
     def forward(self, x: Tensor, rows: int, turn: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-        """x [B·L, W] to the same; `mask` [B·K, (H/K)·L, L] is added to the scores."""
+        """Map x [B·L, W] to the same shape. `mask` [B·K, (H/K)·L, L] is added to the scores."""
         seen = self.qkv(rms_norm(x, self.before, self.epsilon))
         length = x.shape[0] // rows
         q, k, v = split_rotate(seen.view(rows, length, -1), self.heads, self.keys, turn, self.scale)
@@ -123,9 +123,9 @@ class LeanLayer(nn.Module):
 
 
 class Projection(nn.Module):
-    """Linear layers with the same input, fused: `weight` [out, in], and under LoRA b·a in addition.
+    """Fused linear layers with the same input: `weight` [out, in] and, with LoRA, b·a in addition.
 
-    Under LoRA, y = x·weightᵀ + scale · (x·aᵀ)·bᵀ with a [rank, in] and b [out, rank]; b starts at
+    With LoRA, y = x·weightᵀ + scale · (x·aᵀ)·bᵀ with a [rank, in] and b [out, rank]; b starts at
     zero. The layers share a.
     """
 
@@ -149,7 +149,7 @@ class Projection(nn.Module):
         return torch.addmm(y, low, self.b.t(), alpha=self.lora.scale)
 
     def export(self, targets: Sequence[Any]) -> None:
-        """Write the weight (under LoRA, a and b) into transformers' (or peft's) layers."""
+        """Write the weight, or a and b with LoRA, to the layers of transformers or peft."""
         written = self.weight if self.lora is None else self.b
         sizes = [target.weight.shape[0] for target in targets]
         for target, part in zip(targets, torch.split(written, sizes), strict=True):
@@ -161,8 +161,10 @@ class Projection(nn.Module):
 
 
 def fast_dtype() -> torch.dtype:
-    """Return bfloat16 if this CPU multiplies it in hardware, else float32: bfloat16 in software is
-    fifty times slower."""
+    """Return bfloat16 if this CPU multiplies it in hardware, else float32.
+
+    Software bfloat16 is fifty times slower.
+    """
     fast = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if fast else torch.float32
 

@@ -1,8 +1,9 @@
-"""Packs rows that begin alike into one sequence, and batches sequences by length.
+"""Pack rows with a common prefix into one sequence, and batch sequences by length.
 
 The prompts of several questions about the same passages differ only after the passages. Such rows
-form a family: the shared tokens, which are computed once, then one branch per row, which sees the
-shared tokens and itself. Logits and gradients are those of the rows computed separately.
+form a family: the shared tokens, which are computed once, are followed by one branch per row, which
+attends to the shared tokens and to itself. Logits and gradients equal those of the rows computed
+separately.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from torch import Tensor
 
 from service.workshop.recipes.chats import UNCOUNTED, TokenRow
 
-SHORTEST: Final = 32  # least number of shared tokens; with fewer, a branch saves nothing
-ALONE: Final = 0  # the part of a sequence that all branches see
+SHORTEST: Final = 32  # fewest shared tokens for which a branch saves time
+ALONE: Final = 0  # branch number of the part to which all branches attend
 
 
 class Family(NamedTuple):
-    """`rows` have the same first `shared` tokens; neither these nor the token after them are
-    learnt."""
+    """Rows with a common prefix of `shared` tokens.
+
+    Neither these tokens nor the one after them are in the loss.
+    """
 
     shared: int
     rows: tuple[TokenRow, ...]
@@ -32,10 +35,10 @@ class Family(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Sequences padded on the right: `ids`, `positions`, `branches` and `learnt` are [B, L].
+    """Right-padded sequences: `ids`, `positions`, `branches` and `learnt` are [B, L].
 
-    A token sees the earlier tokens of branch `ALONE` and of its own branch. `learnt` is true where
-    the next token is a target; `targets` [n] are those tokens in the order of `learnt`.
+    A token attends to the earlier tokens of branch `ALONE` and of its own branch. `learnt` is true
+    where the next token is a target; `targets` [n] are those tokens in the order of `learnt`.
     """
 
     ids: Tensor
@@ -46,7 +49,8 @@ class Packed(NamedTuple):
 
 
 def families_of(rows: Sequence[TokenRow], longest: int) -> list[Family]:
-    """Put every row into one family of at most `longest` tokens, or alone if it is longer."""
+    """Assign every row to a family of at most `longest` tokens. A row that is longer is a family of
+    its own."""
     found: list[Family] = []
     for row in sorted(rows, key=lambda row: row.input_ids):
         joined = _joined(found[-1], row) if found else None
@@ -71,7 +75,7 @@ def _joined(family: Family, row: TokenRow) -> Family | None:
 
 
 def _free(row: TokenRow) -> int:
-    """Return how many leading tokens may be shared: the last one must not predict a target."""
+    """Return how many leading tokens may be shared. The last of them must not predict a target."""
     learnt = (place for place, label in enumerate(row.labels) if label != UNCOUNTED)
     return max(0, next(learnt, len(row.labels)) - 1)
 
@@ -98,16 +102,16 @@ def packed(families: Sequence[Family]) -> Packed:
     return Packed(ids, positions, branches, learnt, labels[learnt])
 
 
-# Sequences that are sorted by length at a time: their order stays the mixture's. 128 pad a third
-# of the places of a batch of 4,800 tokens.
+# The number of consecutive sequences that are sorted by length; beyond it, the mixture keeps its
+# order. With 128, a third of a batch of 4,800 tokens is padding.
 WINDOW: Final = 1024
 
 
 def batches_of(lengths: Sequence[int], tokens: int, seed: str) -> list[list[int]]:
-    """Return the indices of the sequences of each batch: at most `tokens` tokens with padding, or a
-    single sequence that is longer.
+    """Return the indices of the sequences of each batch.
 
-    The batches are shuffled by `seed`; each sequence is in one batch.
+    A batch has at most `tokens` tokens, including padding, or is a single sequence that is longer.
+    The batches are shuffled by `seed`, and each sequence is in one batch.
     """
     rng = random.Random(seed)
     order = rng.sample(range(len(lengths)), len(lengths))

@@ -1,7 +1,7 @@
 """Quantisation-aware training: the forward pass uses the weights that `revelator compile` writes.
 
 The gradient at the rounded weights is applied to float32 copies (the straight-through estimator,
-Bengio et al. 2013, arXiv:1308.3432), so that what 4 bits cost is learnt away during the training.
+Bengio et al. 2013, arXiv:1308.3432), so that training compensates for the error of 4 bits.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from service.core.errors import ConfigurationError
 from service.workshop.compilation.quantisation import BLOCK, SMALLEST
 
-HIGHEST: Final = 15  # code of 4 bits
+HIGHEST: Final = 15  # highest code of 4 bits
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """`weight` [out, in] in float32 at the nearest values that 4 bits can express.
+    """Return `weight` [out, in] rounded to the nearest values that 4 bits can express, in float32.
 
-    Each block of `BLOCK` weights of a row has a scale in float16 and a whole zero, as in
+    Each block of `BLOCK` weights of a row has a float16 scale and an integer zero point, as in
     `quantisation.quantise`, which finds the same codes for the result.
     """
     blocks = weight.view(-1, BLOCK)
@@ -28,14 +28,15 @@ def rounded(weight: Tensor) -> Tensor:
     high = blocks.amax(1, keepdim=True).clamp_(min=0)
     scale = high.sub_(low).div_(HIGHEST).clamp_(min=SMALLEST).half().float()
     zero = low.neg_().div_(scale).sub_(0.5).ceil_().clamp_(0, HIGHEST)
-    # Halves fall to the lower zero and the higher code: both ends of a range keep their codes, by
-    # which `quantise` finds the scale again.
+    # Halves are rounded to the lower zero point and the higher code. Both ends of a range thus keep
+    # their codes, from which `quantise` derives the same scale.
     codes = (blocks / scale).add_(zero).add_(0.5).floor_().clamp_(0, HIGHEST)
     return codes.sub_(zero).mul_(scale).view_as(weight)
 
 
 def check_blocks(weights: Sequence[Tensor]) -> None:
-    """Raises ConfigurationError where a matrix [out, in] has no whole number of blocks in a row."""
+    """Raise ConfigurationError if the rows of a matrix [out, in] are not a whole number of
+    blocks."""
     if odd := next((w.shape[1] for w in weights if w.shape[1] % BLOCK), None):
         raise ConfigurationError(
             f"weight_bits: a matrix of the model has rows of {odd} weights; 4 bits need a multiple "

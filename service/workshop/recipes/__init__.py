@@ -1,1 +1,1 @@
-"""`revelator train`: the recipes, and what they share. `recipe.py` defines the contract."""
+"""The recipes of `revelator train` and their shared parts. `recipe.py` defines the contract."""

@@ -1,5 +1,4 @@
-"""Encodes chats as token ids, with the loss on the model's own words, and mixes tasks in one
-run."""
+"""Encode chats as token ids with the loss on the model's own turns, and mix tasks in one run."""
 
 from __future__ import annotations
 
@@ -15,19 +14,19 @@ UNCOUNTED = -100
 
 
 class TokenRow(NamedTuple):
-    """The ids of one training row; `labels` has the id where it is learnt, else -100."""
+    """The token ids of a training row. `labels` repeats the ids of trained tokens and is -100
+    elsewhere."""
 
     input_ids: list[int]
     labels: list[int]
 
 
 def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
-    """Encode a chat as the served model sees it: each prompt as it is served, each learnt reply
-    after it.
+    """Encode a chat as the served model sees it: each prompt as when serving, followed by the
+    trained reply.
 
-    Returns one row, or several if the chat template renders earlier turns differently than when
-    they were the last (without their reasoning, for instance). Raises ValueError if the template
-    refuses the chat.
+    Returns several rows if the chat template renders earlier turns differently from the last one,
+    for instance without their reasoning. Raises ValueError if the template rejects the chat.
     """
     if row.raw:
         return [_continued(encoder, *(message.content for message in row.messages))]
@@ -44,13 +43,13 @@ def encode_chat(encoder: PromptEncoder, row: TrainingRow) -> list[TokenRow]:
 
 
 def chat_of(row: TrainingRow) -> Sequence[Message]:
-    """Return the row's messages in the form that generation takes."""
+    """Return the row's messages in the form that `Generator` engines accept."""
     return [Message(message.role, message.content) for message in row.messages]
 
 
 def _continued(encoder: PromptEncoder, prompt: str, rest: str) -> TokenRow:
-    """Encode raw text as a raw completion. Raises ValueError if no token ends where the prompt
-    ends."""
+    """Encode raw text as a raw completion. Raises ValueError if no token boundary is at the end of
+    the prompt."""
     shown, _ = encoder.encode_with_spans(prompt, bos=True)
     ids, _ = encoder.encode_with_spans(prompt + rest, bos=True)
     if ids[: len(shown)] != shown:
@@ -70,12 +69,13 @@ def mix(
     temperature: float = 1.0,
     weights: Mapping[str, float] | None = None,
 ) -> list[int]:
-    """Return the indices of the rows of one epoch, shuffled; `tasks` gives each row's task.
+    """Return the shuffled row indices of one epoch; `tasks` gives the task of each row.
 
-    A task is first cut to `cap` rows. An epoch has as many rows as remain, of which the share of a
-    task is proportional to ``(weight · rows) ** (1 / temperature)``. At temperature 1 and without
-    weights, every row occurs once; at a higher temperature small tasks occur more often, in whole
-    passes before any repetition. Raises KeyError naming a weight whose task has no rows.
+    Each task is first reduced to `cap` rows. An epoch has as many rows as remain, and the share of
+    a task is proportional to ``(weight · rows) ** (1 / temperature)``. At temperature 1 without
+    weights, every row occurs once. At a higher temperature small tasks occur more often, and no row
+    occurs again before all rows of its task have occurred. Raises KeyError naming a weight whose
+    task has no rows.
     """
     rng = random.Random(seed)
     places: dict[str, list[int]] = {}
@@ -97,8 +97,8 @@ def mix(
 
 
 def _whole_shares(total: int, pulls: Mapping[str, float]) -> dict[str, int]:
-    """Split `total` in proportion to `pulls` into whole numbers that add up (largest remainders
-    first)."""
+    """Split `total` in proportion to `pulls` into integers with that sum (largest remainder
+    method)."""
     exact = {task: total * pull / sum(pulls.values()) for task, pull in pulls.items()}
     sizes = {task: int(share) for task, share in exact.items()}
     left = total - sum(sizes.values())

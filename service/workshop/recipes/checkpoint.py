@@ -1,8 +1,7 @@
-"""The record of a checkpoint: `run.json` from the start of a run, `checkpoint.json` at its end.
+"""The records of a training run: `run.json` from its start, and `checkpoint.json` at its end.
 
 The folder of a finished run contains the weights, `checkpoint.json` (settings, hash of the data,
-versions, scores), and the loss as `losses.csv` and `losses.svg`. Every file is written completely
-or not at all.
+versions and scores), and the loss as `losses.csv` and `losses.svg`. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from service.workshop.recipes.settings import RecipeSettings, changed_settings
 
 FORMAT = 1
 RUN, FINISHED = "run.json", "checkpoint.json"
-POINTS = "points"  # folder that a run resumes from; removed when the run has ended
+POINTS = "points"  # folder of the saved points to resume from, deleted at the end of the run
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "trl", "peft")
 
 
@@ -35,7 +34,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def describe_run(recipe: str, settings: RecipeSettings, data: TrainingData[Any]) -> dict[str, Any]:
-    """Return what identifies a run, as JSON values."""
+    """Return the JSON values that identify a run."""
     return {
         "format": FORMAT,
         "recipe": recipe,
@@ -59,10 +58,10 @@ def installed_versions() -> dict[str, str]:
 
 
 def open_run(folder: Path, run: Mapping[str, Any], *, resume: bool) -> None:
-    """Begin a run in `folder`, or check that the run there is the same.
+    """Start a run in `folder`, or check that the run there is the same.
 
     Raises ConfigurationError if the folder contains a run and `resume` is false, if it contains
-    none and `resume` is true, or if settings or data differ from those of the run there.
+    none and `resume` is true, or if the settings or the data differ.
     """
     begun = folder / RUN
     if not resume:
@@ -95,8 +94,8 @@ def _refuse_other(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any
 
 
 def finished_record(run: Mapping[str, Any], outcome: TrainingResult) -> dict[str, Any]:
-    """Return the content of `checkpoint.json`; `loss` is the mean of the first and of the last
-    tenth of the table."""
+    """Return the content of `checkpoint.json`. `loss` contains the means of the first and the last
+    tenth of the losses."""
     first, last = _ends([point.loss for point in outcome.losses])
     return dict(run) | {
         "steps": outcome.losses[-1].step,
@@ -111,8 +110,10 @@ def _ends(losses: Sequence[float]) -> tuple[float, float]:
 
 
 def read_checkpoint(folder: Path, recipe: str) -> dict[str, Any]:
-    """Return the record of a finished run. Raises StoreError if there is none, or if it is of
-    another recipe or version."""
+    """Return the record of a finished run.
+
+    Raises StoreError if there is none, or if it belongs to another recipe or version.
+    """
     path = folder / FINISHED
     if not path.exists():
         unfinished = " (a run that has not ended: --resume it)" if (folder / RUN).exists() else ""
@@ -149,7 +150,7 @@ def write_curves(folder: Path, losses: Sequence[LossPoint]) -> None:
 
 
 def loss_table(losses: Sequence[LossPoint]) -> str:
-    """Return CSV with a header line; an unknown rate is empty."""
+    """Return the losses as CSV with a header line. An unknown learning rate is left empty."""
     rows = (
         f"{p.step},{p.loss:.6g},{'' if p.learning_rate is None else f'{p.learning_rate:.6g}'}"
         for p in losses
@@ -158,8 +159,8 @@ def loss_table(losses: Sequence[LossPoint]) -> str:
 
 
 def loss_plot(losses: Sequence[LossPoint]) -> str:
-    """Return an SVG line plot of the loss over the updates, from zero, without values that are not
-    finite."""
+    """Return an SVG plot of the loss over the updates. The axis starts at zero, and non-finite
+    values are omitted."""
     points = [p for p in losses if math.isfinite(p.loss)]
     last = max((p.step for p in points), default=1)
     top = max((p.loss for p in points), default=0.0) or 1.0

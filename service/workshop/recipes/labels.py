@@ -1,8 +1,8 @@
 """`train labeler` and `train filter`: EfficientRAG's encoders (METHODS.md §4.5) on a small BERT.
 
-The paper trains DeBERTa-v3-large, which these recipes do not, so no preset has its numbers: a
-learning rate of 5e-6 for 304 M parameters does not apply to a small BERT. The preset `minilm` is
-ours.
+The paper trains DeBERTa-v3-large. These recipes do not, so no preset uses its numbers: a learning
+rate of 5e-6 for 304 M parameters is not suitable for a small BERT. The values of the preset
+`minilm` are our own.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def fit_labeler(
 def labeler_score(
     network: LabelNetwork, rows: Sequence[Labelled], at_once: int
 ) -> dict[str, Score]:
-    """Return the scores of the tags over all rows, and of the words over rows whose passage is
-    useful."""
+    """Return the scores of the tags over all rows, and those of the words over rows with a useful
+    passage."""
     found = labeler_scores(outputs_of(network, rows, at_once))
     share = max(Counter(row.tag for row in rows).values()) / len(rows)
     chance = {"tag_accuracy": share, "tag_macro_f1": 1 / 3, "token_f1": found.chance}

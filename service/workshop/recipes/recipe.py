@@ -1,9 +1,8 @@
-"""The contract of a recipe (what it reads, how it trains, what it returns), and the list of
-recipes.
+"""The contract of a recipe, and the list of recipes.
 
-A recipe is a value of type `Recipe`, in a module that `RECIPES` names. It defines how its rows are
-read and how weights result from them. Settings, leak checks, resuming, the loss table and the
-checkpoint's record belong to the framework (`run.py`).
+A recipe is a value of type `Recipe` in a module that `RECIPES` names. It defines how its rows are
+read and how weights are trained on them. The framework (`run.py`) is responsible for settings, leak
+checks, resuming, the loss table and the checkpoint's record.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class TrainingData(Generic[R]):
-    """The rows to train on, and those that only measure; `sha256` changes if any row does."""
+    """The rows for training and for evaluation. `sha256` is the digest of all rows."""
 
     train: Sequence[R]
     held_out: Sequence[R]
@@ -36,7 +35,7 @@ class TrainingData(Generic[R]):
 
 @dataclass(frozen=True)
 class LossPoint:
-    """The mean loss over the updates since the previous point; `step` counts updates from 1."""
+    """The mean loss over the updates since the previous point. `step` counts updates from 1."""
 
     step: int
     loss: float
@@ -45,7 +44,8 @@ class LossPoint:
 
 @dataclass(frozen=True)
 class Score:
-    """A share of `rows` held-out rows; `chance` is the score of guessing without reading them."""
+    """A share of `rows` held-out rows. `chance` is the expected score of guessing without reading
+    the rows."""
 
     value: float
     chance: float
@@ -53,7 +53,7 @@ class Score:
 
     @property
     def above_chance(self) -> bool:
-        """True if guessing reaches this score less than once in forty times (two standard
+        """Whether guessing reaches this score less than once in forty times (two standard
         errors)."""
         deviation = math.sqrt(self.chance * (1 - self.chance) / self.rows) if self.rows else 1.0
         return self.value > self.chance + 2 * max(deviation, 1e-9)
@@ -61,7 +61,10 @@ class Score:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """`scores` by name, of which `--smoke` judges the first; empty without held-out rows."""
+    """The losses and scores of a run.
+
+    `scores` are by name and empty without held-out rows; `--smoke` checks the first one.
+    """
 
     losses: Sequence[LossPoint]
     scores: Mapping[str, Score] = field(default_factory=dict)
@@ -69,9 +72,9 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One training run: where it writes, and whether it resumes from the files there.
+    """One training run: its folder, and whether it resumes from the files there.
 
-    `main` is False in all but one of the processes that train together; only that process writes.
+    Of the processes that train together, only the one with `main` writes files.
     """
 
     folder: Path
@@ -82,11 +85,13 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class Recipe(Generic[S, R]):
-    """`read` raises InvalidRequest naming the first row that is wrong or leaks, and their number.
+    """How a model is trained.
 
-    `fit` trains, writes the weights into `run.folder` and returns losses and scores (those of the
-    main process are used). `smoke` writes a small data set into a folder, with 50 rows held out,
-    and returns the settings of a run on it that takes minutes at most on one CPU core.
+    `read` returns the rows. It raises InvalidRequest with the first row that is invalid or leaks,
+    and the number of such rows. `fit` trains, writes the weights to `run.folder` and returns losses
+    and scores, of which those of the main process are used. `smoke` writes a small data set with 50
+    held-out rows to a folder, and returns settings for a run on it that takes at most minutes on
+    one CPU core.
     """
 
     name: str
@@ -97,7 +102,7 @@ class Recipe(Generic[S, R]):
     smoke: Callable[[Path], S]
 
 
-RECIPES = {  # module:name, imported when the recipe is used
+RECIPES = {  # as module:name, imported on use
     "sft": "service.workshop.recipes.sft:RECIPE",
     "router": "service.workshop.recipes.router:RECIPE",
     "labeler": "service.workshop.recipes.labels:LABELER",
@@ -106,12 +111,14 @@ RECIPES = {  # module:name, imported when the recipe is used
 
 
 def load_recipe(name: str) -> Recipe[Any, Any]:
-    """Return a recipe. Raises ConfigurationError if its name is unknown or its libraries are not
-    installed."""
+    """Import and return a recipe.
+
+    Raises ConfigurationError if its name is unknown or its libraries are not installed.
+    """
     if name not in RECIPES:
         raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
     what = f"train {name}"
-    # transformers' Trainer imports accelerate late
+    # The Trainer of transformers imports accelerate only when training starts.
     if problem := missing_packages(what, ["accelerate"], "train"):
         raise ConfigurationError(problem)
     try:
@@ -125,10 +132,10 @@ def load_recipe(name: str) -> Recipe[Any, Any]:
 
 
 def read_data(kind: type[AnyRow], settings: RecipeSettings) -> TrainingData[AnyRow]:
-    """Return the rows of the files that `settings` name.
+    """Return the rows of the files in `settings`.
 
-    Raises InvalidRequest for an invalid line or a row that may not be used this way (file, line,
-    number), and ConfigurationError if no file is named or there are no rows.
+    Raises InvalidRequest, with file and line, for an invalid row or one that may not be used this
+    way, and ConfigurationError if there are no files or no rows.
     """
     if not settings.data:
         raise ConfigurationError("data: name the file or files to train on (--data)")

@@ -1,9 +1,10 @@
-"""`train router`: a two-layer head on the frozen first layers of MiniLM, and its temperature.
+"""`train router` trains a two-layer head on the frozen first layers of MiniLM, and fits its
+temperature.
 
 `--data` names folders of people's questions and passages (`service/workshop/facts/routes.py`
-describes what is made from them), files of rows, of which the task `route` is learnt, or folders of
-evaluations, in which the route of a question is that of the cheapest method that was right. A tenth
-of the training side is reserved for fitting the temperature.
+describes the questions made from them), files of rows, of which those of the task `route` are used,
+or folders of evaluations, in which the route of a question is that of the cheapest correct method.
+A tenth of the training side is reserved for fitting the temperature.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from service.workshop.recipes.settings import TrainerSettings
 from service.workshop.recipes.smoke import write_router_rows
 from service.workshop.recipes.trainer import fit, trainer_arguments
 
-HELD_OUT_SCALE = 0.15  # of the synthesised training questions
+HELD_OUT_SCALE = 0.15  # held-out questions as a share of the synthesised training questions
 
 
 class RouterTraining(TrainerSettings):
@@ -64,8 +65,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class RouterNetwork(torch.nn.Module):
-    """The head during training; `service.encoders.router.Head` is its frozen form. Inputs are
-    vectors of length 1, standardised with the statistics of the training data."""
+    """The head during training; `service.encoders.router.Head` is its frozen form.
+
+    Inputs are unit vectors, standardised with the statistics of the training data.
+    """
 
     mean: torch.Tensor
     deviation: torch.Tensor
@@ -81,8 +84,8 @@ class RouterNetwork(torch.nn.Module):
     def forward(
         self, vectors: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Map (rows, 384), labels (rows,) and weights (rows,) to `loss` and `logits` (rows,
-        routes)."""
+        """Map (rows, 384) vectors, (rows,) labels and (rows,) weights to `loss` and (rows, routes)
+        `logits`."""
         drop = torch.nn.functional.dropout
         standard = drop((vectors - self.mean) / self.deviation, self.dropout / 2, self.training)
         hidden = drop(torch.relu(self.inner(standard)), self.dropout, self.training)
@@ -97,7 +100,7 @@ class RouterNetwork(torch.nn.Module):
         return self(vectors, nothing.long(), nothing)["logits"].numpy()
 
     def head(self, card: RouterCard) -> Head:
-        """Return the head, with the standardisation folded into the first layer."""
+        """Return the head with the standardisation merged into the first layer."""
         inner = self.inner.weight.detach() / self.deviation
         bias = self.inner.bias.detach() - inner @ self.mean
         outer = self.outer.weight.detach(), self.outer.bias.detach()
@@ -152,7 +155,7 @@ def _questions(path: Path, side: Split, settings: RouterTraining) -> list[Routed
 
 
 def vectors_of(rows: Sequence[RoutedQuestion], card: RouterCard, threads: int) -> torch.Tensor:
-    """Return vectors (rows, 384), by the encoder that the service uses."""
+    """Return (rows, 384) vectors by the encoder that the service uses."""
     encoder = encoder_of(card, threads)
     return torch.tensor(anyio.run(encoder.embed_queries, [row.question for row in rows]))
 
@@ -177,7 +180,7 @@ def train_network(
 def fit_router(
     settings: RouterTraining, data: TrainingData[RoutedQuestion], run: TrainingRun
 ) -> TrainingResult:
-    """Train, fit the temperature, write the head, and score it on the held-out rows."""
+    """Train the head, fit the temperature, write the head, and score it on the held-out rows."""
     card, validating = card_of(settings), [row.validates for row in data.train]
     rows = [row for row, aside in zip(data.train, validating, strict=True) if not aside]
     aside = [row for row in data.train if row.validates]
@@ -198,8 +201,10 @@ def fit_router(
 
 
 def scores_of(rows: Sequence[RoutedQuestion], given: Sequence[str]) -> dict[str, Score]:
-    """Return the accuracy, with that of always predicting the most frequent route, and each route's
-    recall."""
+    """Return the accuracy and the recall of each route.
+
+    The chance level of the accuracy is that of always choosing the most frequent route.
+    """
     right = [row.route == route for row, route in zip(rows, given, strict=True)]
     counts = Counter(row.route for row in rows)
     scores = {

@@ -1,4 +1,4 @@
-"""Runs a recipe from its settings to the checkpoint, and the smoke run that judges itself."""
+"""Run a recipe from its settings to the checkpoint, and check the result of a smoke run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from service.workshop.recipes.checkpoint import (
 from service.workshop.recipes.recipe import R, Recipe, S, Score, TrainingRun, load_recipe
 from service.workshop.recipes.settings import parse_assignments, read_settings
 
-# Training on a CPU allocates and frees the same large blocks at every update. By default, each is
-# returned to the system, and a third of the time is spent on zeroing pages again.
+# Training on a CPU allocates and frees the same large blocks at every update. By default, glibc
+# returns them to the system, and a third of the time is spent on zeroing pages again.
 ALLOCATOR: Final = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_ARENA_MAX": "1",
 }  # fmt: skip
@@ -43,7 +43,8 @@ def train_recipe(
     flags: Mapping[str, Any],
     assignments: Sequence[str],
 ) -> None:
-    """Train and print the result. Raises RevelatorError for errors that the caller can fix."""
+    """Train a recipe and print the result. Raises RevelatorError for errors that the caller can
+    fix."""
     recipe = load_recipe(name)
     if out is None:
         raise ConfigurationError("--out FOLDER is missing; the checkpoint is written there")
@@ -63,7 +64,8 @@ def train_recipe(
 
 
 def keep_memory() -> None:
-    """Restart this process with glibc's allocator configured as `ALLOCATOR`, unless it is."""
+    """Restart this process with glibc's allocator configured as in `ALLOCATOR`, unless it already
+    is."""
     if sys.platform == "linux" and not ALLOCATOR.keys() <= os.environ.keys():
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **ALLOCATOR})
 
@@ -74,12 +76,13 @@ def processes() -> int:
 
 
 def is_main_process() -> bool:
-    """Return False in all but one of the processes of `accelerate launch` or `torchrun`."""
+    """Return whether this is the main process of `accelerate launch` or `torchrun`, or the only
+    one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def smoke_recipe(name: str, out: Path | None, *, resume: bool) -> int:
-    """Run the recipe on its small data set in `out`, or in a temporary folder. Returns the exit
+    """Run the recipe on its small data set in `out`, or in a temporary folder, and return the exit
     code."""
     if processes() > 1:
         raise ConfigurationError("--smoke runs in one process; start it without a launcher")
@@ -98,11 +101,11 @@ SMOKE_ROWS = 50
 
 
 def run_recipe(recipe: Recipe[S, R], settings: S, run: TrainingRun) -> dict[str, Any]:
-    """Read, check, train, score and write the checkpoint's folder. Returns its record
+    """Read and check the data, train, score, write the checkpoint, and return its record
     (`checkpoint.py`).
 
-    A run that has ended is not trained again. Raises ConfigurationError, InvalidRequest or
-    StoreError before training if it cannot start.
+    A finished run is not trained again. Raises ConfigurationError, InvalidRequest or StoreError
+    before training if it cannot start.
     """
     data = recipe.read(settings)
     described = describe_run(recipe.name, settings, data)
@@ -129,8 +132,7 @@ def shown_scores(record: Mapping[str, Any]) -> list[str]:
 
 
 def run_smoke(recipe: Recipe[S, R], run: TrainingRun) -> list[str]:
-    """Run a recipe on its small data set and print the result. Returns what is wrong with it, if
-    anything."""
+    """Run a recipe on its small data set, print the result, and return the problems found."""
     tiny = run.folder.with_name(f"{run.folder.name}-data")
     tiny.mkdir(parents=True, exist_ok=True)
     record = run_recipe(recipe, recipe.smoke(tiny), run)
@@ -143,8 +145,10 @@ def run_smoke(recipe: Recipe[S, R], run: TrainingRun) -> list[str]:
 
 
 def judge(record: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a smoke run's record: the loss must halve, and the first score must
-    be above chance on 50 rows."""
+    """Return the problems of a smoke run.
+
+    The loss must halve, and the first score must be above chance on 50 rows.
+    """
     loss, scores = record["loss"], record["scores"]
     problems = []
     if not loss["last"] < loss["first"] / 2:

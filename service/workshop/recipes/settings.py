@@ -1,5 +1,4 @@
-"""The settings of a recipe: a preset, then its file (TOML), then flags; later ones take
-precedence."""
+"""The settings of a recipe: a preset, overridden by a TOML file, overridden by flags."""
 
 from __future__ import annotations
 
@@ -59,8 +58,8 @@ def read_settings(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> S:
-    """Return the settings. Raises ConfigurationError naming the preset, file or setting, and what
-    is wrong."""
+    """Return the settings. Raises ConfigurationError with the invalid preset, file or setting and
+    the reason."""
     if preset is not None and preset not in presets:
         raise ConfigurationError(f"no preset {preset!r}; this recipe has {', '.join(presets)}")
     chosen = dict(presets[preset]) if preset else {}
@@ -71,7 +70,7 @@ def read_settings(
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """Parse ``name=value`` texts. A value is read as TOML if it is valid TOML, else as plain
+    """Return the values of ``name=value`` texts. A value that is not valid TOML is used as plain
     text."""
     values: dict[str, Any] = {}
     for assignment in assignments:
@@ -86,7 +85,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ between two runs (as JSON) and affect the weights."""
+    """Return the settings that affect the weights and differ between two runs, given as JSON."""
     names = sorted((before.keys() | now.keys()) - WITHOUT_EFFECT)
     return [
         f"{name} was {before.get(name)!r}, is {now.get(name)!r}"

@@ -1,7 +1,7 @@
-"""`train sft`: trains a causal language model on its own turns in chats, by LoRA or in full.
+"""`train sft` trains a causal language model on its own turns in chats, by LoRA or in full.
 
 Works with any transformers model that has a fast tokenizer. The result is an adapter (`revelator
-worker MODEL --lora NAME=OUT`) or, with `merge` or without LoRA, a model that is served as it is.
+worker MODEL --lora NAME=OUT`) or, with `merge` or without LoRA, a complete model.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class SftSettings(LeanSettings):
     )
 
 
-# hanrag (METHODS.md §1.5) is on a causal base. What the papers do not give is ours, of autorag
-# (METHODS.md §2.5) too.
+# `hanrag` (METHODS.md §1.5) and `autorag` (METHODS.md §2.5) follow the papers, except that `hanrag`
+# has a causal base model. Values that the papers do not state are our own.
 PRESETS: dict[str, dict[str, Any]] = {
     "hanrag": {
         "epochs": 1, "learning_rate": 1e-4, "schedule": "cosine", "warm_up": 0.1, "batch": 64,
@@ -95,8 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 def fit_sft(
     settings: SftSettings, data: TrainingData[TrainingRow], run: TrainingRun
 ) -> TrainingResult:
-    """Train on `data`, and write the adapter or model, with its tokenizer, into the run's
-    folder."""
+    """Train on `data`, and write the adapter or model with its tokenizer to the run's folder."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     _check_is_causal(settings.model)
     encoder = PromptEncoder(_tokenizer(settings))
@@ -136,13 +135,14 @@ def _written(
     if settings.merge and isinstance(model, PeftModel):
         model = model.merge_and_unload()
     model.save_pretrained(run.folder)
-    (run.folder / "README.md").unlink(missing_ok=True)  # an empty form
+    (run.folder / "README.md").unlink(missing_ok=True)  # an empty model card that peft writes
     encoder.tokenizer.save_pretrained(run.folder)
     return TrainingResult(losses, scores)
 
 
 def notes_of(rows: Sequence[TrainingRow]) -> TrainingNotes:
-    """Return the training notes for the model's folder: the template set, if all rows have one."""
+    """Return the training notes for the model's folder: the template set, if all rows have the same
+    one."""
     sets = {row.provenance.templates for row in rows}
     tuned = any(row.task == "autorag" for row in rows)
     return TrainingNotes(
@@ -155,8 +155,8 @@ def token_rows(
 ) -> list[TokenRow]:
     """Return the rows of one epoch as ids and labels, mixed over tasks.
 
-    Prints how many are left out as too long. Raises InvalidRequest if none is left or the model's
-    template refuses one, and ConfigurationError for a weight of a task without rows.
+    Prints the number of rows that are left out as too long. Raises InvalidRequest if none is left
+    or the model's template rejects one, and ConfigurationError for a weight of a task without rows.
     """
     try:
         order = mix(
@@ -201,8 +201,10 @@ def _tokenizer(settings: SftSettings) -> Any:
 
 
 def _check_is_causal(model: str) -> None:
-    """Raise ConfigurationError for encoder-decoder models, such as HANRAG-Fair's FLAN-T5, because
-    the loss on chats does not support their encoder."""
+    """Raise ConfigurationError for an encoder-decoder model, such as HANRAG-Fair's FLAN-T5.
+
+    The loss on chats does not support an encoder.
+    """
     config = _open(AutoConfig, model)
     if getattr(config, "is_encoder_decoder", False):
         raise ConfigurationError(
@@ -213,7 +215,8 @@ def _check_is_causal(model: str) -> None:
 
 
 def _load_model(settings: SftSettings) -> Any:
-    """Load float32 weights to train them all; under LoRA bfloat16 if the settings choose it."""
+    """Load float32 weights for full training; with LoRA, load bfloat16 if the settings choose
+    it."""
     frozen = settings.lora_rank and settings.precision == "bf16"
     return _open(
         AutoModelForCausalLM, settings.model, dtype=torch.bfloat16 if frozen else torch.float32
@@ -244,7 +247,7 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
 
 
 def smoke(folder: Path) -> SftSettings:
-    """Return settings to learn two made-up tasks with a small random model."""
+    """Return settings for training a small random model on two synthetic tasks."""
     train, held_out = write_sft_rows(folder)
     return SftSettings(
         data=(train,), held_out=(held_out,), model=str(write_base(folder / "base", train)),
@@ -263,14 +266,17 @@ RECIPE: Recipe[SftSettings, TrainingRow] = Recipe(
 )
 
 
-SPARE_TOKENS = 8  # more tokens than the target has, so that a reply that does not stop is wrong
+SPARE_TOKENS = 8  # additional tokens of a reply, so that one that does not stop is wrong
 
 
 def reply_scores(
     model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow], *, at_once: int, most: int
 ) -> dict[str, Score]:
     """Return the exact match of the last reply, over all rows and by task, on at most `most` random
-    rows. Chance is always giving a task's most frequent reply."""
+    rows.
+
+    The chance level is that of always giving a task's most frequent reply.
+    """
     if not rows:
         return {}
     drawn = random.Random(0).sample(list(rows), min(most, len(rows)))
@@ -303,7 +309,7 @@ def _by_task(rows: Sequence[TrainingRow], right: Sequence[bool]) -> dict[str, Sc
 
 @torch.no_grad()
 def write_replies(model: Any, encoder: PromptEncoder, rows: Sequence[TrainingRow]) -> list[str]:
-    """Generate the last reply to each chat by greedy decoding, in one batch padded on the left."""
+    """Generate the last reply to each chat by greedy decoding, in one left-padded batch."""
     turns = [encoder.encode_turn(chat_of(row)) for row in rows]
     longest = max(len(prompt) for prompt, _ in turns)
     end = encoder.tokenizer.eos_token_id

@@ -1,6 +1,6 @@
-"""The rows of the smoke runs of `train sft` and `train router`, about a made-up world.
+"""Synthetic rows for the smoke runs of `train sft` and `train router`.
 
-For `sft`, a small random model learns what a question is about, and how many things it asks. For
+For `sft`, a small random model learns what a question is about and how many things it asks. For
 `router`, questions have one hop, several parts, or a chain.
 """
 
@@ -44,7 +44,7 @@ def write_sft_rows(folder: Path) -> tuple[Path, Path]:
 
 
 def write_base(folder: Path, rows: Path) -> Path:
-    """Fill `folder` with a random Llama of 0.1 M parameters and a tokenizer trained on `rows`."""
+    """Write a random Llama of 0.1 M parameters to `folder`, with a tokenizer trained on `rows`."""
     backend = Tokenizer(BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -60,7 +60,7 @@ def write_base(folder: Path, rows: Path) -> Path:
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
         tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
-    torch.manual_seed(0)  # a resumed run creates it again
+    torch.manual_seed(0)  # a resumed run must create the same model
     LlamaForCausalLM(shape).save_pretrained(folder)  # type: ignore[no-untyped-call]
     return folder
 

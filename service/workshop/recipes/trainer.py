@@ -1,8 +1,8 @@
-"""Training with `transformers.Trainer`: its arguments, saved points to resume from, progress
+"""Training with `transformers.Trainer`: its arguments, saved points to resume from, and progress
 output.
 
-Accelerate, which it uses, finds the devices: one CPU or GPU by itself, several with `accelerate
-launch` or `torchrun` around `revelator train` (`python -m service train`).
+The Trainer finds the devices with accelerate: a single CPU or GPU directly, several with
+`accelerate launch` or `torchrun` around `revelator train` (`python -m service train`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, TrainingRun
 from service.workshop.recipes.settings import TrainerSettings
 
-WHOLE = "whole"  # written last, marks a saved point as complete
+WHOLE = "whole"  # file that is written last and marks a saved point as complete
 SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
 
@@ -70,8 +70,7 @@ def trainer_arguments(settings: TrainerSettings, run: TrainingRun) -> dict[str, 
 
 
 def devices(settings: TrainerSettings) -> int:
-    """Return the number of devices of an update: the launcher's processes, else the devices of this
-    process."""
+    """Return the number of devices: the launcher's processes, else the devices of this process."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 or settings.device == "cpu":
         return processes
@@ -90,8 +89,11 @@ def _batches(settings: TrainerSettings, count: int) -> dict[str, int]:
 
 
 def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
-    """Train to the end, from the last complete saved point if `run.resume`. Returns all losses of
-    the run. The caller writes the weights."""
+    """Train to the end and return all losses of the run.
+
+    With `run.resume`, training continues from the last complete saved point. The caller writes the
+    weights.
+    """
     trainer.remove_callback(PrinterCallback)
     progress = _Progress(run)
     trainer.add_callback(progress)
@@ -104,27 +106,28 @@ def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
 
 
 class Updates:
-    """How far a training is: `tell` moves the bar, `left` is the end of a line."""
+    """The progress of a training. `tell` advances the bar; `left` returns the text at the end of a
+    line."""
 
     def __init__(self, begun: int, total: int, tell: Tell) -> None:
         self.began, self.begun, self.total, self.tell = time.monotonic(), begun, total, tell
 
     def left(self, done: int) -> str:
-        """Return the rate and the time left, where they are known."""
+        """Return the rate and the remaining time, if they are known."""
         told = rate_and_left(done, self.total, time.monotonic() - self.began, self.begun)
         return f"  {told}" if told else ""
 
 
 @contextmanager
 def updates(begun: int, total: int) -> Iterator[Updates]:
-    """Show the updates of a training, of which an earlier run did `begun`."""
+    """Show the progress of the updates, of which `begun` were done by an earlier run."""
     screen = Console()
     with shown_progress("training", "updates", total, screen, begun=begun, lines=False) as tell:
         yield Updates(begun, total, tell)
 
 
 def last_point(folder: Path) -> Path | None:
-    """Return the newest complete saved point, and ignore one that was interrupted."""
+    """Return the newest complete saved point, or None."""
     whole = [path.parent for path in folder.glob(f"checkpoint-*/{WHOLE}")]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
@@ -139,8 +142,11 @@ def losses_of(state: TrainerState) -> list[LossPoint]:
 
 
 class _Progress(TrainerCallback):
-    """Shows how far the run is, prints each row of the loss table, marks saved points as complete,
-    and updates table and plot. `bar` is open while the run trains."""
+    """Shows the progress, prints each row of the loss table, marks saved points as complete, and
+    updates the table and the plot.
+
+    `bar` is open while the run trains.
+    """
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run

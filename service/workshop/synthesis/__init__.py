@@ -1,1 +1,1 @@
-"""The papers' data synthesis: pipelines as pure generators, and the driver of a teacher."""
+"""The papers' data synthesis: pipelines as pure generators, and the driver that calls a teacher."""

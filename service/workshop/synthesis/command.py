@@ -1,4 +1,5 @@
-"""`revelator synthesize PIPELINE`: read, ask the teacher, write rows and an account of the rest."""
+"""`revelator synthesize PIPELINE` reads the input, calls the teacher, and writes rows and a
+report."""
 
 from __future__ import annotations
 
@@ -44,9 +45,11 @@ from service.workshop.synthesis.teacher import Spent, Teacher
 
 @dataclass(frozen=True, slots=True)
 class SynthesisOptions:
-    """What the command line says. `teacher` is the name of an engine, `model` of a model there, or
-    `rules`; `exclude` files of questions that no row may ask. `date` is today's where it is not
-    given."""
+    """The options of the command line.
+
+    `teacher` is the name of an engine or `rules`, and `model` the name of a model of that engine.
+    `exclude` are files of questions that must not occur in the rows. `date` defaults to today.
+    """
 
     input: Path
     output: Path
@@ -81,11 +84,11 @@ async def synthesize_file(
     options: SynthesisOptions,
     console: Console | None = None,
 ) -> Report:
-    """Run a pipeline, or resume an interrupted run; print and write the report.
+    """Run a pipeline or resume an interrupted run, then print and write the report.
 
-    Raises InvalidRequest for an input that cannot be read or used, ConfigurationError for a
-    teacher or templates that cannot be used, EngineFailure when the teacher is out (what is done
-    is kept), StoreError.
+    Raises InvalidRequest for an unusable input, ConfigurationError for an unusable teacher or
+    templates, EngineFailure if the teacher is unavailable (finished items are kept), and
+    StoreError.
     """
     screen = console or Console()
     pipeline = pipeline_of(name, options.templates)
@@ -105,7 +108,7 @@ async def synthesize_file(
 async def by_teacher(
     settings: Settings, pipeline: Pipeline[Any], options: SynthesisOptions, screen: Console
 ) -> Report:
-    """Work off the items of the input with an engine of the settings."""
+    """Process the items of the input with an engine of the settings."""
     if pipeline.searches and options.collection is None:
         raise ConfigurationError(f"{pipeline.name} searches: name a collection with --collection")
     reading = read_input(pipeline, options)
@@ -122,14 +125,14 @@ async def by_teacher(
 
 
 def read_input(pipeline: Pipeline[Any], options: SynthesisOptions) -> InputItems[Any]:
-    """The items that are to be worked off, and all lines that are none."""
+    """Return the items to process and the invalid lines."""
     lines, bad = read_lines(options.input)
     reading = pipeline.read(lines, Random(options.seed))
     return InputItems(reading.items[: options.limit], sorted(bad + reading.bad))
 
 
 def teacher_of(runtime: Runtime, options: SynthesisOptions) -> Teacher:
-    """The engine that the options name, with the name of its model for the rows."""
+    """Return the teacher with the engine of the options and the model's name for the rows."""
     engine = runtime.engines.get(options.teacher)
     if engine is None:
         known = ", ".join(sorted(runtime.engines))
@@ -147,7 +150,7 @@ def teacher_of(runtime: Runtime, options: SynthesisOptions) -> Teacher:
 async def run_all(
     run: SynthesisRun, reading: InputItems[Any], options: SynthesisOptions, screen: Console
 ) -> Report:
-    """Work off what is not done, then settle: write the output and the report."""
+    """Process the unfinished items, then write the output and the report."""
     excluded = read_questions_of(options.exclude)
     own = [item for item in reading.items if item.source.side == run.side]
     items = [item for item in own if not is_excluded(item.source.question, excluded)]
@@ -198,7 +201,7 @@ def _write(
 
 
 def header_of(run: SynthesisRun, options: SynthesisOptions) -> dict[str, Any]:
-    """What makes a run this one; it becomes the provenance of its rows."""
+    """Return the values that identify a run. They become the provenance of its rows."""
     return {
         "pipeline": run.pipeline.name,
         "version": run.pipeline.version,

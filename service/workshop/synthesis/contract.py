@@ -1,4 +1,4 @@
-"""A pipeline: a pure generator that turns one item into rows, or into a reason for having none.
+"""The contract of a pipeline: a pure generator turns an item into rows or a reason for having none.
 
     def steps(item: Item[T], rng: Random) -> Steps[ItemResult]:
         parts = yield from ask(AskTeacher("decompose", prompt), read_parts)
@@ -6,9 +6,9 @@
         …
         return ItemResult((OutputRow({...}, source),))
 
-It yields requests and receives their results. It does no I/O, so that tests can step it. The
-driver (`service.workshop.synthesis.driver`) performs the requests, counts what is dropped and
-writes.
+It yields requests and receives their results. It does no I/O, so tests can step it. The
+driver (`service.workshop.synthesis.driver`) performs the requests, counts dropped
+items and writes the output.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from service.workshop.facts.splits import Split, side_of
 from service.workshop.synthesis.prompts import Prompts
 
 T = TypeVar("T")
-ATTEMPTS: Final = 3  # of a call whose reply is no good (METHODS.md §4.5)
-RETRY_TEMPERATURE: Final = 0.7  # greedy again would say the same again
+ATTEMPTS: Final = 3  # attempts at a call until its reply is usable (METHODS.md §4.5)
+RETRY_TEMPERATURE: Final = 0.7  # greedy decoding would repeat the unusable reply
 
 
 class Dropped(Exception):
-    """Raised if an item gives no row. The report counts items by `reason`, of which there are
-    few."""
+    """Raised for an item that gives no row. `reason` is one of a few texts, by which the report
+    counts items."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class Dropped(Exception):
 
 
 class UnusableReply(Exception):
-    """Raised for a reply that cannot be used, with one of a few reasons. The teacher is asked
+    """Raised for a reply that cannot be used, with one of a few reasons. The teacher is called
     again."""
 
     def __init__(self, reason: str) -> None:
@@ -48,7 +48,7 @@ class UnusableReply(Exception):
 
 
 class BadLine(Exception):
-    """Raised for an input line that is not an item of this pipeline, with the reason."""
+    """Raised for an input line that is not an item of the pipeline, with the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -57,12 +57,11 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """The sources of an item or of a row, which decide the side of the split
+    """The sources of an item or a row, which decide its side of the split
     (`service.workshop.facts.splits`).
 
-    `ids` and `titles` are those of all its passages, `answer_titles` those of the passages that
-    contain the answer. `question` is the question if people wrote it; a synthesised question is
-    left out.
+    `ids` and `titles` belong to all its passages, `answer_titles` to the passages that contain the
+    answer. `question` is set only for questions that people wrote, not for synthesised ones.
     """
 
     ids: tuple[str, ...] = ()
@@ -77,7 +76,8 @@ class RowOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """One unit of input. `id` is unique in a run; the type of `content` depends on the pipeline."""
+    """One unit of input. `id` is unique in a run, and the type of `content` depends on the
+    pipeline."""
 
     id: str
     content: T
@@ -98,8 +98,11 @@ class OutputRow:
 
 @dataclass(frozen=True, slots=True)
 class ItemResult:
-    """The rows of an item. `lost` counts the parts that were left out, by reason; an item without
-    rows is dropped for the most frequent reason."""
+    """The rows of an item.
+
+    `lost` counts the omitted parts by reason; an item without rows is dropped for the most frequent
+    reason.
+    """
 
     rows: tuple[OutputRow, ...]
     lost: Mapping[str, int] = field(default_factory=dict)
@@ -124,8 +127,7 @@ class AskTeacher:
 
 @dataclass(frozen=True, slots=True)
 class SearchCollection:
-    """A request for a search of the run's collection. If the rows are for training, held-out
-    passages are not found."""
+    """A request for a search of the run's collection. Training rows never see held-out passages."""
 
     query: str
     top_k: int
@@ -134,7 +136,7 @@ class SearchCollection:
 
 @dataclass(frozen=True, slots=True)
 class BadRound:
-    """Tells the driver to count the last reply as unusable. It is not a request."""
+    """Reports the last reply to the driver as unusable. It is not a request."""
 
     stage: str
     reason: str
@@ -153,8 +155,11 @@ Steps = Generator[Request, Any, T]
 
 
 def ask(request: AskTeacher, read: Callable[[str], T]) -> Steps[T]:
-    """Ask until `read` accepts a complete reply; it raises UnusableReply to reject one. Raises
-    Dropped if it rejects all of them."""
+    """Call the teacher until `read` accepts a complete reply. `read` raises UnusableReply to reject
+    one.
+
+    Raises Dropped if all attempts are rejected.
+    """
     reason = ""
     for attempt in range(request.attempts):
         hotter = max(request.temperature, RETRY_TEMPERATURE)
@@ -176,7 +181,7 @@ def _whole(reply: Reply) -> str:
 
 
 def search(request: SearchCollection) -> Steps[tuple[Passage, ...]]:
-    """Return the passages found, best first."""
+    """Request a search, and return the passages found, best first."""
     found: tuple[Passage, ...] = yield request
     return found
 
@@ -194,8 +199,10 @@ Reader = Callable[[Lines, random.Random], InputItems[T]]
 
 
 def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
-    """Return a reader for an input with one item per line. `read` gets the line, and an id to use
-    if the line has none."""
+    """Return a reader for an input with one item per line.
+
+    `read` gets the line, and a default id for lines without one.
+    """
 
     def read_all(lines: Lines, rng: random.Random) -> InputItems[T]:
         items: dict[str, Item[T]] = {}
@@ -217,7 +224,7 @@ def one_each(read: Callable[[Mapping[str, Any], str], Item[T]]) -> Reader[T]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows that are written, and the number of rows that are not, by reason."""
+    """The rows to write, and the number of omitted rows by reason."""
 
     rows: list[OutputRow]
     lost: Mapping[str, int] = field(default_factory=Counter)

@@ -1,5 +1,4 @@
-"""Runs a pipeline over its items: it performs the requests of the pipeline and records the
-results."""
+"""Run a pipeline over its items: perform its requests and record the results."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ from service.workshop.synthesis.journal import Journal, JournalEntry
 from service.workshop.synthesis.teacher import Spent, Teacher, TeacherOut
 
 Finder = Callable[[SearchCollection], Awaitable[tuple[Passage, ...]]]
-OUTAGE: Final = 5  # items in a row that the teacher was out for: the run ends
+OUTAGE: Final = 5  # consecutive items with an unavailable teacher, after which the run ends
 WRONG_SIDE: Final[dict[Split, str]] = {"train": "held out", "test": "not held out"}
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRun:
-    """The options of a run. `side` is the side of the split that the rows are for; `find` searches
-    the collection."""
+    """The options of a run. `side` is the side of the split that its rows belong to, and `find`
+    searches the collection."""
 
     pipeline: Pipeline[Any]
     teacher: Teacher
@@ -48,18 +47,18 @@ class SynthesisRun:
 
 
 def key_of(item: Item[Any]) -> str:
-    """Return the key of an item and its content, by which a journal recognises it."""
+    """Return the key by which a journal recognises an item and its content."""
     return hashlib.sha256(repr((item.id, item.content)).encode()).hexdigest()[:16]
 
 
 async def work_off(
     items: list[Item[Any]], run: SynthesisRun, journal: Journal
 ) -> AsyncIterator[tuple[Item[Any], JournalEntry]]:
-    """Process the items that the journal does not contain. Each result is in the journal before it
-    is yielded.
+    """Process the items that the journal does not contain, and yield each result after it was
+    written to the journal.
 
-    Raises EngineFailure if the teacher is unavailable for several items in succession. All results
-    so far are in the journal, so the run can be resumed.
+    Raises EngineFailure if the teacher is unavailable for several consecutive items. The run can
+    then be resumed from the journal.
     """
     todo = iter([item for item in items if not _is_done(item, journal)])
     workers = [_work(todo, run, journal) for _ in range(max(run.concurrency, 1))]
@@ -141,7 +140,7 @@ async def _bring(request: Request, run: SynthesisRun, seed: int, spent: Spent) -
             return None
 
 
-SPARE: Final = 4  # times as many are fetched where what is held out is left out
+SPARE: Final = 4  # factor of additional hits where held-out passages are removed
 
 
 async def finder_of(retriever: Retriever, collection: str | None, side: Split) -> Finder:

@@ -1,4 +1,4 @@
-"""Reads input files: items as JSON Lines, invalid lines with their reasons, and excluded
+"""Read input files: items as JSON Lines, invalid lines with their reasons, and excluded
 questions."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from service.workshop.synthesis.contract import BadLine
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Mapping[str, Any]]], list[tuple[int, str]]]:
-    """Return the JSON objects of a file with their line numbers, and the invalid lines with theirs.
+    """Return the JSON objects of a file with their line numbers, and the invalid lines with their
+    reasons.
 
     Raises InvalidRequest if the file cannot be read or is empty.
     """
@@ -42,7 +43,7 @@ def _numbered(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
 def _object(line: bytes) -> Mapping[str, Any]:
     try:
         value = json.loads(line.decode("utf-8-sig"))
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is not valid text
     except UnicodeError:
         raise BadLine("not UTF-8") from None
     except (ValueError, RecursionError):
@@ -53,7 +54,7 @@ def _object(line: bytes) -> Mapping[str, Any]:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
-    """Return a field that must be a string with visible characters. Raises BadLine."""
+    """Return a field that must be a string with visible characters. Raises BadLine if it is not."""
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
         raise BadLine(f"no `{name}`")
@@ -61,7 +62,7 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_of(row: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a field that must be a list with at least one element. Raises BadLine."""
+    """Return a field that must be a non-empty list. Raises BadLine if it is not."""
     value = row.get(name)
     if not isinstance(value, list) or not value:
         raise BadLine(f"no list `{name}`")
@@ -69,7 +70,8 @@ def list_of(row: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def passage_of(row: object) -> Passage:
-    """Return a passage in the form of a corpus, with `id`, `title` and `text`. Raises BadLine."""
+    """Return a passage from an object with `id`, `title` and `text`. Raises BadLine if it is not
+    one."""
     if not isinstance(row, dict):
         raise BadLine("a passage is no object")
     return Passage(text_of(row, "id"), text_of(row, "title"), text_of(row, "text"))
@@ -80,8 +82,10 @@ Questions = frozenset[str]  # normalised
 
 
 def read_questions_of(paths: Iterable[Path]) -> Questions:
-    """Return the `question` of every line. Raises InvalidRequest for a line without one, because it
-    could not be excluded."""
+    """Return the normalised `question` of every line.
+
+    Raises InvalidRequest for a line without a question, because it could not be excluded.
+    """
     questions: set[str] = set()
     for path in paths:
         lines, bad = read_lines(path)

@@ -1,5 +1,4 @@
-"""The journal of a run: one line for each finished item, so that an interrupted run can be
-resumed."""
+"""The journal of a run: a line for each finished item, with which an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """The result of one item: its rows, or the reason for having none. `key` identifies the item
-    and its content.
+    """The result of one item: its rows, or the reason for having none.
 
-    `again` means that the teacher was unavailable, so the next run tries the item again.
+    `key` identifies the item and its content. `again` means that the teacher was unavailable, so
+    the next run tries the item again.
     """
 
     key: str
@@ -67,20 +66,20 @@ def _row(value: Mapping[str, Any]) -> OutputRow:
 
 
 class Journal:
-    """The entries of one run. `header` identifies the run; `date` is the day on which it first
-    started."""
+    """The entries of one run. `header` identifies the run, and `date` is the day of its first
+    start."""
 
     def __init__(self, handle: int, header: Mapping[str, Any], records: list[JournalEntry]) -> None:
         self._handle = handle
         self.header = header
-        self.done = {record.key: record for record in records}  # of two, the later
+        self.done = {record.key: record for record in records}  # the later of two entries
         self.spent = Spent()
         for record in records:
             self.spent.add(record.spent)
 
     def append(self, record: JournalEntry) -> None:
-        """Write an entry to the disk. An incomplete entry is removed when the journal is opened
-        again."""
+        """Write an entry to the disk. An incomplete entry is removed when the journal is next
+        opened."""
         _write(self._handle, record.to_line())
         self.done[record.key] = record
         self.spent.add(record.spent)
@@ -90,8 +89,8 @@ class Journal:
 def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
     """Open, repair and read the journal of a run, or create it.
 
-    Raises ConfigurationError if it belongs to another run (all of `header` but `date` is compared),
-    and StoreError if it cannot be used or another process uses it.
+    Raises ConfigurationError if it belongs to another run (all of `header` except `date` is
+    compared), and StoreError if it cannot be used or another process uses it.
     """
     with line_file(path) as handle:
         first, records = _read(handle, path)
@@ -103,7 +102,7 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
 
 
 def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[JournalEntry]]:
-    """The header and the records; a last line without its end is cut off."""
+    """Return the header and the entries, and remove a last line without a line end."""
     content = whole_lines(handle)
     os.ftruncate(handle, len(content))
     try:

@@ -1,4 +1,4 @@
-"""The teacher's prompts: files in `templates/<pipeline>`, with the fields and markers of the
+"""The teacher's prompts: files in `templates/<pipeline>` with the fields and markers of the
 papers."""
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def field(text: str) -> str:
 
 
 class Prompts:
-    """The templates of one pipeline. Each file is one user message with `$name` fields.
+    """The templates of one pipeline. Each file is a user message with `$name` fields.
 
-    `shared` are files from elsewhere, for prompts that are used when serving, too.
+    `shared` are files from elsewhere, for prompts that are also used when serving.
     """
 
     def __init__(self, pipeline: str, shared: tuple[Path, ...] = ()) -> None:
@@ -42,10 +42,10 @@ class Prompts:
         return {path.stem: PromptTemplate(_text(path)) for path in files}
 
     def messages(self, template: str, **fields: str) -> tuple[Message, ...]:
-        """Return the prompt as a chat. `fields` are inserted unchanged: pass data through `field`
-        first.
+        """Return the prompt as a chat.
 
-        Raises KeyError for an unknown template or a missing field.
+        `fields` are inserted unchanged; pass data through `field` first. Raises KeyError for an
+        unknown template or a missing field.
         """
         return (Message("user", self._templates[template].fill(fields)),)
 

@@ -1,4 +1,4 @@
-"""Reads the teacher's replies. Each reader raises UnusableReply with one of a few reasons."""
+"""Read the teacher's replies. Each reader raises UnusableReply with one of a few reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from service.workshop.synthesis.contract import UnusableReply
 
 def json_object(text: str, *keys: str) -> dict[str, Any]:
     """Return the values of the first JSON object in `text` that has all `keys`, by these names.
-    Other text around it is ignored, as are case, spaces and underscores in keys."""
+
+    Other text is ignored, as are case, spaces and underscores in keys.
+    """
     objects = [value for value in json_values(unwrap(text)) if isinstance(value, dict)]
     if not objects:
         raise UnusableReply("not JSON")
@@ -29,7 +31,7 @@ def json_object(text: str, *keys: str) -> dict[str, Any]:
 
 
 def text_in(value: Mapping[str, Any], key: str) -> str:
-    """Return a value that must be a string, on one line."""
+    """Return a string or a number as one line of text. Raises UnusableReply for other values."""
     text = value[key]
     if isinstance(text, int | float) and not isinstance(text, bool):
         text = str(text)

@@ -1,4 +1,4 @@
-"""The end of a run: writes the output, and a report that accounts for every input item."""
+"""Write the output of a run, and a report that accounts for every input item."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.workshop.synthesis.inputs import EXCLUDED, Questions, is_excluded
 from service.workshop.synthesis.journal import JournalEntry
 from service.workshop.synthesis.teacher import Spent
 
-PER: Final = 1_000_000  # tokens that a price is for
+PER: Final = 1_000_000  # number of tokens to which a price applies
 SHOWN_BAD_LINES: Final = 20
 UNSELECTED: Final = "not selected"
 
@@ -37,12 +37,12 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report. `input` equals `written` plus the sum of `dropped`, in items; an invalid line
-    counts as one item.
+    """The report of a run.
 
-    `rows` is the number of rows in the output. `lost` counts the missing parts of written items, by
-    reason. `run` describes the run. `corpus` is the size of the corpus that items are drawn from,
-    if they are drawn.
+    In items, `input` equals `written` plus the sum of `dropped`; an invalid line counts as one
+    item. `rows` is the number of rows in the output. `lost` counts the missing parts of written
+    items, by reason. `run` describes the run. `corpus` is the size of the corpus from which items
+    are drawn, if they are drawn.
     """
 
     run: Mapping[str, Any]
@@ -66,11 +66,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """All items of a run and their results. `refused` counts items that were rejected before the
-    teacher was called, by reason. `excluded` are questions that must not occur in the rows."""
+    """All items of a run and their results.
+
+    `refused` counts items that were rejected before the teacher was called, by reason. `excluded`
+    are questions that must not occur in the rows.
+    """
 
     items: Sequence[Item[Any]]
-    records: Mapping[str, JournalEntry]  # by the item's id
+    records: Mapping[str, JournalEntry]  # by item id
     refused: Mapping[str, int]
     bad: Sequence[tuple[int, str]]
     corpus: Mapping[str, int] = field(default_factory=dict)
@@ -152,7 +155,7 @@ def files_of(output: Path, kinds: Sequence[str]) -> dict[str, Path]:
 def write_rows(
     files: Mapping[str, Path], rows: Sequence[tuple[str, OutputRow]], run: Mapping[str, Any]
 ) -> None:
-    """Write the output files. Each is written completely or not at all."""
+    """Write the output files atomically."""
     for kind, path in files.items():
         own = (row for row in rows if row[1].kind == kind)
         lines = (json.dumps(_with_provenance(*row, run), ensure_ascii=False) for row in own)
@@ -160,7 +163,8 @@ def write_rows(
 
 
 def _with_provenance(item: str, row: OutputRow, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `service.workshop.facts.rows.RowProvenance`, and how to make the row again."""
+    """Return a row with the fields of `service.workshop.facts.rows.RowProvenance` and how to
+    reproduce it."""
     source = row.source
     made = {name: run[name] for name in run if name != "format"}
     of = {

@@ -1,5 +1,4 @@
-"""The prompts and replies of the Revelator's roles, as training rows contain them (METHODS.md §1.3,
-§1.5)."""
+"""The prompts and replies of the Revelator's roles in training rows (METHODS.md §1.3, §1.5)."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ class Exchange(NamedTuple):
 
 
 class RoleTurns:
-    """Makes exchanges with the prompts of one template set, and replies in the form that the role
-    expects."""
+    """Creates exchanges with the prompts of one template set and replies in the role's format."""
 
     def __init__(self, templates: TemplateSet) -> None:
         self.templates = templates
@@ -31,8 +29,11 @@ class RoleTurns:
         return Exchange(self.templates.route(question), ROUTE_LABELS[route])
 
     def decompose(self, question: str, parts: Sequence[str]) -> Exchange:
-        """Return a decomposition. The tuples of the paper have no `thought` (METHODS.md §1.4 #7),
-        so a fixed phrase states the number of things asked."""
+        """Return a decomposition.
+
+        The tuples of the paper have no `thought` (METHODS.md §1.4 #7), so a fixed phrase states the
+        number of things asked.
+        """
         thought = f"asks {len(parts)} thing{'s' if len(parts) != 1 else ''}"
         value = {"thought": thought, "decomposition": [quote(part) for part in parts]}
         return Exchange(self.templates.decompose(question), json.dumps(value, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""The teacher: an engine, called with retries while it limits its callers or is unavailable."""
+"""The teacher: an engine that is called with retries while it is limited or unavailable."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from service.engines.base import GenerationRequest, Generator, complete
 from service.engines.reasoning import strip_thinking
 from service.workshop.synthesis.contract import AskTeacher, Dropped, Reply
 
-FAILURES: Final = 5  # of one call that may be followed by another try
-LIMITS: Final = 50  # of one call: a server that limits is not out, but says when to come again
+FAILURES: Final = 5  # failures of one call after which it is still retried
+LIMITS: Final = 50  # rate limits of one call; the server is available and states when to retry
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 60.0
 
 
 class TeacherOut(Exception):
-    """Raised if a call failed after all retries. The next run tries its item again."""
+    """Raised if a call failed after all retries. The next run processes its item again."""
 
     def __init__(self, failure: EngineFailure | Overloaded) -> None:
         super().__init__(failure.detail)
@@ -52,8 +52,8 @@ class Spent:
 
 
 def wait_after(failure: EngineFailure | Overloaded, failures: int) -> float | None:
-    """Return the seconds until the next attempt after `failures` failures, or None if no attempt is
-    worthwhile."""
+    """Return the delay in seconds before the next attempt after `failures` failures, or None if
+    retrying is pointless."""
     if isinstance(failure, EngineRefusal):
         return None
     growing = min(FIRST_WAIT_S * 2 ** (failures - 1), LONGEST_WAIT_S)
@@ -69,11 +69,10 @@ def kind_of(failure: EngineFailure | Overloaded) -> str:
 
 
 class Teacher:
-    """Calls `engine` with `model` (None: the default model of the engine). `label` names the model
-    in every row.
+    """Calls `engine` with `model`; None selects the engine's default model.
 
-    No call starts while the server limits its callers. `sleep` and `clock` (in seconds) can be
-    replaced in tests.
+    `label` names the model in every row. No call starts while the server limits its callers.
+    `sleep` and `clock` (in seconds) can be replaced in tests.
     """
 
     def __init__(
@@ -93,8 +92,10 @@ class Teacher:
         self._not_before = 0.0
 
     async def say(self, ask: AskTeacher, seed: int, spent: Spent) -> Reply:
-        """Return one reply, and add its cost to `spent`. Raises Dropped if the engine refuses the
-        call, and TeacherOut if it is unavailable."""
+        """Return one reply and add its cost to `spent`.
+
+        Raises Dropped if the engine rejects the call, and TeacherOut if it is unavailable.
+        """
         request = GenerationRequest(
             messages=ask.messages,
             max_tokens=ask.max_tokens,

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.vllm_plugin.versions import unsupported
 from tests.conftest import need
 from tests.support.workers import StubWorker, stub_workers
 
@@ -67,6 +68,21 @@ def test_one_of_two_out_and_another_version(
     assert "versions differ: 0.31.0, 0.32.0" in output
     assert "127.0.0.1:9 " in output
     assert "did not accept the connection" in output
+
+
+def test_what_the_plugin_misses_in_a_vllm_is_named(
+    workers: list[StubWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = unsupported("0.99.0", ["class Attention has no field sliding_window"])
+    workers[0].tell(info={"signals": False, "reason": reason})
+    try:
+        _, output = check(monkeypatch, [worker.url for worker in workers])
+    finally:
+        workers[0].tell(info=None)
+
+    told = " ".join(output.split())
+    assert "up 0.32.0 no stub-model vLLM 0.99.0 is not supported" in told
+    assert told.count("class Attention has no field sliding_window") == 1
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,16 @@ def test_what_another_server_answers_is_not_taken_for_ours() -> None:
             assert "this is not a Revelator server" in output
 
 
+def test_a_server_of_files_is_not_taken_for_ours() -> None:
+    with another_server(posts=False) as url:
+        code, output = run("ask", "Who?", "--url", url)
+        assert code == 2, output
+        assert "this is not a Revelator server" in output
+
+
 @contextmanager
-def another_server() -> Iterator[str]:
-    """A server that answers every request with a web page."""
+def another_server(posts: bool = True) -> Iterator[str]:
+    """A server that answers every request with a web page; without `posts`, a POST by 501."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -123,6 +130,8 @@ def another_server() -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
+    if not posts:
+        del Page.do_POST
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from service.core import progress
-from service.core.progress import progress_text, rate_and_left, shown_progress
+from service.core.progress import progress_text, rate_and_left, shown_progress, shown_stages
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,17 @@ def test_a_terminal_shows_a_bar_with_rate_and_time_left(lines: bool) -> None:
     assert isinstance(screen.file, io.StringIO)
     assert "3 of 3 questions" in screen.file.getvalue()
     assert "1 failed" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_work_in_stages_shows_a_bar_for_each_on_a_terminal_only(terminal: bool) -> None:
+    screen = Console(file=io.StringIO(), width=120, force_terminal=terminal)
+    with shown_stages("passages", screen) as follow:
+        for stage in ("comparing", "repairing", "comparing"):
+            for done in (0, 1_000, 2_000):
+                follow(stage, done, 2_000)
+    assert isinstance(screen.file, io.StringIO)
+    shown = screen.file.getvalue()
+    assert shown.count("2,000 of 2,000 passages") == (3 if terminal else 0)
+    assert ("repairing" in shown) is terminal
+    assert terminal or not shown

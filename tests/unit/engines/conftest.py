@@ -12,7 +12,7 @@ from service.engines.transformers import LocalGenerator
 from tests.stubs.tiny_model import save_tiny_model
 
 OpenLocal = Callable[..., LocalGenerator]
-OpenEmbedded = Callable[[Path | None], EmbeddedGenerator]
+OpenEmbedded = Callable[..., EmbeddedGenerator]
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +40,10 @@ async def open_embedded(anyio_backend: str) -> AsyncIterator[OpenEmbedded]:
     """Opens engines on compiled folders, and closes them."""
     opened: list[EmbeddedGenerator] = []
 
-    def open_one(folder: Path | None) -> EmbeddedGenerator:
-        settings = EngineSettings(kind="embedded", model=str(folder) if folder else None)
-        opened.append(EmbeddedGenerator("embedded", settings, threads=1))
+    def open_one(folder: Path | None, **settings: Any) -> EmbeddedGenerator:
+        values = {"kind": "embedded", "model": str(folder) if folder else None, **settings}
+        own = EngineSettings.model_validate(values)
+        opened.append(EmbeddedGenerator("embedded", own, threads=1))
         return opened[-1]
 
     yield open_one

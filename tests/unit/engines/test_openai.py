@@ -359,14 +359,12 @@ async def test_calls_are_bounded_and_a_cancelled_one_gives_its_place_back() -> N
     assert sum(not call.cancelled() for call in calls) == 8
 
 
-async def test_a_finished_answer_leaves_its_connection_to_the_next_call() -> None:
+@pytest.mark.parametrize("end_delay", [0.0, 0.02])
+async def test_a_finished_answer_leaves_its_connection_to_the_next_call(end_delay: float) -> None:
     ports = set()
 
-    def reply(body: dict[str, Any]) -> str:
-        return "Paris"
-
     async with (
-        StubServer(reply=reply) as server,
+        StubServer(reply="Paris", end_delay=end_delay) as server,
         closing_engine(engine(server, model="m")) as generator,
     ):
         for _ in range(4):
@@ -374,6 +372,7 @@ async def test_a_finished_answer_leaves_its_connection_to_the_next_call() -> Non
             session = generator._connections._kept
             assert session is not None
             connector: Any = session.connector
+            await eventually(lambda pools=connector._conns: any(pools.values()))
             ports |= {
                 str(handler.transport.get_extra_info("sockname"))
                 for pool in connector._conns.values()
@@ -381,6 +380,16 @@ async def test_a_finished_answer_leaves_its_connection_to_the_next_call() -> Non
             }
 
     assert len(ports) == 1
+
+
+async def test_nobody_waits_for_the_end_of_a_finished_answer() -> None:
+    async with (
+        StubServer(reply="Paris", end_delay=30.0) as server,
+        closing_engine(engine(server, model="m")) as generator,
+    ):
+        async with asyncio.timeout(10):
+            assert (await complete(generator, ask())).text == "Paris"
+        assert server.running == 1
 
 
 async def test_a_call_that_meets_closed_connections_is_answered() -> None:

@@ -34,6 +34,7 @@ KENYA = "Mount Kenya: Its highest peak rises 5,199 metres above the sea; it has 
         (BORN, "March 4, 1851"),
         (BORN, "4 March 1851"),
         (BORN, "4th of March 1851"),
+        ("Maji May ፩ ነው።", "May ፩"),  # a digit that is no decimal
         (BORN, "Mar 4 1851"),
         (BORN, "1851-03-04"),
         (BORN, "March 1851"),

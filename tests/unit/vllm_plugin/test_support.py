@@ -138,7 +138,7 @@ async def test_a_start_that_cannot_be_serves_without_signals(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plugin, "moved_points", lambda: moved)
+    monkeypatch.setattr(plugin, "installed_differences", lambda: moved)
     own = PluginState("0.99.0")
     state = SimpleNamespace(revelator=own, openai_serving_models=None)
     args = {"worker_extension_cls": EXTENSION, "api_server_count": 1} | flags

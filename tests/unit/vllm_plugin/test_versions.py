@@ -12,9 +12,9 @@ import pytest
 from service.vllm_plugin.versions import (
     POINTS,
     Point,
+    differences,
+    installed_differences,
     is_read,
-    moved,
-    moved_points,
     reader,
     unsupported,
 )
@@ -49,15 +49,15 @@ def source() -> dict[str, str]:
 
 def test_a_source_with_every_point_is_supported(tmp_path: Path) -> None:
     texts = source()
-    assert list(moved(texts.__getitem__)) == []
+    assert list(differences(texts.__getitem__)) == []
     with zipfile.ZipFile(tmp_path / "vllm.whl", "w") as wheel:
         for file, text in texts.items():
             wheel.writestr(f"vllm/{file}", text)
             place = tmp_path / "site" / "vllm" / file
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
-    assert list(moved(reader(tmp_path / "vllm.whl"))) == []
-    assert list(moved(reader(tmp_path / "site"))) == []
+    assert list(differences(reader(tmp_path / "vllm.whl"))) == []
+    assert list(differences(reader(tmp_path / "site"))) == []
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
@@ -65,14 +65,15 @@ def test_each_point_is_named_where_it_moved(point: Point) -> None:
     texts = source()
     gone = {**texts}
     del gone[point.file]
-    assert f"vllm/{point.file} is gone" in list(moved(gone.__getitem__))
+    assert f"vllm/{point.file} is gone" in list(differences(gone.__getitem__))
     last = point.name.rpartition(".")[2]
     renamed = texts[point.file].replace(last, f"other_{last}")
-    told = list(moved({**texts, point.file: renamed}.__getitem__))
+    told = list(differences({**texts, point.file: renamed}.__getitem__))
     assert any(each.startswith(point.name) and point.file in each for each in told)
     lacking = texts[point.file].replace(point.has[-1], "elsewhere")
     assert any(
-        each.startswith(point.name) for each in moved({**texts, point.file: lacking}.__getitem__)
+        each.startswith(point.name)
+        for each in differences({**texts, point.file: lacking}.__getitem__)
     )
 
 
@@ -91,9 +92,9 @@ def test_what_is_said_of_a_version() -> None:
 
 def test_without_vllm_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.vllm_plugin.versions.find_spec", lambda name: None)
-    moved_points.cache_clear()
-    assert moved_points() == ("vllm is not installed as a package",)
-    moved_points.cache_clear()
+    installed_differences.cache_clear()
+    assert installed_differences() == ("vllm is not installed as a package",)
+    installed_differences.cache_clear()
 
 
 def test_the_installed_vllm_has_every_point() -> None:
@@ -102,4 +103,4 @@ def test_the_installed_vllm_has_every_point() -> None:
         pytest.skip("vLLM is not here; set VLLM_PYTHON")
     code = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    assert list(moved(reader(Path(found.stdout.strip()).parent))) == []
+    assert list(differences(reader(Path(found.stdout.strip()).parent))) == []

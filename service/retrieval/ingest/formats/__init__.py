@@ -1,5 +1,6 @@
-"""The formats of a corpus, one module for each. A format is detected by the name of a file if that
-tells it, else by its first bytes."""
+"""The formats of a corpus, one module for each. A format is detected from the name of a file if
+possible, else from its first bytes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ FORMATS: Final[Mapping[str, Reader]] = {
     "html": read_html,
     "pdf": read_pdf,
     "docx": read_docx,
-    # Never detected: their files are questions, and are only ingested if one says so.
+    # Never detected: these files hold questions, and are ingested only on request.
     "hotpotqa": read_hotpotqa,
     "2wiki": read_2wiki,
     "musique": read_musique,
@@ -45,8 +46,9 @@ _NAMED = {
     **dict.fromkeys(PDF, "pdf"),
     **dict.fromkeys(DOCX, "docx"),
 }
-BY_NAME: Final = frozenset({"text", "html", "pdf", "docx"})  # whose documents are named after files
-_UNSAID = frozenset({"", ".json"})  # names that leave it to the content
+# formats whose documents are named after files
+BY_NAME: Final = frozenset({"text", "html", "pdf", "docx"})
+_UNSAID = frozenset({"", ".json"})  # suffixes that do not determine the format
 
 
 def detect(path: Path, head: bytes) -> str | None:

@@ -1,7 +1,7 @@
-"""What every format of a corpus is read from, and what it yields.
+"""The input and the output of every format of a corpus.
 
-An `Input` is an open file or standard input, decompressed. A format turns it into rows, each a
-document or the reason why there is none.
+An `Input` is an open file or standard input, decompressed. A format converts it to rows: each is a
+document, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ else:
 
 STANDARD_INPUT = Path("-")
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-HEAD = 65_536  # bytes that show the format
-# What reading raises when compressed data is cut short or broken; BadGzipFile is an OSError.
+HEAD = 65_536  # bytes that are enough to detect the format
+# The exceptions of reading truncated or damaged compressed data; BadGzipFile is an OSError.
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 
 
 class NotCompressed(Exception):
-    """The name of the file says that it is compressed, but its content is not."""
+    """The file has a name of compressed data, but its content is not compressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Input:
     raw: _Counted
 
     def position(self) -> int:
-        """Return the bytes of the file read so far, including what is read ahead."""
+        """The number of bytes of the file read so far, including read-ahead."""
         return self.raw.count
 
     def reached(self, share: float) -> None:
@@ -90,7 +90,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _decompressed(file: BinaryIO, magic: bytes) -> BinaryIO | None:
-    """None for what is not compressed."""
+    """Return the decompressed file, None if it is not compressed."""
     if magic.startswith(GZIP):
         return cast(BinaryIO, gzip.GzipFile(fileobj=file))
     if magic.startswith(ZSTD):
@@ -129,7 +129,7 @@ class _Filled(io.RawIOBase):
 
 
 class _Counted(_Filled):
-    """Also counts the bytes."""
+    """Also counts the bytes that are read."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
@@ -141,22 +141,23 @@ class _Counted(_Filled):
         return size
 
 
-LARGEST = 50_000_000  # bytes of a file that is read as a whole
-LONGEST_ROW = 1_000_000  # bytes; longer lines are bad lines
+LARGEST = 50_000_000  # bytes of a file that is loaded as a whole
+LONGEST_ROW = 1_000_000  # bytes; longer lines are invalid
 TOO_LARGE = f"the file is larger than {LARGEST:,} bytes; split it"
 TOO_LONG = f"longer than {LONGEST_ROW:,} bytes; split the document"
 
 
 class AllRead(Enum):
-    """Comes after the last page or section of a file that is cut into them, if none was left out by
-    a fault: what else is stored of this file is no longer in it."""
+    """The end of a file that is cut into pages or sections, if none was omitted because of an
+    error. Stored documents of this file that did not occur are no longer in it.
+    """
 
     ALL_READ = "all read"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """A line or row (from 1; 0 is the whole file): a document, or what is wrong with it."""
+    """A line or row (from 1; 0 is the whole file): a document, or its problem."""
 
     number: int
     found: Document | str | AllRead
@@ -168,8 +169,9 @@ Reader = Callable[[Input], Iterator[SourceRow]]
 def reads_whole(
     what: str = "", *packages: str
 ) -> Callable[[Callable[[Input, bytes], Iterator[SourceRow]]], Reader]:
-    """Make a reader of a function that takes the decompressed content. Where one of `packages`, of
-    the extra `documents`, is missing, or the file is too large, the reader says so instead."""
+    """Return a decorator that makes a reader of a function of the decompressed content. The reader
+    reports if one of `packages`, of the extra `documents`, is missing, or if the file is too large.
+    """
 
     def wrap(read: Callable[[Input, bytes], Iterator[SourceRow]]) -> Reader:
         @wraps(read)
@@ -192,7 +194,7 @@ Maker = Callable[[object], Document]
 
 
 def made(value: object, make: Maker = parse_document) -> Document | str:
-    """Return the document of a decoded row, or what is wrong with it."""
+    """Return the document of a decoded row, or its problem."""
     try:
         return make(value)
     except BadDocument as error:
@@ -200,7 +202,7 @@ def made(value: object, make: Maker = parse_document) -> Document | str:
 
 
 def plain(value: dict[str, Any]) -> dict[str, Any] | str:
-    """Return a row as plain JSON (a date becomes its ISO text), or what is wrong with it."""
+    """Return a row as plain JSON (a date becomes its ISO text), or its problem."""
     try:
         encoded = orjson.dumps(value)
     except (TypeError, ValueError) as error:
@@ -212,12 +214,13 @@ def plain(value: dict[str, Any]) -> dict[str, Any] | str:
 
 
 BOM = b"\xef\xbb\xbf"
-_SKIP = 65_536  # bytes read at once of a line that is too long
+_SKIP = 65_536  # bytes read at once of an overlong line
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """Yield each line's number, from 1, and its content without line end and byte order mark; None
-    for a line that is too long."""
+    for an overlong line.
+    """
     number = 0
     while line := stream.readline(LONGEST_ROW + 2):
         number += 1

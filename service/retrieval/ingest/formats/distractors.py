@@ -1,10 +1,11 @@
-"""The passages that come with the questions of HotpotQA (distractor setting), 2WikiMultihopQA and
-MuSiQue, pooled into one corpus: each different passage once.
+"""The passages in the questions of HotpotQA (distractor setting), 2WikiMultihopQA and MuSiQue,
+pooled into one corpus: each distinct passage once.
 
 HotpotQA (Yang et al., 2018, arXiv 1809.09600) and 2WikiMultihopQA (Ho et al., 2020, arXiv
-2011.01060) are JSON lists whose `context` has pairs (title, sentences); HotpotQA's sentences carry
-their spaces. MuSiQue (Trivedi et al., 2022, arXiv 2108.00573) is JSONL with `paragraphs`. The id of
-a passage follows from its title and text, so `revelator evaluate` knows the gold ones.
+2011.01060) are JSON lists whose `context` has pairs (title, sentences); HotpotQA's sentences
+include their spaces. MuSiQue (Trivedi et al., 2022, arXiv 2108.00573) is JSONL with `paragraphs`.
+The id of a passage is derived from its title and text, so `revelator evaluate` knows the gold
+passages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from service.retrieval.ingest.formats.base import (
     read_lines,
 )
 
-LARGEST: Final = 1_000_000_000  # bytes of a JSON list, which is read whole
+LARGEST: Final = 1_000_000_000  # bytes of a JSON list, which is loaded as a whole
 
 Passage = tuple[str, str]
 Split = Callable[[Any], Iterable[Passage]]
@@ -34,7 +35,9 @@ Question = tuple[int, object]
 
 
 def _context(row: Any, joint: str) -> Iterator[Passage]:
-    """The pairs (title, sentences), or the columns of the data set hubs."""
+    """Return the pairs (title, sentences), also from the columns of the versions on data set
+    hubs.
+    """
     context = row["context"]
     if isinstance(context, dict):
         context = zip(context["title"], context["sentences"], strict=True)
@@ -68,7 +71,7 @@ def _read(source: Input, split: Split, field: str) -> Iterator[SourceRow]:
 
 
 def _questions(source: Input) -> Iterator[Question]:
-    """The questions with their line or element, from 1; a SourceRow says what is wrong."""
+    """Yield the questions with their line or element, from 1, or a SourceRow with the problem."""
     if source.head.removeprefix(BOM).lstrip().startswith(b"["):
         yield from _listed(source)
         return

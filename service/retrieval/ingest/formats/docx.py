@@ -1,4 +1,4 @@
-"""DOCX: Word's documents are read as HTML, and cut at their headings (extra `documents`)."""
+"""DOCX: Word documents are converted to HTML, and cut at their headings (extra `documents`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.retrieval.ingest.formats.base import LARGEST, Input, SourceRow, rea
 from service.retrieval.ingest.formats.html import NO_TEXT, rows_of
 
 DOCX: Final = frozenset({".docx"})
-MOST_UNPACKED: Final = 4 * LARGEST  # bytes of the text's part; images are not read
+MOST_UNPACKED: Final = 4 * LARGEST  # bytes of the part with the text; images are not read
 _BODY: Final = "word/document.xml"
 _STYLES: Final = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
 _NOT_DOCX: Final = "not a DOCX file; save it in Word or LibreOffice as .docx"
@@ -29,7 +29,7 @@ def read_docx(source: Input, content: bytes) -> Iterator[SourceRow]:
 
 
 def _html(content: bytes) -> tuple[bool, str]:
-    """Whether it could be read, and the HTML, or what is wrong."""
+    """Return whether the file could be read, and the HTML or the problem."""
     import mammoth  # noqa: PLC0415
 
     try:
@@ -45,7 +45,7 @@ def _html(content: bytes) -> tuple[bool, str]:
         )
     except (zipfile.BadZipFile, KeyError):
         return False, _NOT_DOCX
-    except Exception as error:  # a damaged file fails anywhere in the parsing
+    except Exception as error:  # a damaged file may fail anywhere in the parser
         return False, f"the DOCX file is damaged ({type(error).__name__}); save it again"
     return True, str(result.value)
 

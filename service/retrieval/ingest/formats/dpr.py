@@ -22,8 +22,8 @@ from service.retrieval.ingest.formats.base import (
 )
 
 COLUMNS = ("id", "text", "title")
-MOST_LINES = 100  # of one row; a quote that opens and never closes would take all that follow
-_OPEN = "unexpected end of data"  # what `csv` says of a quote that is still open
+MOST_LINES = 100  # lines of one row; a quote that is never closed would take all following ones
+_OPEN = "unexpected end of data"  # the message of `csv` for an unclosed quote
 
 Numbered = tuple[int, bytes | None]
 
@@ -71,7 +71,7 @@ def _header(line: bytes | None) -> tuple[str, ...] | str:
 
 
 def _record(line: bytes, lines: _Lines, header: tuple[str, ...]) -> Document | str:
-    """The row that begins with `line`; takes what follows of it from `lines`."""
+    """Return the record that begins with `line`; takes its further lines from `lines`."""
     taken: list[Numbered] = []
     fields = _split(line)
     while fields is None:
@@ -93,7 +93,7 @@ def _record(line: bytes, lines: _Lines, header: tuple[str, ...]) -> Document | s
 
 
 def _split(line: bytes) -> list[str] | str | None:
-    """The fields; what is wrong; None where a quote is still open."""
+    """Return the fields; the problem; or None if a quote is still open."""
     try:
         return next(csv.reader([line.decode("utf-8")], delimiter="\t", strict=True))
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ import orjson
 from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.formats.base import BOM, Input, SourceRow, made, plain
 
-LARGEST = 200_000_000  # bytes of JSON, which is read whole
+LARGEST = 200_000_000  # bytes of JSON, which is loaded as a whole
 
 
 def read_hipporag(source: Input) -> Iterator[SourceRow]:

@@ -27,7 +27,7 @@ NO_TEXT: Final = (
     "the page has no text; if scripts write it, save the page from a browser after it has loaded"
 )
 SECTIONS: Final = {"h1": 1, "h2": 2, "h3": 3}  # headings that begin a section, with their level
-LONGEST_ANCHOR: Final = 100  # characters; a longer one would make the id too long
+LONGEST_ANCHOR: Final = 100  # characters; a longer anchor would make the id too long
 _ASIDE: Final = (
     "script, style, noscript, template, nav, footer, aside, form, button, svg, iframe, object, "
     "[hidden], [aria-hidden=true], [role=navigation], [role=banner], [role=contentinfo]"
@@ -39,12 +39,14 @@ _BLOCKS: Final = frozenset([
     "thead", "tr", "ul",
 ])  # fmt: skip
 _DECLARED: Final = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
+# Labels of Windows-1252 in pages.
+LATIN: Final = frozenset(["iso-8859-1", "iso8859-1", "latin-1", "latin1", "us-ascii", "ascii"])
 _SPACE: Final = re.compile(r"\s+")
 
 
 @dataclass(slots=True)
 class Section:
-    """A part of a page: the headings that it is below, the anchor of its own one, and its text."""
+    """A part of a page: the headings above it, the anchor of its own heading, and its text."""
 
     headings: tuple[str, ...]
     anchor: str
@@ -58,7 +60,7 @@ def read_html(source: Input, content: bytes) -> Iterator[SourceRow]:
 
 
 def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
-    """Yield the sections of a page with text as documents, or say that there is no text."""
+    """Yield the sections of a page with text as documents, or a problem if there is no text."""
     from selectolax.lexbor import LexborHTMLParser  # noqa: PLC0415
 
     tree = LexborHTMLParser(html)
@@ -84,7 +86,7 @@ def rows_of(source: Input, html: str) -> Iterator[SourceRow]:
 
 
 def looks_like_html(start: bytes) -> bool:
-    """Return whether a content, without space before it, begins as pages do."""
+    """Whether content, without leading white space, begins like an HTML page."""
     return start[:32].lower().startswith((b"<!doctype html", b"<html"))
 
 
@@ -99,22 +101,32 @@ def decoded(content: bytes) -> str:
         if content.startswith(mark):
             return content.removeprefix(mark).decode(encoding, "replace")
     declared = _DECLARED.search(content[:4_096])
-    for encoding in (declared[1].decode() if declared else "utf-8", "utf-8"):
+    for encoding in (_meant(declared[1].decode()) if declared else "utf-8", "utf-8"):
         try:
             return content.decode(encoding)
-        except (UnicodeDecodeError, LookupError):
+        except (UnicodeError, LookupError):  # also of codecs that are no encoding of pages
             continue
     return content.decode("cp1252", "replace")
 
 
+def _meant(declared: str) -> str:
+    """Return the encoding that a declaration means (WHATWG, Encoding, "Names and labels"). A page
+    whose declaration can be read is not in UTF-16."""
+    name = declared.lower().replace("_", "-")
+    if name.startswith(("utf-7", "utf-16", "utf-32", "ucs", "unicode")):
+        return "utf-8"
+    return "cp1252" if name in LATIN else declared
+
+
 def _value(section: Section, title: str, url: str) -> dict[str, Any]:
-    """The fields of a section's document: the path of headings is in its title, which is searched,
-    without a first one that only says the title again."""
+    """Return the fields of a section's document. Its title, which is searched, includes the path of
+    headings, without a first one that only repeats the title.
+    """
     path = section.headings
     if path and path[0] in title:
         path = path[1:]
-    told = ": ".join(part for part in (title, " > ".join(path)) if part)
-    value: dict[str, Any] = {"title": told[:LONGEST_TITLE], "text": section.text}
+    heading = ": ".join(part for part in (title, " > ".join(path)) if part)
+    value: dict[str, Any] = {"title": heading[:LONGEST_TITLE], "text": section.text}
     if section.headings:
         value["heading"] = section.headings[-1]
     if url:
@@ -128,14 +140,14 @@ def _title(tree: LexborHTMLParser) -> str:
 
 
 def _first_heading(tree: LexborHTMLParser) -> str:
-    """The first heading, also without a text of its own, as the title of a DOCX file is."""
+    """Return the first heading, even one without text below it. DOCX files use it as the title."""
     root = _content(tree)
     found = root.css_first(", ".join(SECTIONS)) if root else None
     return _plain(found.text()) if found else ""
 
 
 def _address(tree: LexborHTMLParser) -> str:
-    """The canonical address, without a fragment; empty if the page has none."""
+    """Return the canonical address without a fragment; empty if the page has none."""
     for selector, attribute in (
         ("link[rel=canonical]", "href"),
         ('meta[property="og:url"]', "content"),
@@ -148,7 +160,7 @@ def _address(tree: LexborHTMLParser) -> str:
 
 
 def _sections(tree: LexborHTMLParser) -> Iterator[Section]:
-    """Sections with text, in order."""
+    """Yield the sections with text, in order."""
     path: list[tuple[int, str]] = []
     anchor, blocks = "", list[str]()
 
@@ -169,8 +181,9 @@ def _sections(tree: LexborHTMLParser) -> Iterator[Section]:
 
 
 def _blocks(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
-    """Each block element with text directly in it, and this text, in order. The tree is traversed,
-    not recursed into: pages may be nested without limit."""
+    """Yield each block element that directly contains text, and this text, in order. The traversal
+    is not recursive, because pages may be nested without limit.
+    """
     root = _content(tree)
     if root is None:
         return
@@ -197,7 +210,9 @@ def _blocks(tree: LexborHTMLParser) -> Iterator[tuple[LexborNode, str]]:
 
 
 def _content(tree: LexborHTMLParser) -> LexborNode | None:
-    """Where the text is: `main`, or the only `article`, or the body without what is around it."""
+    """Return the element with the content: `main`, or the only `article`, or the body without
+    navigation.
+    """
     for node in tree.css(_ASIDE):
         node.decompose()
     for node in tree.css("header"):
@@ -211,7 +226,7 @@ def _content(tree: LexborHTMLParser) -> LexborNode | None:
 
 
 def _block_of(node: LexborNode, root: LexborNode) -> LexborNode:
-    """The block element that a text is in."""
+    """Return the block element that contains a text."""
     parent = node.parent
     while parent is not None and parent.mem_id != root.mem_id:
         if parent.tag in _BLOCKS:
@@ -225,6 +240,6 @@ def _plain(text: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    """Without space at the ends of lines, and without empty lines, which would end sentences."""
+    """Remove white space at the ends of lines, and empty lines, which would end sentences."""
     lines = (line.strip() if line.strip() else "" for line in text.split("\n"))
     return "\n".join(line for line in lines if line)

@@ -61,7 +61,8 @@ def looks_like_beir(head: bytes) -> bool:
 def beir_document(value: object) -> Document:
     """Parse a document; the fields of `metadata` become its own. Raises BadDocument.
 
-    Some sets have titles without text; BEIR's own retrievers then search the title, and so do we.
+    Some sets have titles without text; BEIR's own retrievers then search the title, and so does
+    Revelator.
     """
     if not isinstance(value, dict):
         return parse_document(value)

@@ -11,12 +11,12 @@ from service.retrieval.ingest.formats.base import STANDARD_INPUT, Input, SourceR
 from service.retrieval.ingest.formats.jsonl import beir_document
 
 MAGIC = b"PAR1"
-ROWS = 256  # decoded at once
+ROWS = 256  # rows decoded at once
 BUFFER = 1_000_000  # bytes of a column read at once
 
 
 def read_parquet(source: Input) -> Iterator[SourceRow]:
-    """Yield the rows, without lists of floats (vectors that came with the text)."""
+    """Yield the rows, without lists of floats (precomputed vectors)."""
     if problem := missing_packages("Parquet", ("pyarrow",), "parquet"):
         yield SourceRow(0, problem)
         return
@@ -37,10 +37,12 @@ def read_parquet(source: Input) -> Iterator[SourceRow]:
     except (pyarrow.ArrowException, OSError) as error:
         what = f"after row {row:,}: " if row else ""
         yield SourceRow(0, f"not a complete Parquet file: {what}{error}; download it again")
+    except (OverflowError, ValueError) as error:
+        yield SourceRow(0, f"a value after row {row:,} has no form in JSON: {error}")
 
 
 class _Refused(Exception):
-    """The file's columns are not those of documents."""
+    """The columns of the file are not those of documents."""
 
 
 def _rows(source: Input) -> Iterator[Document | str]:
@@ -52,8 +54,21 @@ def _rows(source: Input) -> Iterator[Document | str]:
         for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
             done += batch.num_rows
             source.reached(done / file.metadata.num_rows)
-            for value in batch.to_pylist():
+            for value in _in_microseconds(batch).to_pylist():
                 yield _document(value, beir=beir)
+
+
+def _in_microseconds(batch: Any) -> Any:
+    """Times in nanoseconds, as pandas writes them, become what Python's datetime can hold."""
+    import pyarrow  # noqa: PLC0415
+
+    arrays = [
+        column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+        if pyarrow.types.is_timestamp(column.type) and column.type.unit == "ns"
+        else column
+        for column in batch.columns
+    ]
+    return pyarrow.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 def _columns(schema: Any) -> list[str]:

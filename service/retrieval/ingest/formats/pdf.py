@@ -25,7 +25,8 @@ PDF: Final = frozenset({".pdf"})
 PDF_MAGIC: Final = b"%PDF-"
 MOST_LISTED: Final = 20  # page numbers in one message
 OCR: Final = "recognise its text first, for example with: ocrmypdf scan.pdf text.pdf"
-_HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")  # at a line's end
+# a hyphen at the end of a line
+_HYPHEN: Final = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\n[^\S\n]*(?=[a-zß-öø-ÿ])")
 
 
 @reads_whole("PDF", "pypdf")
@@ -33,15 +34,16 @@ def read_pdf(source: Input, content: bytes) -> Iterator[SourceRow]:
     """Yield a document for each page with text, and a problem for the pages that are images."""
     try:
         yield from _rows(source, content)
-    except Exception as error:  # a damaged file fails anywhere in the parsing
-        told = str(error).strip() or type(error).__name__
-        yield SourceRow(0, f"the PDF is damaged: {told}; download or export it again")
+    except Exception as error:  # a damaged file may fail anywhere in the parser
+        reason = str(error).strip() or type(error).__name__
+        yield SourceRow(0, f"the PDF is damaged: {reason}; download or export it again")
 
 
 def _rows(source: Input, content: bytes) -> Iterator[SourceRow]:
     from pypdf import PdfReader  # noqa: PLC0415
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what matters is reported by page
+    # the parser's warnings; errors are reported by page
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     reader = PdfReader(io.BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):
         yield SourceRow(0, "the PDF needs a password; save a copy without one")
@@ -53,7 +55,7 @@ def _rows(source: Input, content: bytes) -> Iterator[SourceRow]:
             source.reached(number / pages)
         try:
             text = _text(page)
-        except Exception as error:  # the other pages may be sound
+        except Exception as error:  # the other pages may be readable
             yield SourceRow(number, f"the page cannot be read: {type(error).__name__}: {error}")
             continue
         if text:
@@ -78,25 +80,25 @@ def _value(source: Input, title: str, number: int, text: str) -> dict[str, Any]:
 
 
 def _title(source: Input, reader: PdfReader) -> str:
-    told = str((reader.metadata and reader.metadata.title) or "").strip()
+    title = str((reader.metadata and reader.metadata.title) or "").strip()
     stem = "" if source.path == STANDARD_INPUT else source.path.stem
-    return (_sound(told) or stem)[:LONGEST_TITLE]
+    return (_sound(title) or stem)[:LONGEST_TITLE]
 
 
 def _text(page: PageObject) -> str:
-    """The text of a page; words that were divided at the end of a line are whole again."""
+    """Return the text of a page; words divided at the end of a line are joined."""
     return _HYPHEN.sub("", _sound(page.extract_text())).strip()
 
 
 def _sound(text: str) -> str:
-    """Without what no text has: fonts with a broken encoding yield it."""
+    """Remove characters that do not occur in text, which fonts with a broken encoding yield."""
     return text.replace("\0", "").encode("utf-8", "ignore").decode()
 
 
 def _has_images(page: PageObject) -> bool:
     try:
         return len(page.images) > 0
-    except Exception:  # drawings that cannot be listed are no reason to fail
+    except Exception:  # drawings that cannot be listed do not matter
         return False
 
 

@@ -10,7 +10,7 @@ from service.strategies.revelator.parsing.refusals import answer_left, is_title
 from service.strategies.revelator.parsing.salvage import has_word, one_line, unfence, unwrap
 from service.text.words import MONTHS
 
-_MOST = 20_000  # characters read: an answer has a few hundred, and no reading may take long
+_MOST = 20_000  # characters read: an answer has a few hundred, and parsing must stay fast
 _MOST_THOUGHTS = 4
 _LABEL = re.compile(
     r"\s*(?:(?:i (?:think|believe)|it seems|it appears) (?:that )?(?=(?:the |my )))?(?:"
@@ -35,7 +35,7 @@ _HEADING = re.compile(
     r"\A\s*(?:\#{1,6}[ \t]+)?(?:(?:final|short) )?answer[ \t]*[:：]?[ \t]*\n\s*(?=\S)",
     re.IGNORECASE,
 )
-# Our own markers, which a model repeats: alone they answer nothing.
+# Our own markers, which a model repeats: alone they are no answer.
 _MARKERS = re.compile(
     r"(?:(?:\#{2,}+|(?:final |initial |refined |intermediate |short )?(?:answer|query|question)"
     r"(?:_\d+)?|output|sub-(?:question|answer)(?: \d+)?|doc ?\d*|analysis|thought|task|context"
@@ -103,8 +103,9 @@ _ABBREVIATION = re.compile(r"(?:\.\w+|\b(?:\w|Jr|Sr|Inc|Co|Corp|Ltd|No|St|Dr|etc
 
 
 class AnswerReading(NamedTuple):
-    """What a reply says. If `answer` is None, the reply either stated that there is no answer
-    (`declined`) or could not be read."""
+    """The content of a reply. If `answer` is None, the reply either stated that there is no answer
+    (`declined`) or could not be read.
+    """
 
     answer: str | None
     declined: bool = False
@@ -115,10 +116,10 @@ DECLINED = AnswerReading(None, declined=True)
 
 
 def read_answer(text: str, question: str = "", *, parts: bool = False) -> AnswerReading:
-    """Read a reply: its first paragraph, without labels, wrappers and what follows the answer.
+    """Read a reply: its first paragraph, without labels, wrappers and text after the answer.
 
-    Of reasoning, only the answer that it states at its end counts. For `question` and `parts` (a
-    merged answer, which may say what it lacks), see `answer_left`.
+    Of reasoning, only the answer stated at its end counts. For `question` and `parts` (a merged
+    answer, which may name missing parts), see `answer_left`.
     """
     body = unfence(unwrap(text)[:_MOST])
     if bracketed := _BRACKETED.fullmatch(body):
@@ -138,20 +139,21 @@ def read_answer(text: str, question: str = "", *, parts: bool = False) -> Answer
         return DECLINED
     answer = _tidy(_paragraph(left if left == stated else _unlabelled(left)))
     if left != body and answer.endswith((".", "。")) and not _ABBREVIATION.search(answer):
-        # "The answer is Catania." ends a sentence that is gone; an untouched answer keeps its own.
+        # A full stop is removed with the removed sentence "The answer is Catania."; an untouched
+        # answer keeps its own.
         answer = answer if len(answer.split()) > 5 else one_line(answer[:-1])
     answer = _place(answer) if _WHERE.match(question) else answer
     return AnswerReading(answer) if has_word(answer) else NOTHING
 
 
 def _place(answer: str) -> str:
-    """A place without the date that biographies give with it ("Madrid, 11 November 1974")."""
+    """Return a place without the date that biographies add ("Madrid, 11 November 1974")."""
     place = _DATE.sub("", answer).rstrip(" ,(")
     return place if any(map(str.isalpha, place)) else answer
 
 
 def _plain(body: str) -> str:
-    """`body` without emphasis, with what stands in the last box of LaTeX as the whole."""
+    """Return `body` without emphasis; the content of the last LaTeX box replaces the whole."""
     body = body.replace("**", "").replace("__", "").strip()
     if "\n" not in body:
         body = one_line(_QUOTED_LINE.sub("", body))
@@ -161,7 +163,9 @@ def _plain(body: str) -> str:
 
 
 def _unlabelled(text: str) -> str:
-    """Labels and prefaces off; of a title ("The Answer Is Never") only those with a sign."""
+    """Remove labels and prefaces; of a title ("The Answer Is Never") only those with a colon or
+    dash.
+    """
     text = _HEADING.sub("", _SPEAKER.sub("", text.strip(), count=1), count=1)
     if is_title(text.partition("\n")[0]):
         label = _LABEL.match(text)
@@ -171,7 +175,7 @@ def _unlabelled(text: str) -> str:
 
 
 def _stated(body: str) -> str:
-    """The answer in `body`, without what a model writes before it or runs on with after it."""
+    """Return the answer in `body`, without text before it or after it."""
     thinks = None
     for _ in range(_MOST_THOUGHTS):
         thinks = _ECHO.match(body) or _ALOUD.match(body)
@@ -195,14 +199,14 @@ def _explains(body: str) -> bool:
 
 
 def _paragraph(text: str) -> str:
-    """The first paragraph with a word in it; one that ends in a colon brings the next along."""
+    """Return the first paragraph with a word in it, and the next one if it ends in a colon."""
     paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if has_word(part)]
     alone = not paragraphs or not paragraphs[0].endswith((":", "："))
     return "\n".join(paragraphs[: 1 if alone else 2])
 
 
 def _tidy(answer: str) -> str:
-    """Wrapping quotes, bullets and document marks off, line by line."""
+    """Remove quotes, bullets and document marks around each line."""
     lines = [one_line(line) for line in _DOC_MARK.sub("", answer).splitlines() if line.strip()]
     if lines and all(_BULLET.match(line) for line in lines):
         return ", ".join(one_line(_BULLET.sub("", line, count=1)) for line in lines)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from service.core.domain import RouteName
 from service.strategies.revelator.parsing.salvage import has_word, unwrap
 
-# A label stands at the beginning or, concluded, at the end of whatever else was written.
+# A label is at the beginning, or as a conclusion at the end, of any other text.
 _READ = 1000
 _MARKUP = re.compile(r"[*~#`]+")
 _FIELD = r"(?:query|question|doc(?:ument)?s?|passage|thought|task|context|user|human)"
 _NEXT_EXAMPLE = re.compile(rf"\n\s*{_FIELD}\s*\d*\s*:")
-# "so it is", "Answer:", "the label is": what follows outranks what was weighed before.
+# "so it is", "Answer:", "the label is": the text after it takes precedence over the text before it.
 _CONCLUSION = re.compile(
     r"\b(?:answer|label|verdict|conclusion|classification|decision|antwort|réponse|respuesta)\b"
     r"\W{0,3}(?:is\b|would be\b|must be\b|ist\b|est\b|es\b|[:=]|->)"
@@ -37,7 +37,9 @@ _PLAIN = {"true": True, "false": False, "yes": True, "no": False}  # constrained
 
 
 def _label_text(text: str) -> str:
-    """`text` as labels are looked for: folded, ASCII punctuation, no mark-up, first turn only."""
+    """Normalise `text` to search for labels: folded case, ASCII punctuation, no mark-up, first turn
+    only.
+    """
     if len(text := unwrap(text)) > 2 * _READ:
         text = f"{text[:_READ]}\n{text[-_READ:]}"
     folded = unicodedata.normalize("NFKC", text).casefold()
@@ -50,7 +52,7 @@ def _label_text(text: str) -> str:
 
 
 def _conclusions(text: str) -> Iterator[str]:
-    """The clauses that state a conclusion, the last one first."""
+    """Return the clauses that state a conclusion, the last one first."""
     for marker in reversed(list(_CONCLUSION.finditer(text))):
         clause = _CLAUSE.match(text, marker.end())
         if clause:
@@ -71,7 +73,7 @@ _ROUTE = re.compile(
     "(?<![a-z])(?:" + "|".join(f"({stem})" for stem in _ROUTE_STEMS) + ")", re.IGNORECASE
 )
 _ROUTE_OF_GROUP = tuple(_ROUTE_STEMS.values())
-# Our API's own names are plain English words, so they count only where no label is named.
+# The names in our API are plain English words, so they count only if no label is named.
 _API_NAME = re.compile(r"(?<![a-z])(direct|single)(?![a-z])")
 _LETTERS: dict[str, RouteName] = {"a": "direct", "b": "single", "c": "complex", "d": "compound"}
 _LETTER = re.compile(
@@ -121,7 +123,7 @@ def _api_route(text: str) -> RouteName | None:
 _TRUE = "true|yes|yep|yeah|wahr|oui|vrai|verdadero|vero|はい|да"
 _FALSE = "false|nope|untrue|falsch|nein|faux|falso|いいえ|нет"
 _SAID = re.compile(rf"(?<![a-zà-ÿ])(?:({_TRUE})|({_FALSE}))(?![a-zà-ÿ])")
-# Words that also mean something else inside a sentence: only where they stand alone.
+# Words that have other meanings inside a sentence count only alone.
 _ALONE_TRUE = frozenset([
     "y", "t", "ja", "si", "sí", "sì", "1", "是", "是的", "对", "真", "正确", "예", "네", "참", "✅",
     "✔", "👍",
@@ -170,8 +172,8 @@ def parse_verdict(text: str) -> bool | None:
 def _verdict(text: str) -> bool | None:
     if _LEADING_NO.match(text):
         return False
-    said = [(match.start(), match.group(1) is not None) for match in _SAID.finditer(text)]
-    verdicts = [(at, value ^ _negated(text, at)) for at, value in said]
+    stated = [(match.start(), match.group(1) is not None) for match in _SAID.finditer(text)]
+    verdicts = [(at, value ^ _negated(text, at)) for at, value in stated]
     verdicts += [
         (match.start(1), match[1] in _ALONE_TRUE)
         for match in _ALONE.finditer(text)
@@ -186,6 +188,8 @@ def _verdict(text: str) -> bool | None:
 
 
 def _is_line(text: str, match: re.Match[str]) -> bool:
-    """A digit is a verdict at the end of its line only: "1. The document …" is a numbered list."""
+    """Whether a digit is at the end of its line, which makes it a verdict: "1. The document …" is a
+    numbered list.
+    """
     rest = text[match.end() :].partition("\n")[0]
     return not has_word(rest) and text[: match.start(1)][-1:] not in {"-", "."}

@@ -1,5 +1,6 @@
 """Readers of DECOMPOSE's and REFINE's output (METHODS.md §1.3): the parts of a question, and the
-next question."""
+next question.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +39,10 @@ _SENTENCE_GAP = re.compile(r"(?<=[?？])[ \t]*(?=[^\s\"'”’)?？])")
 
 
 class Decomposed(NamedTuple):
-    """A decomposition: the questions in order, without repeats, and the reasoning where given.
-    `repaired`: its JSON was broken, it had parts that are no questions, or questions stood beside
-    its list; some may be lost."""
+    """A decomposition: the questions in order, without repeats, and the reasoning if given.
+    `repaired`: its JSON was broken, some parts were not questions, or there were questions outside
+    its list; some may be lost.
+    """
 
     thought: str | None
     questions: tuple[str, ...]
@@ -50,8 +52,8 @@ class Decomposed(NamedTuple):
 def parse_decomposition(text: str) -> Decomposed | None:
     """Read DECOMPOSE's JSON (keys `thought`, `decomposition`), or a plain list of questions.
 
-    JSON may stand anywhere and be broken; of cut JSON the complete list items are kept. An object
-    without the key is no decomposition (METHODS.md §1.2: retry), whatever else it holds.
+    JSON may be anywhere and may be broken; of cut JSON the complete list items are kept. An object
+    without the key is no decomposition (METHODS.md §1.2: retry), whatever else it contains.
     """
     text = unwrap(text)
     if re.search(r'[\[{]\s*\\"', text):
@@ -61,9 +63,9 @@ def parse_decomposition(text: str) -> Decomposed | None:
         if holder := _holder(value):
             thought, parts = member(holder, {"thought"}), member(holder, PARTS_KEYS)
             if questions := _questions(parts):
-                said = one_line(thought) if isinstance(thought, str) else ""
+                reasoning = one_line(thought) if isinstance(thought, str) else ""
                 repaired = not holds_json(text, value) or _loses(parts)
-                return Decomposed(said or None, questions, repaired)
+                return Decomposed(reasoning or None, questions, repaired)
     for value in values:
         if isinstance(value, list) and (questions := _questions(value)):
             return Decomposed(None, questions, not holds_json(text, value) or _loses(value))
@@ -104,13 +106,13 @@ def _questions(parts: object) -> tuple[str, ...]:
 
 
 def _loses(parts: object) -> bool:
-    """Whether there is something among the parts that gives no question."""
+    """Whether some of the parts are not questions."""
     items = list(parts.values()) if isinstance(parts, dict) else parts
     return isinstance(items, list) and any(not _questions([item]) for item in items)
 
 
 def _asks_beside(text: str, items: list[str]) -> bool:
-    """Whether a question stands between or after the items of a list, which is none of them."""
+    """Whether there is a question between or after the items of a list."""
     lines = [line.strip("*_ ") for line in text.splitlines() if has_word(line)]
     begin = next((n for n, line in enumerate(lines) if _ITEM.match(line)), len(lines))
     return any(
@@ -120,7 +122,7 @@ def _asks_beside(text: str, items: list[str]) -> bool:
 
 
 def _unnumbered(lines: list[str]) -> list[str]:
-    """Numbers off where they count the items; "1. FC Köln" alone is a name."""
+    """Remove numbers that count the items; "1. FC Köln" alone is a name."""
     numbers = [_LIST_NUMBER.match(line) for line in lines]
     counted = [match and int(match[1]) for match in numbers] == list(range(1, len(lines) + 1))
     if len(lines) < 2 or not counted:
@@ -129,7 +131,9 @@ def _unnumbered(lines: list[str]) -> list[str]:
 
 
 def _listed(text: str) -> list[str]:
-    """Items of a numbered or bulleted list, else the lines if each of them is a question."""
+    """Return the items of a numbered or bulleted list, else the lines if each of them is a
+    question.
+    """
     lines = [line.strip() for line in text.splitlines() if has_word(line)]
     items = [match[1] for line in lines if (match := _ITEM.match(line))]
     if not items:
@@ -220,7 +224,7 @@ _REFUSAL = re.compile(
 def parse_question(text: str) -> str | None:
     """Read REFINE's output: the next question alone, on one line (an atomic question is echoed).
 
-    Of several lines the first that asks something counts; what follows the question is dropped.
+    Of several lines the first that asks something counts; text after the question is dropped.
     """
     text = unwrap(text)
     wrapped = field(unfence(text), QUESTION_KEYS | PARTS_KEYS | {"answer", "nextquery"})
@@ -234,8 +238,9 @@ def parse_question(text: str) -> str | None:
 
 
 def _echoed_output(text: str) -> str:
-    """What follows `Output:` where the model first repeats the prompt's fields (METHODS.md
-    §1.3)."""
+    """Return the text after `Output:` if the model repeats the prompt's fields first (METHODS.md
+    §1.3).
+    """
     if not re.match(r"\W*(?:question|thought)\s*[:：]", text, re.IGNORECASE):
         return text
     output = re.search(r"\n\W*(?:output|next question)\W*[:：]", text, re.IGNORECASE)
@@ -243,7 +248,7 @@ def _echoed_output(text: str) -> str:
 
 
 def _question_line(line: str) -> str:
-    """The question in `line`, "" where it holds none."""
+    """Return the question in `line`, or ""."""
     line = without_lead(
         re.sub(r"^\s*(?:[-–*•>]|#+)\s+", "", line.replace("**", "")), _QUESTION_LABEL
     )

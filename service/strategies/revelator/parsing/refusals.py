@@ -11,7 +11,7 @@ import re
 
 from service.text import content_words
 
-_LONGEST = 1_200  # characters of a reply in which a refusal is looked for
+_LONGEST = 1_200  # characters of a reply that are searched for a refusal
 _SOURCE = (
     r"(?:documents?|docs?(?: ?\d+)?|passages?|contexts?|texts?|articles?|excerpts?|sources?"
     r"|snippets?|materials?|paragraphs?|(?:search )?results?|records?|references?|steps"
@@ -55,7 +55,7 @@ _LEAD = re.compile(
     r"|this (?:means|indicates|suggests) (?:that )?)",
     re.IGNORECASE,
 )
-# A whole reply, or what a reply starts with before it says why.
+# A whole reply, or the beginning of a reply that then gives a reason.
 _BARE = re.compile(
     r"(?:(?:the )?(?:answer |information |info |value |name |date |place ))?(?:is |was |are )?(?:"
     r"unknown|unclear|uncertain|unspecified|unanswerable|undetermined|undisclosed|unavailable"
@@ -88,7 +88,7 @@ _NAMES_SOURCE = re.compile(
     rf"(?: \w+){{0,2}} {_SOURCE}\b|\b(?:passages|documents|context)\b",
     re.IGNORECASE,
 )
-# Of a title or of any other text these words say the same: a source, and that it is silent.
+# These words mean the same in a title and in any other text: a source that is silent.
 _SILENT = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -162,7 +162,7 @@ _FORMS = [
         r"|unavailable|undisclosed|unanswerable|ambiguous|inconclusive|impossible to \w+)"
         rf"(?:{_END}|,|\s+(?:based|from|in|to|at|due|because|as|{_WH})\b)",
         rf"not (?:in|within|part of) (?:the|these|this|any)(?: \w+){{0,2}} {_SOURCE}{_END}",
-        # a prompt's own words on what a reply may be
+        # a prompt's own words for a possible reply
         rf"[^.;:!?]{{1,110}}\bor no answer found{_END}",
         rf"(?:nobody|no one|none of (?:us|them)) knows?(?:$|[\s,.]+(?:$|the answer|{_WH}\b))",
     )
@@ -223,7 +223,7 @@ _ASSERTS = re.compile(
 )
 _SENTENCE_GAP = re.compile(r"(?<=[.!?])[\"'”’)]*\s+|(?<=[。！？])|\n+")
 _BIG = re.compile(r"[^\W\d_]*[A-ZÀ-ÖØ-ÞЀ-Я]")
-_SHORT_HEAD = 5  # words that are an answer already, whatever a model adds
+_SHORT_HEAD = 5  # words that are an answer in themselves, whatever follows
 
 
 def answer_left(text: str, question: str = "", *, parts: bool = False) -> str | None:
@@ -241,8 +241,8 @@ def answer_left(text: str, question: str = "", *, parts: bool = False) -> str | 
         return text
     first = spans[0][verdict.end() :] if verdict and head[verdict.end() :] else spans[0]
     if conceding := _CONCEDES.match(first):
-        said = first[conceding.end() :]
-        return None if refuses(said) else f"{said} {' '.join(spans[1:])}".strip()
+        remainder = first[conceding.end() :]
+        return None if refuses(remainder) else f"{remainder} {' '.join(spans[1:])}".strip()
     if not refuses(first):
         return None if not parts and _taken_back(first, spans[1:], question) else text
     return _asserted(first, spans[1:], parts)
@@ -250,19 +250,19 @@ def answer_left(text: str, question: str = "", *, parts: bool = False) -> str | 
 
 def refuses(sentence: str) -> bool:
     """Whether one sentence says that there is no answer."""
-    said = sentence.strip(" \t\n\"'“”‘’„«»*_`()[]{}<>#❌⛔🚫⚠\ufe0f✗✘").replace("’", "'").lstrip()
-    if _whole(said):
+    text = sentence.strip(" \t\n\"'“”‘’„«»*_`()[]{}<>#❌⛔🚫⚠\ufe0f✗✘").replace("’", "'").lstrip()
+    if _whole(text):
         return True
     for _ in range(4):
-        lead = _LEAD.match(said)
-        if lead is None or not said[lead.end() :].strip():
+        lead = _LEAD.match(text)
+        if lead is None or not text[lead.end() :].strip():
             break
-        said = said[lead.end() :].lstrip("\"'“‘*_ ")
-    if _whole(said) or any(form.match(said) for form in _SILENT):
+        text = text[lead.end() :].lstrip("\"'“‘*_ ")
+    if _whole(text) or any(form.match(text) for form in _SILENT):
         return True
-    if _ELSEWHERE.match(said) or _SCRIPTS.match(said):
+    if _ELSEWHERE.match(text) or _SCRIPTS.match(text):
         return True
-    return not is_title(said) and any(form.match(said) for form in _FORMS)
+    return not is_title(text) and any(form.match(text) for form in _FORMS)
 
 
 def is_title(text: str) -> bool:
@@ -278,8 +278,8 @@ def is_title(text: str) -> bool:
     return all(bigs) and bool(_BIG.match(words[0]))
 
 
-def _whole(said: str) -> bool:
-    bare = _BARE.match(said)
+def _whole(text: str) -> bool:
+    bare = _BARE.match(text)
     if bare is None:
         return False
     rest = bare["rest"]
@@ -288,11 +288,11 @@ def _whole(said: str) -> bool:
     after = _AFTER_BARE.match(rest)
     if after is None:
         return False
-    return not is_title(said) or bool(_NAMES_SOURCE.search(rest))
+    return not is_title(text) or bool(_NAMES_SOURCE.search(rest))
 
 
 def _is_term(head: str, question: str) -> bool:
-    """ "N/A" where a word is asked for, but not a reply that names the answer it does not have."""
+    """Whether "N/A" answers a question for a term; not a reply that names the answer it lacks."""
     words = head.lower().split()
     return len(words) <= 3 and "answer" not in words and bool(_LEXICAL.search(question))
 
@@ -309,7 +309,7 @@ def _taken_back(first: str, rest: list[str], question: str) -> bool:
 
 
 def _asserted(first: str, rest: list[str], parts: bool) -> str | None:
-    """The answer given after a refusal all the same, in its own clause; None where none is."""
+    """Return the answer given after a refusal, in its own clause, or None."""
     turn = _TURN.search(first)
     clauses = [first[turn.end() :]] if turn else []
     for clause in [*clauses, *rest]:

@@ -1,6 +1,7 @@
-"""Removes what wraps or breaks a model's text: control tokens, tags, code fences, broken JSON.
+"""Removes wrappers and repairs defects of a model's text: control tokens, tags, code fences, broken
+JSON.
 
-The readers of the roles use it; nothing here knows what the text should say.
+The readers of the roles use it; this module is independent of their content.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def member(holder: dict[str, object], keys: frozenset[str] | set[str]) -> object
 def json_values(text: str) -> Iterator[object]:
     """Yield the outermost JSON objects and lists in `text`, from left to right, repaired if broken.
 
-    Repaired are: other quotes, unescaped inner quotes, missing and trailing commas, line breaks in
+    Repairs: other quotes, unescaped inner quotes, missing and trailing commas, line breaks in
     strings, and a missing end. Of cut JSON, the complete strings and containers are kept. A string
     that was cut is dropped, because half a question asks something else.
     """
@@ -198,7 +199,7 @@ def _container(text: str, at: int, depth: int) -> tuple[object, int]:
 
 
 def _key(text: str, at: int, depth: int) -> tuple[object, int]:
-    """A member's name, quoted or bare, and where its value starts."""
+    """Return a member's name, quoted or bare, and the start of its value."""
     bare = _BARE.match(text, at)
     key: object = bare[0] if bare else None
     if bare is None:

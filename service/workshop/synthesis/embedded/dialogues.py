@@ -1,5 +1,5 @@
-"""Rows in the tuned format of Auto-RAG (METHODS.md §2.3): dialogues with the documents of the
-retriever."""
+"""Rows in the tuned format of Auto-RAG (METHODS.md §2.3): dialogues with the retriever's
+documents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.reading import ComprehensionRows
 from service.workshop.synthesis.roles import Exchange
 
-MISSED: Final = 0.2  # of the hops whose first documents do not tell
+MISSED: Final = 0.2  # share of hops whose first documents do not contain the answer
 
 
 class Dialogues:
-    """Draws dialogues about facts with exchanged names. A document consists of up to two
+    """Draws dialogues about facts with exchanged names. A document consists of at most two
     passages."""
 
     def __init__(
@@ -50,7 +50,8 @@ class Dialogues:
         return self.prompts.dialogue("autorag", question, turns, behind)
 
     def _made(self) -> Synthesised:
-        """One whose passages name what they are about: a document shows no titles."""
+        """Return a question whose passages name their subject, because a document shows no
+        titles."""
         while True:
             made = self.maker.single() if self.rng.random() < 0.4 else self.maker.bridge()
             if all(hop.fact.subject in hop.fact.passage.text for hop in made.hops):
@@ -64,7 +65,7 @@ class Dialogues:
 
 
 def document_turn(number: int, texts: Sequence[str]) -> str:
-    """Return the retriever's turn, a user message with up to two passages without titles."""
+    """Return the retriever's turn: a user message with at most two passages, without titles."""
     return f"Retrieved Document_{number}: {quote(' '.join(texts))}"
 
 
@@ -74,10 +75,10 @@ def autorag_turns(
     documents: Sequence[tuple[int, Sequence[str]]],
     repeats: Sequence[str],
 ) -> list[Exchange]:
-    """Return a dialogue. Each document is a pair: the index of the hop that it answers, or -1, and
-    its texts.
+    """Return a dialogue.
 
-    `repeats` are the queries that are used after a document that does not help.
+    Each document is a pair: the index of the hop that it answers, or -1 if it answers none, and its
+    texts. `repeats` are the queries after documents that answer no hop.
     """
     hops = [typed_like(hop, question) for hop in made.hops]
     needs = {1: "This needs one fact."}.get(len(hops), f"This needs {len(hops)} facts.")

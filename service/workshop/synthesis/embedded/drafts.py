@@ -1,7 +1,8 @@
 """Rows of DRAGIN's drafts (METHODS.md §3.3): reasoning that ends in ``So the answer is X.``
 
-Raw text without turns, as the profile `service` shows it. In a third of the rows nothing has been
-retrieved, and what the names stand for cannot be known: there the model learns to be unsure.
+The rows are raw text without turns, as in the prompt profile `service`. A third of the rows have no
+retrieved passages, and the exchanged names are unknown to the model, which thus learns to be
+uncertain.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def conclusion(answer: str) -> str:
 
 
 UNRETRIEVED: Final = 0.35
-CONTINUED: Final = 0.35  # of the rows: the first sentences are written already
-TOP: Final = 3  # passages that the loop shows
+CONTINUED: Final = 0.35  # share of rows whose first sentences are part of the prompt
+TOP: Final = 3  # passages in the loop's prompt
 
 
 class Drafts:
@@ -67,11 +68,13 @@ class Drafts:
     def _row(
         self, question: str, layout: Layout, rest: str, behind: list[Paragraph]
     ) -> TrainingRow:
-        """The line ends with the answer: the next one would be another question's."""
+        """Return a row whose target ends with the answer, since the next line would begin another
+        question."""
         return self.prompts.draft(question, layout.prompt().text, f" {rest}\n", behind)
 
     def _made(self) -> Synthesised:
-        """One whose passages name what they are about: the block shows no titles."""
+        """Return a question whose passages name their subject, because the prompt shows no
+        titles."""
         while True:
             draw = self.rng.random()
             made = self.maker.single() if draw < 0.25 else self.maker.bridge()

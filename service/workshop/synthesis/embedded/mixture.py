@@ -1,4 +1,4 @@
-"""`synthesize embedded`: rows of all roles in one stream, in fixed proportions."""
+"""`synthesize embedded` writes rows of all roles to one file, in fixed proportions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from service.workshop.synthesis.embedded.sets import Sets
 from service.workshop.synthesis.embedded.steps import StepRows
 from service.workshop.synthesis.inputs import is_excluded, read_questions_of
 
-# A `comparison` is a `final` whose sub-answers are compared; it counts by itself.
+# A `comparison` is a `final` that compares the sub-answers; it has a share of its own.
 SHARES: Final[Mapping[str, float]] = {
     "answer": 0.60, "relevance": 0.045, "route": 0.04, "refine": 0.045, "final": 0.03,
     "comparison": 0.06, "ending": 0.025, "decompose": 0.045, "merge": 0.025, "closed": 0.005,
     "autorag": 0.03, "dragin": 0.05,
 }  # fmt: skip
 TEMPLATES: Final = "compact"
-TRIES: Final = 100  # for a row that was not drawn before
+TRIES: Final = 100  # attempts to draw a row that was not drawn before
 
 
 class Mixture:
@@ -63,9 +63,9 @@ class Mixture:
         self.seen: set[str] = set()
 
     def rows(self) -> Iterator[TrainingRow]:
-        """Yield rows of the task that is furthest below its share.
+        """Yield rows of the task that is furthest below its share, in characters.
 
-        Text that a prompt shares with the previous prompt of the same sheet counts once.
+        Text that a prompt shares with the previous prompt of the same sheet is counted once.
         """
         before = ""
         while True:
@@ -79,7 +79,7 @@ class Mixture:
                 yield row
 
     def _new(self, task: str) -> list[TrainingRow]:
-        """Rows that were not drawn before, or after many tries none."""
+        """Return rows that were not drawn before, or none after too many attempts."""
         for _ in range(TRIES):
             drawn = self.draws[task]()
             rows = [drawn] if isinstance(drawn, TrainingRow) else drawn
@@ -96,18 +96,21 @@ class Mixture:
 
 
 def alike(text: str, other: str) -> int:
-    """Return the number of first characters that are equal."""
+    """Return the length of the common prefix of two texts, in characters."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
 
 
-ROWS: Final = 10_000  # where no --limit says how many
+ROWS: Final = 10_000  # default of --limit
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureCounts:
-    """What was written: rows, and characters of prompts and targets, by task; targets that decline;
-    and rows left out because `--exclude` contains their question."""
+    """Statistics of the output by task: rows, characters of prompts and targets, and targets that
+    decline.
+
+    They also count the rows left out because `--exclude` contains their question.
+    """
 
     pipeline: str
     version: int
@@ -127,10 +130,10 @@ def write_mixture(
     templates: str | None = None,
     exclude: tuple[Path, ...] = (),
 ) -> MixtureCounts:
-    """Draw `rows` rows from the datasets in `folder`, and write them with a report beside them.
+    """Draw `rows` rows from the datasets in `folder`, and write them with a report.
 
     The same seed gives the same file. Raises InvalidRequest if a dataset is missing,
-    ConfigurationError for templates that cannot be used, and StoreError.
+    ConfigurationError for unusable templates, and StoreError.
     """
     screen = Console()
     try:

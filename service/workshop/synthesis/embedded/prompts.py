@@ -95,8 +95,8 @@ class RowMaker:
     def dialogue(
         self, task: str, question: str, turns: Sequence[Exchange], passages: Sequence[Paragraph]
     ) -> TrainingRow:
-        """Return a row with turns of the user and the model. The loss counts all turns of the
-        model."""
+        """Return a row with turns of the user and the model. The loss is computed on all turns of
+        the model."""
         messages = [
             message
             for turn in turns
@@ -124,7 +124,7 @@ class RowMaker:
 
     def _source(self, task: str, passages: Iterable[Paragraph], *, written: bool) -> RowProvenance:
         self.made += 1
-        behind = [self.passages[p.id] for p in passages]  # under their own titles
+        behind = [self.passages[p.id] for p in passages]  # with their original titles
         return RowProvenance(
             pipeline=PIPELINE, version=VERSION, teacher="rules", item=f"{task}-{self.made}",
             titles=list(dict.fromkeys(split_key(p) for p in behind)),

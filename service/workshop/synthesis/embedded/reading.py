@@ -1,8 +1,8 @@
-"""Rows of reading: answers from one to four passages, and whether a passage is relevant.
+"""Rows of reading: answers from one to four passages, and the relevance of a passage.
 
-Distractors are the passages that BM25 finds for a question among all passages of the datasets. A
-fifth of the questions cannot be answered from the passages that are shown. Rows that show the same
-passages follow each other (see `sets`).
+Distractors are passages that BM25 finds for a question among all passages of the datasets. A fifth
+of the questions cannot be answered from the passages shown. Rows that show the same passages are
+adjacent (see `sets`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from service.workshop.facts.wordings import vary_surface
 from service.workshop.synthesis.embedded.prompts import RowMaker
 from service.workshop.synthesis.embedded.sets import HOPS, READING, Asked, Sets, Sheets, Shown
 
-SHOWN: Final = {1: 50, 2: 20, 3: 16, 4: 14}  # passages of a prompt, with their weights
-CLOSE: Final = 12  # passages found, of which the distractors are drawn
+SHOWN: Final = {1: 50, 2: 20, 3: 16, 4: 14}  # number of passages in a prompt, with its weight
+CLOSE: Final = 12  # number of hits from which distractors are drawn
 UNANSWERABLE: Final = 0.2
-UNTITLED: Final = 0.15  # of the passages with a title that are shown without it
-WHOLE: Final = 0.6  # of the passages that are shown whole; others are a window of 35 to 90 words
-# Of the sheets; one of `squad_train` has several questions, one of `facts` has one.
+UNTITLED: Final = 0.15  # share of titled passages that are shown without their title
+WHOLE: Final = 0.6  # share of passages shown in full; others are a window of 35 to 90 words
+# Shares of the sheets. A sheet of `squad_train` has several questions, one of `facts` has one.
 SOURCES: Final = {"squad_train": 0.60, "boolq": 0.13, "quoref": 0.08, HOPS: 0.09, "facts": 0.10}
-MOST: Final = 9  # questions of a sheet that can be answered
-JUDGED: Final = 3  # questions that one passage answers, and as many that it does not
+MOST: Final = 9  # most answerable questions of a sheet
+JUDGED: Final = 3  # most questions that a passage answers, and as many that it does not answer
 
 
 class ComprehensionRows:
-    """Draws rows from questions of people, and from facts with exchanged names."""
+    """Draws rows from people's questions, and from facts with exchanged names."""
 
     def __init__(self, sets: Sets, maker: Maker, prompts: RowMaker, rng: random.Random) -> None:
         self.maker, self.prompts, self.rng = maker, prompts, rng
@@ -55,7 +55,7 @@ class ComprehensionRows:
         return self._sheet(self._next(source))
 
     def _next(self, source: str) -> Asked:
-        """The next question of a set: each comes once before any comes again."""
+        """Return the next question of a set. Each occurs once before any occurs again."""
         turn = self.turns[source]
         if not turn:
             turn.extend(_shuffled(self.asked[source], self.rng))
@@ -65,7 +65,8 @@ class ComprehensionRows:
         return self.rng.choices(list(SHOWN), list(SHOWN.values()))[0]
 
     def _sheet(self, asked: Asked) -> list[TrainingRow]:
-        """The question's passage, whole or cut around its answer, with others that are near."""
+        """Return rows on the question's passage, in full or cut around its answer, with similar
+        passages."""
         size = self._size() - 1
         others = self.distractors(asked.question, asked.answer, asked.gold, size)
         shown = [Shown(asked.gold[0], self.cut(asked.gold[0], asked.answer))]
@@ -83,7 +84,8 @@ class ComprehensionRows:
         return rows + [self._row(one, shown, "") for one in refused]
 
     def _row(self, asked: Asked, shown: Sequence[Shown], answer: str) -> TrainingRow:
-        """`answer` is empty where nothing that is shown answers; the gold passage comes first."""
+        """Return a row. `answer` is empty if no shown passage answers; otherwise the gold passage
+        is the first of `shown`."""
         ids = {p.id for p in asked.gold}
         passages = [s.passage for s in sorted(shown, key=lambda s: s.passage.id not in ids)]
         question = vary_surface(asked.question, self.rng)
@@ -91,7 +93,8 @@ class ComprehensionRows:
         return self.prompts.answer(question, texts, answer, passages, written=True)
 
     def _two_hop_answer(self) -> TrainingRow:
-        """Both passages of a two-hop question, among others that were found with them."""
+        """Return a row with both gold passages of a two-hop question, among others found with
+        them."""
         asked = self._next(HOPS)
         count = self.rng.choice((0, 0, 1, 2))
         others = self.rng.sample(asked.shown, min(count, len(asked.shown)))
@@ -103,14 +106,16 @@ class ComprehensionRows:
         return self.prompts.answer(question, texts, asked.answer, passages, written=True)
 
     def _fact_answer(self) -> TrainingRow:
-        """A fact asked for by rules, mostly under other names; some over two passages."""
+        """Return a row on a fact, mostly with exchanged names; some rows have two hops."""
         draw = self.rng.random()
         if draw < 0.25:
             made = self.maker.bridge(0.8) if draw < 0.13 else self.maker.comparison(0.8)
             return self._facts_row(made, [hop.fact.passage for hop in made.hops])
         hop = hop_of(self.maker.renamed(self.maker.fact()), self.rng)
         made = Synthesised("single", hop.fact.kind, hop.question, (hop,), hop.answer)
-        if self.rng.random() < UNANSWERABLE:  # the same passage, asked about somebody else
+        if (
+            self.rng.random() < UNANSWERABLE
+        ):  # the same passage with a question about another subject
             other = self.names.subject(hop.fact.kind, self.rng)
             asked = hop.question.replace(hop.fact.subject, other)
             if other not in hop.fact.passage.text and asked != hop.question:
@@ -129,8 +134,8 @@ class ComprehensionRows:
         return self.prompts.answer(question, texts, made.answer, passages, written=False)
 
     def relevance(self) -> list[TrainingRow]:
-        """Draw a judgement. Half of them are true; a false one shows a passage that BM25 ranks
-        high."""
+        """Draw relevance judgements, of which half are true. A false one shows a passage that BM25
+        ranks high."""
         if self.rng.random() < 0.3:
             return [self._fact_relevance()]
         names = [name for name in READING if name in self.sources]
@@ -160,7 +165,7 @@ class ComprehensionRows:
     def distractors(
         self, question: str, answer: str, gold: Sequence[Paragraph], size: int
     ) -> list[Paragraph]:
-        """Return `size` passages without the answer, among those that BM25 finds for the
+        """Return `size` passages without the answer among those that BM25 finds for the
         question."""
         if size <= 0:
             return []
@@ -173,12 +178,11 @@ class ComprehensionRows:
         ][:CLOSE]  # fmt: skip
         while len(found) < size:
             found.append(self.rng.choice(self.nearest.passages))
-        first = 1 if self.rng.random() < 0.5 else 0  # half the time with the hardest one
+        first = 1 if self.rng.random() < 0.5 else 0  # half of the time with the best hit
         return found[:first] + self.rng.sample(found[first:], size - first)
 
     def cut(self, passage: Paragraph, answer: str) -> PassageText:
-        """Return the passage as a prompt shows it: complete, or a part of it that contains the
-        answer."""
+        """Return the passage as a prompt shows it: complete, or a part that contains the answer."""
         title = passage.title if self.rng.random() >= UNTITLED else ""
         pieces = passage.text.split()
         words = self.rng.randint(35, 90)
@@ -186,7 +190,7 @@ class ComprehensionRows:
             return PassageText(title, passage.text)
         before = len(passage.text[: max(passage.text.find(answer), 0)].split()) if answer else 0
         if answer.lower() in {"yes", "no"} or (answer and answer not in passage.text):
-            return PassageText(title, passage.text)  # what tells it may stand anywhere
+            return PassageText(title, passage.text)  # the evidence may be anywhere in the passage
         if not answer:
             before = self.rng.randrange(len(pieces))
         room = max(0, words - len(answer.split()))

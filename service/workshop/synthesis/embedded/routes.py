@@ -1,4 +1,4 @@
-"""Rows of the router: a question and its route, from the datasets, from facts, and about private
+"""Rows of the router: questions with their routes, from datasets, from facts, and about private
 documents.
 
 Owners of documents ask about names that are not public, about "our" things, opening hours, prices
@@ -63,7 +63,8 @@ class Routing:
         return self.rng.choice(self.asked[route]), True
 
     def parts(self) -> list[str]:
-        """Return two or three questions that can be asked as one, each with its question mark."""
+        """Return two or three questions that can be combined into one, each with its question
+        mark."""
         draw, size = self.rng.random(), self.rng.choices((2, 3), (3, 1))[0]
         if draw < 0.45:
             parts = [self.rng.choice(self.asked["single"]) for _ in range(size)]
@@ -86,8 +87,8 @@ TEXTS: Final[dict[str, list[str]]] = read_toml(Path(__file__).with_name("owners.
 
 
 class Owners:
-    """Draws questions about private documents. `unseen` selects the wordings that are not used for
-    training."""
+    """Draws questions about private documents. `unseen` selects the wordings that are never used
+    for training."""
 
     def __init__(self, rng: random.Random, *, unseen: bool = False) -> None:
         self.rng, self.unseen = rng, unseen
@@ -99,15 +100,15 @@ class Owners:
         return self._filled("complex")
 
     def compound(self) -> str:
-        """Return two questions that are asked as one; in half of the cases both are about the same
+        """Return a combination of two questions; in half of the cases both are about the same
         thing."""
         if self.rng.random() < 0.5:
             return self.referring()[0]
         return join_questions([self.single(), self.single()], self.rng)
 
     def referring(self) -> tuple[str, list[str]]:
-        """Return a question whose second half only says "it" or "they", and its parts, which
-        contain the name."""
+        """Return a question whose second half uses "it" or "they", and its parts, which contain the
+        name."""
         texts = self.rng.choice(wordings(TEXTS["referring"], unseen=self.unseen))
         first, then, alone = (part.strip() for part in self._fill(texts).split("|"))
         joint = self.rng.choice((" and ", ", and ", " and "))

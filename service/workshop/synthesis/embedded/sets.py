@@ -1,13 +1,11 @@
-"""The public datasets that the embedded model is trained on: questions of people with their
-passages.
+"""The public datasets for training the embedded model: people's questions with their passages.
 
 A dataset is a folder with `questions.jsonl` and, if it has passages, `corpus.jsonl`. Only data that
 may be used for training is returned: no held-out title or question, and no passage without a title.
 
 A sheet is a group of passages that are shown together, with all questions about them and some
-questions about other passages, so that the passages are processed once for many answers. Prompts
-show the passages before the question, which allows `train sft` to compute the passages of a sheet
-once (`service.workshop.lean.packing`).
+questions about other passages. Prompts show the passages before the question, which allows `train
+sft` to process the passages of a sheet once for many answers (`service.workshop.lean.packing`).
 """
 
 from __future__ import annotations
@@ -27,16 +25,17 @@ from service.workshop.facts.patterns import Fact, all_facts
 from service.workshop.facts.splits import canonical_form, is_held_out
 
 READING: Final = ("squad_train", "boolq", "quoref")
-FACTS: Final = ("2wikimultihopqa",)  # passages in whose words patterns find facts
+FACTS: Final = ("2wikimultihopqa",)  # datasets in whose passages patterns find facts
 HOPS: Final = "hotpotqa_dev"
 OTHERS: Final = ("decompositions", "routing", "strategyqa", "commonsenseqa")
-LONGEST_ANSWER: Final = 20  # words
+LONGEST_ANSWER: Final = 20  # in words
 
 
 class Asked(NamedTuple):
-    """A question of people. `gold` contains the answer; `shown` was found with it and does not.
+    """A question that people wrote.
 
-    `answer` is empty if the gold passage cannot answer the question.
+    `gold` contains the answer; `shown` was found with it and does not. `answer` is empty if the
+    gold passage does not answer the question.
     """
 
     id: str
@@ -47,7 +46,8 @@ class Asked(NamedTuple):
 
 
 def split_key(passage: Paragraph) -> str:
-    """Return the text that decides the side of a passage: its title, or its text if it has none."""
+    """Return the text that decides the side of a passage: its title, or its text if it has no
+    title."""
     return passage.title or passage.text
 
 
@@ -76,7 +76,7 @@ class Sets:
 
     def questions(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of a dataset whose question may be used for training, without
-        repetitions."""
+        duplicates."""
         rows = read_lines(self.folder / name / "questions.jsonl")
         kept: dict[str, dict[str, Any]] = {}
         for row in rows:
@@ -86,7 +86,7 @@ class Sets:
         return list(kept.values())
 
     def asked(self, name: str) -> list[Asked]:
-        """Return the questions of a dataset with their passages, without those that have a held-out
+        """Return the questions of a dataset with their passages, except those with a held-out
         passage."""
         found = (self._asked(row) for row in self.questions(name))
         return [asked for asked in found if asked is not None]
@@ -116,15 +116,14 @@ YES_NO: Final = frozenset({"yes", "no"})
 
 
 class Shown(NamedTuple):
-    """A passage, and the text that a prompt shows of it."""
+    """A passage, and the part of it that a prompt shows."""
 
     passage: Paragraph
     text: PassageText
 
 
 class Sheets:
-    """The questions of each passage. All are asked equally often, with a difference of at most
-    one."""
+    """The questions of each passage, drawn so that their frequencies differ by at most one."""
 
     def __init__(self, asked: Iterable[Asked], rng: random.Random) -> None:
         self.rng = rng
@@ -135,8 +134,10 @@ class Sheets:
         self.times: dict[str, int] = defaultdict(int)
 
     def answerable(self, shown: Sequence[Shown], most: int) -> list[Asked]:
-        """Return up to `most` questions about the shown passages, the least asked first. Questions
-        whose answer is not in the shown text of their passage are left out."""
+        """Return up to `most` questions about the shown passages, the least used ones first.
+
+        Questions whose answer is not in the shown text of their passage are left out.
+        """
         found = [
             one
             for part in shown
@@ -146,10 +147,13 @@ class Sheets:
         return self._least_asked(found, most)
 
     def refused(self, shown: Sequence[Shown], near: Sequence[Paragraph], most: int) -> list[Asked]:
-        """Return up to `most` questions that the shown passages do not answer: questions about a
-        shown passage that cannot answer them, and questions about passages in `near` that are not
-        shown."""
-        ids = dict.fromkeys(part.passage.id for part in shown)  # in order: a seed repeats rows
+        """Return up to `most` questions that the shown passages do not answer.
+
+        They are about a shown passage that cannot answer them, or about passages in `near` that are
+        not shown.
+        """
+        # A set has no fixed order; the same seed must give the same rows.
+        ids = dict.fromkeys(part.passage.id for part in shown)
         found = [one for i in ids for one in self.about[i] if not one.answer]
         texts = f" {canonical_form(' '.join(f'{s.text.title} {s.text.text}' for s in shown))} "
         for passage in near:
@@ -173,5 +177,6 @@ class Sheets:
 
 
 def bears(text: PassageText, answer: str) -> bool:
-    """Return whether the text contains the answer literally. Yes and no are never contained."""
+    """Return whether the text contains the answer literally, which is never the case for yes and
+    no."""
     return answer in YES_NO or answer.casefold() in text.text.casefold()

@@ -1,7 +1,7 @@
-"""The pipelines. Each is a module with a `PIPELINE`.
+"""The pipelines, each a module with a `PIPELINE`.
 
-A pipeline whose rows contain prompts also has `pipeline(templates)`, which creates it for another
-template set.
+A pipeline whose rows contain prompts also has a function `pipeline(templates)`, which creates it
+for another template set.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ PipelineName = Literal["autorag", "hanrag", "efficientrag", "compound"]
 
 
 def pipeline_of(name: PipelineName, templates: str | None = None) -> Pipeline[Any]:
-    """Import one pipeline, for rows with the prompts of `templates` if it supports a choice.
+    """Import and return a pipeline.
 
-    Raises ConfigurationError for templates that cannot be used.
+    Its rows contain the prompts of `templates`, if it supports a choice. Raises ConfigurationError
+    for unusable templates.
     """
     module = import_module(f"{__name__}.{name}")
     pipeline: Pipeline[Any] = module.PIPELINE

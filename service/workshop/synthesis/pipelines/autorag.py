@@ -1,11 +1,15 @@
 """Auto-RAG's dialogues with the retriever (METHODS.md §2.5, Algorithm 1).
 
-Input: questions with answers (`service.workshop.synthesis.pipelines.published`); the answers of
-hops are the sub-answers, without a chain the answer itself is (METHODS.md §6 #15). The teacher
-plans, writes four queries a turn, reads what the first of them that meets a sub-answer finds, and
-goes on while it says that something is missing, at most five times, for a chain ten times. A
-dialogue whose answer is not the gold one is dropped. Output: chats for `train sft`, task `autorag`,
-turn by turn what the loop itself says.
+Input: questions with answers (`service.workshop.synthesis.pipelines.published`). The sub-answers
+are the answers of the hops or, for a question without a chain, the answer itself (METHODS.md §6
+#15).
+
+In each turn the teacher plans, writes four queries, and reads the passages of the first query that
+finds a sub-answer. It continues while it states that information is missing, for at most five
+turns, or ten for a chain. A dialogue is dropped if its answer is not the gold answer.
+
+Output: chats for `train sft` of the task `autorag`, in which each turn is what the loop itself
+would produce.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from service.workshop.synthesis.contract import (
 from service.workshop.synthesis.pipelines.published import ChainedQuestion, read_questions
 from service.workshop.synthesis.prompts import Prompts
 
-LONGEST_QUERY: Final = 40  # words
+LONGEST_QUERY: Final = 40  # in words
 LONGEST_ANSWER: Final = 20
 _FIELD = (
     r"(?:model analysis|analysis|initial query|refined query|query|intermediate answer(?:_\d+)?"
@@ -57,7 +61,7 @@ _NEXT_FIELD = re.compile(
     re.IGNORECASE,
 )
 _ANY_MARKER = re.compile(r"(?:query|final answer)\*{0,2}\s*[:：]|\[Dense\]", re.IGNORECASE)
-# What shows that something is missing (METHODS.md §2.5, §6 #16).
+# Words that state that information is missing (METHODS.md §2.5, §6 #16).
 _NEED = re.compile(r"\b(?:however|no information)\b", re.IGNORECASE)
 _NEED_UNQUOTED = re.compile(r"\b(?:find|refine)\b", re.IGNORECASE)
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»")
@@ -65,18 +69,20 @@ _CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 
 
 def needs_more(note: str) -> bool:
-    """Return whether a reasoning states that information is missing."""
+    """Return whether the reasoning states that information is missing."""
     return bool(_NEED.search(note) or _NEED_UNQUOTED.search(_QUOTED.sub(" ", note)))
 
 
 def has_chinese(*texts: str) -> bool:
-    """Return whether a text contains Chinese characters. The published data excludes such items
-    (METHODS.md §2.5)."""
+    """Return whether a text contains Chinese characters.
+
+    The published data excludes such items (METHODS.md §2.5).
+    """
     return any(_CHINESE.search(text) for text in texts)
 
 
 def read_note(text: str) -> str:
-    """Return the reasoning in a reply, on one line and without further turns that the teacher
+    """Return the reasoning in a reply on one line, without any further turns that the teacher
     wrote."""
     note = _OWN_LABEL.sub("", unwrap(text), count=1)
     note = quote(_NEXT_FIELD.split(note, maxsplit=1)[0].replace("**", ""))
@@ -105,7 +111,7 @@ def read_answer(text: str) -> str:
 
 
 def _sound(text: str) -> str:
-    """`text`, which goes into a turn: the loop must not read anything else out of it."""
+    """Return `text`, or raise if the loop could misread it as part of a turn's structure."""
     if _ANY_MARKER.search(text):
         raise UnusableReply("a marker in the text")
     if loop.is_looping(text):
@@ -113,13 +119,16 @@ def _sound(text: str) -> str:
     return text
 
 
-UNLIMITED: Final = 1_000  # retrievals and documents of its own that a replay allows
+UNLIMITED: Final = 1_000  # retrievals, and documents written by the model, that a replay allows
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """The dialogue so far. `seen` are the passages in the order in which they were shown, `note` is
-    the latest reasoning, and `decided` are the queries and, at the end, the answer."""
+    """The dialogue so far.
+
+    `seen` are the passages in the order in which they were shown. `note` is the latest reasoning.
+    `decided` are the queries and, at the end, the answer.
+    """
 
     question: str
     dialogue: Dialogue
@@ -160,18 +169,22 @@ class Trajectory:
         self.decided.append(answer)
 
     def fresh(self, passages: Sequence[Passage], most: int) -> list[Passage]:
-        """Return the first `most` passages that were not shown yet (METHODS.md §2.2, line 8)."""
+        """Return the first `most` passages that have not been shown yet (METHODS.md §2.2, line
+        8)."""
         return [passage for passage in passages if passage.passage_id not in self.seen][:most]
 
     def transcript(self, *more: str) -> str:
-        """Return the dialogue as one text for the teacher, without the system message, followed by
-        `more`."""
+        """Return the dialogue as one text for the teacher, followed by `more`.
+
+        The system message is omitted.
+        """
         said = [m.content.rstrip() for m in self.dialogue.messages if m.role != "system"]
         return "\n".join([*said, *more])
 
 
 def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
-    """Return the messages of a row. The loss counts the model's turns only (METHODS.md §2.5)."""
+    """Return the messages of a row. The loss is computed on the model's turns only (METHODS.md
+    §2.5)."""
     return [
         {"role": m.role, "content": m.content, "learn": m.role == "assistant"}
         for m in dialogue.messages
@@ -179,8 +192,11 @@ def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
 
 
 def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
-    """Return what the loop would do at each of the model's turns: the query of a turn, or the
-    answer of the last one. Returns None if it would do anything else."""
+    """Return the loop's decision at each of the model's turns: a query or, at the last turn, the
+    answer.
+
+    A decision is None if the loop would do anything else.
+    """
     plan = loop.Policy(question, UNLIMITED, 0)
     read: list[str | None] = []
     for message in messages:
@@ -196,10 +212,10 @@ def decisions(question: str, messages: Sequence[Message]) -> list[str | None]:
 
 
 PROMPTS: Final = Prompts("autorag")
-MOST_TURNS: Final = 5  # T of NQ
-MOST_TURNS_OF_CHAINS: Final = 10  # T of 2Wiki
-PASSAGES: Final = 2  # m of 2Wiki, of one search
-QUERIES: Final = 4  # sampled a turn (METHODS.md §6 #14)
+MOST_TURNS: Final = 5  # the paper's T for NQ
+MOST_TURNS_OF_CHAINS: Final = 10  # the paper's T for 2Wiki
+PASSAGES: Final = 2  # m of 2Wiki: passages of one search
+QUERIES: Final = 4  # samples in each turn (METHODS.md §6 #14)
 QUERY_TEMPERATURE: Final = 0.8
 NOTE_STOPS: Final = ("\nInitial Query:", "\nRefined Query:", "\nFinal Answer:", "###")
 LINE_STOPS: Final = ("\n", "###")
@@ -227,7 +243,7 @@ def steps(
 
 
 def sub_answers(asked: ChainedQuestion) -> list[str]:
-    """Return the answers that a useful document contains. Verdicts such as "yes" are left out."""
+    """Return the answers that a useful document contains. Verdicts such as "yes" are excluded."""
     answers = [hop.answer for hop in asked.hops] or list(asked.answers)
     return [answer for answer in answers if not is_verdict(answer)]
 
@@ -249,7 +265,8 @@ def _write_answer(talk: Trajectory) -> Steps[str]:
 def _look(
     talk: Trajectory, wanted: Sequence[str], rng: random.Random
 ) -> Steps[tuple[str, list[Passage]]]:
-    """The first query whose new passages hold a sub-answer, else any of them."""
+    """Return the first query whose new passages contain a sub-answer, else a random one, with its
+    passages."""
     queries = yield from _sample(talk)
     found: list[tuple[str, list[Passage]]] = []
     for query in queries:
@@ -262,7 +279,7 @@ def _look(
 
 
 def _sample(talk: Trajectory) -> Steps[list[str]]:
-    """Different queries, at most four. Raises Dropped when no sample is one."""
+    """Return at most four distinct queries. Raises Dropped if no sample is usable."""
     prompt = PROMPTS.messages("query", question=quote(talk.question), analysis=talk.note)
     request = AskTeacher("query", prompt, 64, temperature=QUERY_TEMPERATURE, attempts=1)
     queries: dict[str, str] = {}
@@ -279,7 +296,7 @@ def _sample(talk: Trajectory) -> Steps[list[str]]:
 
 
 def _row(item: Item[ChainedQuestion], talk: Trajectory) -> OutputRow:
-    """Raises Dropped where the loop would not go the way that the dialogue goes."""
+    """Return the row. Raises Dropped if the loop would decide differently from the dialogue."""
     messages = talk.dialogue.messages
     if has_chinese(*(message.content for message in messages)):
         raise Dropped("Chinese characters")

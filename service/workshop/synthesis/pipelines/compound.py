@@ -1,13 +1,15 @@
-"""HANRAG's compound benchmark (METHODS.md §1.5): a question per document, 2 to 4 joined to one.
+"""HANRAG's compound benchmark (METHODS.md §1.5): one question per document, two to four of them
+joined.
 
-Input, a line an entity: `entity`, `documents` (each `id`, `title`, `text`), or a line a passage
-(`id`, `title`, `text`): their titles are then the entities, and an entity's documents the passages
-of that title and those that name it. An entity's documents are those of its own side of the split.
+Input: a line per entity with `entity` and `documents` (each `id`, `title` and `text`), or a line
+per passage (`id`, `title` and `text`). For passages, the entities are their titles, and the
+documents of an entity are the passages with that title and those that contain it. Only documents on
+the entity's own side of the split are used.
 
-Output: `id`, `question`, `answer` (joined by ` && `), `parts` (a list of answers each),
-`sub_questions`, `entity`, `supporting_passage_ids`, `route`, `split`: rows that
-`revelator evaluate` reads. The paper's train, dev and test are cut by entity: what is held out is
-the test, of the rest one entity in 7.25 (8,000 to 50,000) is dev.
+Output: rows that `revelator evaluate` reads, with `id`, `question`, `answer` (joined by ` && `),
+`parts` (a list of answers each), `sub_questions`, `entity`, `supporting_passage_ids`, `route` and
+`split`. As in the paper, train, dev and test are split by entity: held-out entities are the test
+set, and one in 7.25 of the others (8,000 to 50,000) is in the dev set.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ from service.workshop.synthesis.prompts import Prompts, field
 from service.workshop.synthesis.replies import json_object, text_in
 
 PROMPTS: Final = Prompts("compound")
-SIZES: Final = (2, 3, 4)  # of a compound question, in parts
-PER_ENTITY: Final = 6  # 60,000 questions of 10,000 entities
-LONGEST_ANSWER: Final = 8  # words
-LONGEST_DOCUMENT: Final = 4_000  # characters
+SIZES: Final = (2, 3, 4)  # numbers of parts of a compound question
+PER_ENTITY: Final = 6  # the paper has 60,000 questions about 10,000 entities
+LONGEST_ANSWER: Final = 8  # in words
+LONGEST_DOCUMENT: Final = 4_000  # in characters
 _LABEL: Final = re.compile(r"^\s*(?:compound )?question\s*:", re.IGNORECASE)
 SPLITS: Final[dict[str, int]] = {"train": 50_000, "dev": 8_000, "test": 2_000}
 JSON_SCHEMA: Final[Mapping[str, Any]] = {
@@ -70,7 +72,8 @@ class SimpleQuestion(NamedTuple):
 
 
 def steps(item: Item[Entity], rng: random.Random) -> Steps[ItemResult]:
-    """Ask about each document, then join two to four random questions, up to six times."""
+    """Write a question about each document, then join two to four random questions, up to six
+    times."""
     entity = item.content
     lost = Counter({"document of the other side": entity.other_side} if entity.other_side else {})
     if len(entity.documents) < 2:
@@ -109,7 +112,7 @@ def _ask_all(entity: Entity, lost: Counter[str]) -> Steps[list[SimpleQuestion]]:
 
 
 def read_part(text: str, document: Passage) -> SimpleQuestion:
-    """Return a question, and a short answer that the document contains and the question does
+    """Return a question with a short answer that the document contains and the question does
     not."""
     value = json_object(text, "Question", "Answer")
     question, answer = text_in(value, "Question"), text_in(value, "Answer").rstrip(".")
@@ -125,7 +128,8 @@ def read_part(text: str, document: Passage) -> SimpleQuestion:
 
 
 def read_compound(text: str, parts: Sequence[SimpleQuestion]) -> str:
-    """Return one question without the answers. Raises Dropped if the teacher replied `no`."""
+    """Return one question that contains none of the answers. Raises Dropped if the teacher replied
+    `no`."""
     if canonical_form(text) == "no":
         raise Dropped("combine: cannot be joined")
     question = one_line(_LABEL.sub("", unwrap(text)))
@@ -161,7 +165,7 @@ def _combine(parts: Sequence[SimpleQuestion]) -> AskTeacher:
 def row_of(
     name: str, entity: str, question: str, parts: Sequence[SimpleQuestion], split: str
 ) -> OutputRow:
-    """Return a row with a compound question, which all its documents answer."""
+    """Return a row with a compound question. All documents of its parts are gold passages."""
     documents = [part.document for part in parts]
     titles = tuple(dict.fromkeys(document.title for document in documents))
     ids = tuple(dict.fromkeys(document.passage_id for document in documents))
@@ -180,7 +184,7 @@ def row_of(
 
 
 def split_of(entity: Entity) -> str:
-    """Return `test` for held-out entities, else `trained_split`."""
+    """Return `test` for a held-out entity, else `trained_split`."""
     return "test" if entity.held_out else trained_split(entity.name)
 
 
@@ -192,7 +196,8 @@ def trained_split(name: str) -> str:
 
 
 def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
-    """Return at most as many rows per split as the paper has, drawn at random, in their order."""
+    """Return at most as many rows per split as the paper has, chosen at random, in their original
+    order."""
     kept: set[int] = set()
     for split, size in SPLITS.items():
         those = [index for index, row in enumerate(rows) if row.fields["split"] == split]
@@ -201,16 +206,19 @@ def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
     return Selection([row for index, row in enumerate(rows) if index in kept], lost)
 
 
-DOCUMENTS: Final = 10  # of one entity (METHODS.md §1.5)
-SHORTEST_NAME: Final = 4  # characters of an entity that is looked for in texts
+DOCUMENTS: Final = 10  # most documents of an entity (METHODS.md §1.5)
+SHORTEST_NAME: Final = 4  # characters of a name that is searched for in texts
 _BRACKET = re.compile(r"\s*\([^()]*\)\s*$")
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A name and at most ten documents of its side of the split. `other_side` is the number of
-    documents that were left out because they belong to the other side."""
+    """A name and at most ten documents on its side of the split.
+
+    `other_side` is the number of documents that were excluded because they belong to the other
+    side.
+    """
 
     name: str
     documents: tuple[Passage, ...]
@@ -222,7 +230,7 @@ class Entity:
 
 
 def read_entities(lines: Lines, rng: random.Random) -> InputItems[Entity]:
-    """Return the entities of the input, then those made from passages, in random order."""
+    """Return the entities of the input, followed by those made from passages in random order."""
     named: dict[str, list[Passage]] = {}
     passages: dict[str, Passage] = {}
     bad: list[tuple[int, str]] = []
@@ -258,8 +266,8 @@ def _entity_item(name: str, documents: Sequence[Passage]) -> Item[Entity]:
 
 
 def gather(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
-    """Return each title without its bracket, with the passages of that title and those that contain
-    it."""
+    """Return each title without its parenthesised suffix, with the passages of that title and those
+    that contain it."""
     found: dict[str, list[Passage]] = {}
     every = list(passages)
     for passage in every:
@@ -279,7 +287,7 @@ def gather(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
 
 
 def _named(text: str, by_first: Mapping[str, Sequence[str]]) -> list[str]:
-    """The names that stand in `text` as whole words, each once."""
+    """Return the distinct names that occur in `text` as whole words."""
     names: dict[str, None] = {}
     for word in _WORD.finditer(text):
         for name in by_first.get(word.group(), ()):

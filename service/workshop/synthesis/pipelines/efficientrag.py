@@ -1,10 +1,11 @@
 """EfficientRAG's synthesis (METHODS.md §4.5): rows for the labeler and for the filter.
 
-Input: multi-hop questions with their gold passages (`multihop`). Output: `OUTPUT.labeler.jsonl`
-and `OUTPUT.filter.jsonl` beside the output's name, as `service.workshop.facts.rows` has them.
-Step 1 splits the question into sub-questions, one for each gold passage; steps 2 and 3 mark the
-words of a passage that serve a sub-question; step 4 writes the query of each hop, from the query
-before it and what is known; step 5 searches a negative; step 6 writes the rows.
+Input: multi-hop questions with their gold passages (`multihop`). Output: `OUTPUT.labeler.jsonl` and
+`OUTPUT.filter.jsonl`, as described in `service.workshop.facts.rows`.
+
+Step 1 splits the question into sub-questions, one for each gold passage. Steps 2 and 3 mark the
+words of a passage that answer a sub-question. Step 4 writes the query of each hop from the previous
+query and the known words. Step 5 searches for a negative passage. Step 6 writes the rows.
 """
 
 from __future__ import annotations
@@ -79,8 +80,10 @@ def _lines(form: str, texts: Sequence[str]) -> str:
 
 
 def read_parts(text: str, question: MultiHop) -> list[SubQuestion]:
-    """Return the parts in their order: as many as there are passages, each with a passage of its
-    own, without circular dependencies."""
+    """Return the parts in their order.
+
+    There are as many as passages, each with its own passage, and their dependencies have no cycle.
+    """
     values = json_object(text, "decomposed_questions")["decomposed_questions"]
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
         raise UnusableReply("`decomposed_questions` of another shape")
@@ -101,7 +104,7 @@ def _different(passages: Sequence[Passage]) -> int:
 
 def _part(place: int, name: str, value: Mapping[str, Any], question: MultiHop) -> SubQuestion:
     given = json_object_of(value)
-    passage = question.passages[place]  # of MuSiQue, in the order of its own sub-questions
+    passage = question.passages[place]  # MuSiQue's passages are in the order of its sub-questions
     if question.style != "musique":
         passage = _named(value.get("document"), question.passages)
     dependency = _ids(value.get("dependency"))
@@ -117,13 +120,14 @@ def json_object_of(value: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _ids(value: object) -> tuple[str, ...]:
-    """A list of ids, or one; `none` and the like are none."""
+    """Return a list of ids from a list or a single id; `none` and similar words give an empty
+    list."""
     given = value if isinstance(value, list) else [value]
     return tuple(str(one).strip() for one in given if one not in (None, "", "none", "None"))
 
 
 def _named(title: object, passages: Sequence[Passage]) -> Passage:
-    """The passage of a title, which a teacher may give with some of the text behind it."""
+    """Return the passage with a title, after which a teacher may have copied some of the text."""
     wanted = canonical_form(str(title))
     for passage in passages:
         if wanted == canonical_form(passage.title) or wanted == canonical_form(shown(passage)):
@@ -132,7 +136,7 @@ def _named(title: object, passages: Sequence[Passage]) -> Passage:
 
 
 def in_order(parts: Sequence[SubQuestion]) -> list[SubQuestion]:
-    """Return the parts, each after those it depends on. Parts in a circle are left out."""
+    """Return the parts so that each follows those it depends on. Parts in a cycle are left out."""
     ordered: list[SubQuestion] = []
     known: set[str] = set()
     while ready := [p for p in parts if p.id not in known and known.issuperset(p.dependency)]:
@@ -141,14 +145,14 @@ def in_order(parts: Sequence[SubQuestion]) -> list[SubQuestion]:
     return ordered
 
 
-# HotpotQA has none of its own and takes those of 2Wiki (METHODS.md §4.4 #7).
+# HotpotQA has no templates and uses those of 2Wiki (METHODS.md §4.4 #7).
 TEMPLATES: Final[dict[Style, str]] = {
     "musique": "label_musique", "2wiki": "label_2wiki", "hotpotqa": "label_2wiki",
 }  # fmt: skip
 
 
 def mark(part: SubQuestion, style: Style, lost: Counter[str]) -> Steps[list[Mark]]:
-    """Return one label per word of the passage's text form. No word is marked if the teacher
+    """Return a label for each word of the passage's text form. No word is marked if the teacher
     fails."""
     text = shown(part.passage)
     prompt = PROMPTS.messages(
@@ -187,7 +191,7 @@ PASSES: Final = 5
 
 
 class Queries(NamedTuple):
-    """The queries of the parts, and the rewrites that created those of later hops."""
+    """The queries of the parts, and the rewrites that created the queries of later hops."""
 
     of: dict[str, str]
     rewrites: list[Rewrite]
@@ -196,8 +200,11 @@ class Queries(NamedTuple):
 def next_queries(
     question: MultiHop, parts: Sequence[SubQuestion], infos: Mapping[str, str], lost: Counter[str]
 ) -> Steps[Queries]:
-    """Return the query of each part. `infos` are the marked words of each part's passage. A part
-    whose query cannot be created is left out, together with all parts that depend on it."""
+    """Return the query of each part.
+
+    `infos` are the marked words of each part's passage. A part whose query cannot be created is
+    left out, together with all parts that depend on it.
+    """
     made = Queries({p.id: question.question for p in parts if not p.dependency}, [])
     failed: set[str] = set()
     for _ in range(PASSES):
@@ -239,8 +246,10 @@ def _rewrite(
 
 
 def template_of(question: MultiHop, part: SubQuestion, *, first: bool) -> str:
-    """Return the template for a dataset and a kind of rewrite. HotpotQA uses the templates of 2Wiki
-    (METHODS.md §4.4 #7)."""
+    """Return the template for a dataset and a kind of rewrite.
+
+    HotpotQA uses the templates of 2Wiki (METHODS.md §4.4 #7).
+    """
     if question.style == "musique":
         if len(part.dependency) > 1:
             return "filter_musique_several"
@@ -250,8 +259,10 @@ def template_of(question: MultiHop, part: SubQuestion, *, first: bool) -> str:
 
 
 def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
-    """Return the query, and which of the given words it contains. Raises UnusableReply if it
-    contains none."""
+    """Return the query, and a mark for each of the given words that tells whether it contains them.
+
+    Raises UnusableReply if it contains none.
+    """
     query = text_in(json_object(text, "filtered_query"), "filtered_query")
     marks = align(given, words_of(query))
     if not any(marks):
@@ -259,11 +270,11 @@ def read_query(text: str, given: Sequence[str]) -> tuple[str, list[Mark]]:
     return query, marks
 
 
-DEPTH: Final = 10  # of the search for a negative
+DEPTH: Final = 10  # hits of the search for a negative
 
 
 def steps(item: Item[MultiHop], rng: random.Random) -> Steps[ItemResult]:
-    """Run steps 1 to 6. Parts that fail are left out of the item and counted."""
+    """Run steps 1 to 6 for an item. Parts that fail are left out and counted."""
     question, lost = item.content, Counter[str]()
     parts = yield from decompose(question)
     marks: dict[str, list[Mark]] = {}
@@ -289,7 +300,7 @@ def _passage(passage: Passage) -> Paragraph:
 
 
 def _negative(query: str, gold: Sequence[str], lost: Counter[str]) -> Steps[list[lessons.Negative]]:
-    """Step 5: the first passage found that is no gold passage of the item."""
+    """Run step 5: return the first passage found that is not a gold passage of the item."""
     found = yield from search(SearchCollection(query, DEPTH))
     others = [passage for passage in found if passage.passage_id not in gold]
     if not others:
@@ -303,7 +314,7 @@ def _training_item(
     marks: Mapping[str, Sequence[Mark]],
     queries: Queries,
 ) -> lessons.Lesson:
-    last = max(part.id for part in parts)  # the last in string order ends the search
+    last = max(part.id for part in parts)  # the last id in string order ends the search
     hops = [
         _hop(queries.of[part.id], part, marks[part.id], last)
         for part in parts

@@ -1,9 +1,9 @@
-"""Data for HANRAG's Revelator: five tasks of one model (METHODS.md §1.5).
+"""Training data for HANRAG's Revelator: five tasks of one model (METHODS.md §1.5).
 
 Input: questions with their routes and chains (`service.workshop.synthesis.pipelines.published`);
-compound ones are the output of `synthesize compound`. Labels follow from what is known of a
-question; the teacher puts relations in words and labels passages. Output: rows for `train sft` and
-`train router`, tasks `route`, `decompose`, `refine`, `relevance` and `ending`.
+compound questions come from `synthesize compound`. Labels follow from what is known about a
+question; the teacher writes relations as questions and labels passages. Output: rows for `train
+sft` and `train router`, with the tasks `route`, `decompose`, `refine`, `relevance` and `ending`.
 """
 
 from __future__ import annotations
@@ -95,8 +95,11 @@ def target_of(row: OutputRow) -> str:
 
 
 def write_out(hops: Sequence[Link]) -> Steps[list[Link]]:
-    """Return the chain with self-contained questions. Raises Dropped if one of them cannot be
-    created, because an incomplete chain is useless for training."""
+    """Return the chain with self-contained questions.
+
+    Raises Dropped if one of them cannot be created, because an incomplete chain is useless for
+    training.
+    """
     answers = [hop.answer for hop in hops]
     written: list[Link] = []
     for number, hop in enumerate(hops):
@@ -119,7 +122,7 @@ def _in_words(question: str, answer: str) -> Steps[str]:
 
 
 def read_words(text: str, entity: str, answer: str) -> str:
-    """Return a question that contains the entity and not the answer."""
+    """Return a question that contains the entity but not the answer."""
     question = parse_question(text)
     if question is None or not question.endswith("?") or "#" in question or RELATION in question:
         raise UnusableReply("no question")
@@ -135,13 +138,13 @@ def read_words(text: str, entity: str, answer: str) -> str:
     return question
 
 
-CANDIDATES: Final = 10  # of BM25, a question
+CANDIDATES: Final = 10  # BM25 hits per question
 
 
 def label(
     question: str, gold: Passage | None, lost: Counter[str]
 ) -> Steps[list[tuple[Passage, bool]]]:
-    """Return the passages found, including the gold passage, with the labels of the teacher.
+    """Return the passages found and the gold passage, each with the teacher's label.
 
     A passage that cannot be labelled is left out and counted in `lost`.
     """
@@ -163,16 +166,19 @@ def label(
 
 
 def with_gold(found: Sequence[Passage], gold: Passage | None) -> list[Passage]:
-    """Return the passages found. If the gold passage is not among them, it replaces the last
-    one."""
+    """Return the passages found, with the gold passage in place of the last one if it is
+    missing."""
     if gold is None or any(passage.passage_id == gold.passage_id for passage in found):
         return list(found)
     return [*found[: CANDIDATES - 1], gold]
 
 
 def read_verdict(text: str, gold: bool) -> bool:
-    """Return the label, true or false. Raises Dropped if the gold passage is labelled false: asking
-    until the teacher agrees would bias the label."""
+    """Return the label, true or false.
+
+    Raises Dropped if the gold passage is labelled false: asking until the teacher agrees would bias
+    the labels.
+    """
     verdict = parse_verdict(text)
     if verdict is None:
         raise UnusableReply("no verdict")
@@ -181,7 +187,7 @@ def read_verdict(text: str, gold: bool) -> bool:
     return verdict
 
 
-# Rows of the paper, by task and target where the target is a class.
+# The paper's numbers of rows by task, and by target where the target is a class.
 SIZES: Final = {
     ("route", ROUTE_LABELS["direct"]): 9_741,
     ("route", ROUTE_LABELS["single"]): 50_000,
@@ -189,12 +195,12 @@ SIZES: Final = {
     ("route", ROUTE_LABELS["compound"]): 50_000,
     ("decompose", ""): 50_000,
 }
-MOST: Final = 60_000  # rows of a task
+MOST: Final = 60_000  # most rows of a task
 
 
 def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
-    """Return every prompt once, with balanced relevance and limited sizes of classes and tasks,
-    shuffled."""
+    """Return every prompt once, shuffled, with balanced relevance and limited sizes of classes and
+    tasks."""
     lost: Counter[str] = Counter()
     kept = _once(rows, lost)
     kept = _balanced(kept, rng, lost)
@@ -206,7 +212,7 @@ def select(rows: Sequence[OutputRow], rng: random.Random) -> Selection:
 
 
 def _once(rows: Iterable[OutputRow], lost: Counter[str]) -> list[OutputRow]:
-    """The first row of each prompt: a second one repeats it or says otherwise."""
+    """Return the first row of each prompt; later ones repeat or contradict it."""
     first: dict[str, OutputRow] = {}
     for row in rows:
         known = first.setdefault(prompt_of(row), row)
@@ -217,7 +223,7 @@ def _once(rows: Iterable[OutputRow], lost: Counter[str]) -> list[OutputRow]:
 
 
 def _balanced(rows: list[OutputRow], rng: random.Random, lost: Counter[str]) -> list[OutputRow]:
-    """As many relevant as irrelevant passages."""
+    """Return as many relevant as irrelevant passages."""
     judged = [row for row in rows if row.fields["task"] == "relevance"]
     counts = Counter(target_of(row) for row in judged)
     fewest = min(counts["true"], counts["false"])
@@ -232,7 +238,8 @@ def _cut(
     lost: Counter[str],
     reason: str = "over the size of the task",
 ) -> list[OutputRow]:
-    """At most `sizes[task, target]` rows, or `sizes[task, ""]` whatever the target, by chance."""
+    """Return at most `sizes[task, target]` random rows, or `sizes[task, ""]` for all targets of a
+    task."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index, row in enumerate(rows):
         task = row.fields["task"]
@@ -249,7 +256,7 @@ def _cut(
 
 
 TASKS: Final = ("route", "decompose", "refine", "relevance", "ending")
-UNFINISHED: Final = 2  # proper prefixes of a chain that ENDING learns, for the whole one
+UNFINISHED: Final = 2  # incomplete prefixes of a chain per complete chain in the rows of `ending`
 
 
 def steps(
@@ -281,7 +288,8 @@ def steps(
 def _chained(
     item: Item[ChainedQuestion], chain: Sequence[Link], make: RevelatorRows, rng: random.Random
 ) -> list[OutputRow]:
-    """What to ask after each prefix, when to end, and the sub-questions as single ones."""
+    """Return rows on the next question after each prefix, on when to end, and on each sub-question
+    as a single one."""
     question, source = item.content.question, item.source
     pairs = [Pair(hop.question, hop.answer) for hop in chain]
     rows = [make.route(hop.question, "single", _source_of(item, hop)) for hop in chain]
@@ -304,7 +312,7 @@ def _judged(
 
 
 def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = None) -> RowOrigin:
-    """A sub-question that people wrote is held out by its own text."""
+    """Return the origin of a hop. A sub-question that people wrote is held out by its own text."""
     more = [passage for passage in (hop.passage, shown) if passage]
     return RowOrigin(
         tuple(dict.fromkeys([*item.source.ids, *(p.passage_id for p in more)])),
@@ -315,8 +323,7 @@ def _source_of(item: Item[ChainedQuestion], hop: Link, shown: Passage | None = N
 
 
 def pipeline(templates: str = "compact") -> Pipeline[ChainedQuestion]:
-    """Return the pipeline for rows with the prompts of a template set, that of the model to be
-    trained.
+    """Return the pipeline for rows with the prompts of the template set of the model to be trained.
 
     Raises ValueError if the set has no prompt for one of the roles.
     """

@@ -1,8 +1,8 @@
-"""Multi-hop questions with their gold passages, in the shapes that their sets are published in.
+"""Multi-hop questions with their gold passages, in the formats of the published datasets.
 
 - MuSiQue: `paragraphs` (`is_supporting`) and `question_decomposition`;
 - 2WikiMultihopQA and HotpotQA: `context`, `supporting_facts`, `type`, 2Wiki also `evidences`;
-- a line of our own: `id`, `question`, `answer`, `passages` (`id`, `title`, `text`) and `hops`
+- our own format: `id`, `question`, `answer`, `passages` (`id`, `title`, `text`) and `hops`
   (each `question`, `answer`, `passage_id`; `#n` stands for the answer of hop n).
 """
 
@@ -24,15 +24,19 @@ from service.workshop.synthesis.pipelines.published import (
 
 Style = Literal["musique", "2wiki", "hotpotqa"]
 MUSIQUE_FORMS: Final = ("2hop", "3hop1", "3hop2", "4hop1", "4hop2", "4hop3")
-# How many facts a question of 2Wiki has: others are left out (METHODS.md §4.5).
+# The number of facts of a 2Wiki question. Questions with another number are left out (METHODS.md
+# §4.5).
 FACTS: Final = {"comparison": 2, "compositional": 2, "inference": 2, "bridge_comparison": 4}
 HOTPOTQA_FORMS: Final = ("comparison", "bridge")
 
 
 @dataclass(frozen=True, slots=True)
 class MultiHop:
-    """A question and its gold passages. MuSiQue also has sub-questions, in the order of the
-    passages, and 2Wiki has relations (`entity1 - relation - entity2`)."""
+    """A question and its gold passages.
+
+    MuSiQue also has sub-questions, in the order of the passages, and 2Wiki has relations (`entity1
+    - relation - entity2`).
+    """
 
     question: str
     answer: str
@@ -44,7 +48,7 @@ class MultiHop:
 
 
 def read_question(row: Mapping[str, Any], default_id: str) -> Item[MultiHop]:
-    """Return the question of one line. Raises BadLine."""
+    """Return the question of one line. Raises BadLine if it is invalid."""
     if "question_decomposition" in row:
         content = _musique(row, default_id)
     elif "context" in row:

@@ -1,7 +1,7 @@
-"""Questions with what answers them, in the shapes that the papers' sets come in.
+"""Questions with their answers and chains, in the formats of the papers' datasets.
 
-A line a question, as `revelator evaluate` reads it (`question`, `answer` or `answers`, …), with its
-chain of sub-questions in one of these shapes:
+A line is a question as `revelator evaluate` reads it (`question`, `answer` or `answers`, …), with
+its chain of sub-questions in one of these formats:
 
 - `hops`, each `question`, `answer`, and a `passage` (`id`, `title`, `text`) or a `passage_id`,
   which names one of the line's `passages` or a line that is a passage;
@@ -9,9 +9,10 @@ chain of sub-questions in one of these shapes:
 - 2WikiMultihopQA's own `evidences`, `context` and `supporting_facts`;
 - `sub_questions` and `parts`, as `synthesize compound` writes them.
 
-`#k` in a sub-question stands for the answer of hop k. What `synthesize` made has `provenance`; all
-other questions count as written by people. Without `route`, choices make a question `direct`,
-parts `compound`, a chain or a `decomposition` `complex`, else it is `single` (METHODS.md §1.5).
+`#k` in a sub-question stands for the answer of hop k. Lines that `synthesize` wrote have
+`provenance`; all other questions count as written by people. A question without `route` is `direct`
+if it has choices, `compound` if it has parts, `complex` if it has a chain or a `decomposition`, and
+`single` otherwise (METHODS.md §1.5).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from service.workshop.facts.wordings import EVIDENCE
 from service.workshop.synthesis.contract import BadLine, InputItems, Item, Lines, RowOrigin
 from service.workshop.synthesis.inputs import list_of, passage_of, text_of
 
-RELATION: Final = ">>"  # MuSiQue: "subject >> relation" where nobody wrote a question
+RELATION: Final = ">>"  # MuSiQue writes "subject >> relation" for a hop without a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ChainedQuestion:
-    """A question, its correct answers (the first is the gold answer), and its chain, if it has
-    one."""
+    """A question, its correct answers, of which the first is the gold answer, and its chain, if it
+    has one."""
 
     question: str
     route: RouteName
@@ -106,7 +107,8 @@ def _route(line: Mapping[str, Any], gold: GoldQuestion, hops: Sequence[Link]) ->
 
 
 def _source(line: Mapping[str, Any], asked: ChainedQuestion) -> RowOrigin:
-    """The passages behind it; where none says the answer, each may be the one that tells."""
+    """Return the origin: all passages of the question. If none contains the answer, each counts as
+    one that may."""
     made_of, answered_by = _made_of(line)
     chain = tuple(hop.passage for hop in asked.hops if hop.passage)
     behind = {passage.passage_id: passage for passage in (*chain, *asked.supporting)}
@@ -122,7 +124,7 @@ def _source(line: Mapping[str, Any], asked: ChainedQuestion) -> RowOrigin:
 
 
 def _made_of(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """All titles that `provenance` names, and those of the answer."""
+    """Return all titles that `provenance` names, and the titles of the answer."""
     made = line.get("provenance", {})
     titles = made.get("titles", []) if isinstance(made, dict) else None
     if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
@@ -134,7 +136,7 @@ def _made_of(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def _chain(
     line: Mapping[str, Any], gold: GoldQuestion, passages: Mapping[str, Passage]
 ) -> tuple[tuple[Link, ...], tuple[Passage, ...]]:
-    """The hops and the supporting passages."""
+    """Return the hops and the supporting passages."""
     if "question_decomposition" in line:
         return _musique(line, gold.id), ()
     if "evidences" in line:
@@ -162,7 +164,10 @@ def _hop(hop: object, passages: Mapping[str, Passage]) -> Link:
 
 
 def _known(name: str, passages: Mapping[str, Passage]) -> Passage:
-    """Without its title nobody could say whether a passage is held out."""
+    """Return a passage by its id.
+
+    Raises BadLine for an unknown id, since the title decides whether a passage is held out.
+    """
     if name not in passages:
         raise BadLine("a passage that is not in the input")
     return passages[name]
@@ -185,7 +190,10 @@ def _musique(line: Mapping[str, Any], default_id: str) -> tuple[Link, ...]:
 def _wiki2(
     line: Mapping[str, Any], default_id: str
 ) -> tuple[tuple[Link, ...], tuple[Passage, ...]]:
-    """Evidence is a triple; its passage is the one named like its subject, where there is one."""
+    """Return the hops of the evidence triples.
+
+    The passage of a triple is the one whose title is its subject, if there is one.
+    """
     passages = {passage.title: passage for passage in supporting_passages(line, default_id)}
     try:
         triples = [(str(s), str(r), str(o)) for s, r, o in list_of(line, "evidences")]
@@ -207,7 +215,7 @@ def id_of(row: Mapping[str, Any], default: str) -> str:
 
 
 def filled(question: str, answers: Sequence[str]) -> str:
-    """Replace each `#k` by the k-th answer, if there is one."""
+    """Return the question with each `#k` replaced by the k-th answer, if there is one."""
 
     def answer(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -217,7 +225,8 @@ def filled(question: str, answers: Sequence[str]) -> str:
 
 
 def musique_hops(row: Mapping[str, Any], default_id: str) -> list[tuple[dict[str, Any], Passage]]:
-    """Return the steps of `question_decomposition`, each with its paragraph. Raises BadLine."""
+    """Return the steps of `question_decomposition`, each with its paragraph. Raises BadLine if one
+    is invalid."""
     given = [paragraph for paragraph in list_of(row, "paragraphs") if isinstance(paragraph, dict)]
     paragraphs = {p["idx"]: p for p in given if isinstance(p.get("idx"), int)}
     hops = []
@@ -234,8 +243,11 @@ def musique_hops(row: Mapping[str, Any], default_id: str) -> list[tuple[dict[str
 
 
 def supporting_passages(row: Mapping[str, Any], default_id: str) -> list[Passage]:
-    """Return the paragraphs of `context` that `supporting_facts` names. Their ids consist of the id
-    of the sample and the position of the paragraph. Raises BadLine."""
+    """Return the paragraphs of `context` that `supporting_facts` names.
+
+    Their ids consist of the id of the sample and the position of the paragraph. Raises BadLine if a
+    field is invalid.
+    """
     try:
         gold = {title for title, _ in list_of(row, "supporting_facts")}
         paragraphs = [(title, list(sentences)) for title, sentences in list_of(row, "context")]
@@ -254,7 +266,6 @@ def _joined(sentences: Sequence[object]) -> str:
 
 
 def question_on(subject: str, relation: str) -> str | None:
-    """Return a question for the object of a triple, or None if there is no wording for the
-    relation."""
+    """Return a question for the object of a triple, or None if the relation has no wording."""
     wording = EVIDENCE.get(" ".join(relation.lower().split()))
     return wording.format(s=subject) if wording else None

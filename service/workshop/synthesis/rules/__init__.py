@@ -1,2 +1,2 @@
-"""The teacher `rules`, which needs no model: it finds facts in passages by patterns (`--teacher
-rules`)."""
+"""The teacher `rules` (`--teacher rules`), which finds facts in passages by patterns and needs no
+model."""

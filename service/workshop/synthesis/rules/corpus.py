@@ -1,4 +1,4 @@
-"""The passages, facts and questions that the teacher `rules` takes from one side of the split."""
+"""The passages, facts and questions that the teacher `rules` uses from one side of the split."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ from service.workshop.synthesis.inputs import passage_of
 
 Form = Literal["single", "compound", "bridge", "comparison"]
 FORMS: Final[tuple[Form, ...]] = ("single", "compound", "bridge", "comparison")
-SIZES: Final = ((2, 3, 4), (6, 3, 1))  # of a compound question, and how often
-SHARE: Final = 0.6  # of training questions whose names are exchanged
+SIZES: Final = ((2, 3, 4), (6, 3, 1))  # numbers of parts of a compound question, and their weights
+SHARE: Final = 0.6  # share of training questions with exchanged names
 Draw = Callable[[int], ItemResult]
 
 
 @dataclass(frozen=True)
 class Known:
-    """`passages` and `facts` belong to `side`, and `others` are the passages of the other side.
-    `templates` is the template set whose prompts the rows contain, if they contain prompts."""
+    """What the rules know.
+
+    `passages` and `facts` belong to `side`, and `others` are the passages of the other side.
+    `templates` is the template set whose prompts the rows contain, if they contain prompts.
+    """
 
     passages: Sequence[Paragraph]
     others: Sequence[Paragraph]
@@ -57,9 +60,11 @@ class Known:
 
     @cached_property
     def links(self) -> list[tuple[Fact, Fact]]:
-        """Return pairs of facts in which the answer of the first is the subject of the second. For
-        tests, the first may belong to the other side, because only the answer of the second must be
-        held out."""
+        """Return pairs of facts in which the answer of the first is the subject of the second.
+
+        For tests, the first may belong to the other side, because only the answer of the second
+        must be held out.
+        """
         if self.side == "train":
             return self.maker.links
         every = Maker([*self.facts, *all_facts(self.others)], self.maker.names, self.rng)
@@ -67,15 +72,15 @@ class Known:
 
     @cached_property
     def share(self) -> float:
-        """Return the share of facts that get other names: none for tests, or if there are no names
-        to exchange."""
+        """Return the share of facts whose names are exchanged: 0 for tests, or if no names can be
+        exchanged."""
         names = self.maker.names
         enough = names.first and names.last and names.titles and names.words
         return SHARE if enough and self.side == "train" else 0.0
 
     @cached_property
     def comparable(self) -> list[str]:
-        """Return the kinds of facts that can be compared and that several subjects have."""
+        """Return the comparable kinds of facts that several subjects have."""
         kinds = [kind for kind, _, _ in COMPARISONS] + list(SAME)
         return [k for k in kinds if len({f.subject for f in self.maker.by_kind.get(k, ())}) > 1]
 
@@ -122,7 +127,7 @@ class Known:
         return self._clear(self.maker.fact())
 
     def _clear(self, fact: Fact) -> Fact:
-        """Raises Dropped where passages give the subject several answers."""
+        """Return the fact. Raises Dropped if passages give its subject several answers."""
         same = [f for f in self.maker.by_subject[fact.subject] if f.kind == fact.kind]
         if len({other.answer for other in same}) > 1:
             raise Dropped("several answers")
@@ -134,8 +139,10 @@ class Known:
         return None if a.subject == b.subject else comparison(a, b, self.rng, unseen=self.unseen)
 
     def source(self, facts: Sequence[Fact], answers: Sequence[Fact]) -> RowOrigin:
-        """Return the sources of a row made from facts. A passage keeps its id and real title if
-        names were exchanged."""
+        """Return the origin of a row made from facts.
+
+        A passage keeps its id and original title if names were exchanged.
+        """
         return RowOrigin(
             tuple(dict.fromkeys(fact.passage.id for fact in facts)),
             tuple(dict.fromkeys(self.titles[fact.passage.id] for fact in facts)),
@@ -144,8 +151,10 @@ class Known:
 
 
 def made_of(known: Known, made: Synthesised) -> RowOrigin:
-    """Return the sources of a question. All hops of a compound question or a comparison answer it,
-    else the last one."""
+    """Return the origin of a question.
+
+    All hops of a compound question or a comparison contain the answer; otherwise the last one does.
+    """
     facts = [hop.fact for hop in made.hops]
     last = made.route == "complex" and made.form == "bridge"
     return known.source(facts, facts[-1:] if last else facts)
@@ -157,7 +166,7 @@ def served(passage: Paragraph) -> Passage:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The passages and invalid lines of an input, and what was found in it."""
+    """The passages and invalid lines of an input, and the facts found in it."""
 
     known: Known
     bad: Sequence[tuple[int, str]]
@@ -175,8 +184,8 @@ class Corpus:
 def read_corpus(
     lines: Lines, bad: Sequence[tuple[int, str]], side: Split, seed: int, templates: str = ""
 ) -> Corpus:
-    """Read passages (`id`, `title`, `text`) from the lines of an input. A repeated id makes a line
-    invalid."""
+    """Read passages (`id`, `title`, `text`) from the lines of an input. A line with a repeated id
+    is invalid."""
     passages: dict[str, Paragraph] = {}
     wrong = list(bad)
     for number, line in lines:

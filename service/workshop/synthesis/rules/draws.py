@@ -1,8 +1,8 @@
-"""A run without a teacher: it draws outcomes by the rules of a pipeline, counts and keeps them.
+"""Run a pipeline without a teacher: draw results by its rules, count them and keep them.
 
-Each `begin_…` gives a function that draws one outcome in the pipeline's own rows.
-Of HANRAG's routes `direct` is not among them: passages know no question that needs none, its
-questions come from people (METHODS.md §1.5).
+Each `begin_…` returns a function that draws one result with the pipeline's own rows. HANRAG's route
+`direct` is not covered: questions that need no passage cannot be made from passages, and come from
+people instead (METHODS.md §1.5).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from service.workshop.synthesis.rules.corpus import Corpus, Draw, Form, Known, m
 from service.workshop.synthesis.teacher import Spent
 
 TEACHER: Final = "rules"
-DRAWS: Final = 1_000  # where no --limit says how many
-AGAIN: Final = 0.15  # share of hops that a document without the answer comes before
+DRAWS: Final = 1_000  # default of --limit
+AGAIN: Final = 0.15  # share of hops that are preceded by a document without the answer
 CLOSE: Final = 10
 COUNTS: Final = {1: "one fact", 2: "two facts", 3: "three facts", 4: "four facts"}
 
@@ -73,7 +73,7 @@ def begin_autorag(known: Known) -> Draw:
 
 
 def _dialogue_row(question: str, talk: Trajectory, source: RowOrigin, known: Known) -> OutputRow:
-    """Raises Dropped where the loop would not go the way that the dialogue goes."""
+    """Return the row. Raises Dropped if the loop would decide differently from the dialogue."""
     if decisions(question, talk.dialogue.messages) != talk.decided:
         raise Dropped("the loop would decide otherwise")
     ids = tuple(dict.fromkeys((*source.ids, *talk.seen)))
@@ -106,12 +106,15 @@ def begin_compound(known: Known) -> Draw:
     return draw
 
 
-BLOCK: Final = 64  # items whose queries are embedded together
+BLOCK: Final = 64  # number of items whose queries are embedded together
 
 
 def begin_efficientrag(known: Known) -> Draw:
-    """Return a function that draws items. Training items are searched among passages that may be
-    used for training, held-out items among all passages."""
+    """Return a function that draws items.
+
+    Negatives of training items are searched among passages that may be used for training, those of
+    held-out items among all passages.
+    """
     test = known.side == "test"
     rules = Rules(known.maker, known.titles, known.rng, made=known.share, links=known.links)
     forms = [form for form in (HELD_OUT_FORMS if test else FORMS) if _possible(form, known)]
@@ -132,7 +135,7 @@ def begin_efficientrag(known: Known) -> Draw:
 def _with_negatives(
     rules: Rules, forms: Sequence[str], search: PassageSearch
 ) -> Iterator[tuple[Lesson | None, list[Negative]]]:
-    """Items without end; None for what was drawn and makes none."""
+    """Yield items without end, and None for each draw that gives none."""
     while True:
         block = [rules.item(rules.rng.choice(forms)) for _ in range(BLOCK)]
         queries = sorted({part.query for item in block if item for part in item.parts})
@@ -204,11 +207,15 @@ def _asked(
 def _judged(
     made: Synthesised, rows: RevelatorRows, nearest: Nearest, known: Known
 ) -> list[OutputRow]:
-    """One hop with its passage, and with the closest that has not the answer, in real names."""
+    """Return rows on one hop with its passage, and with the most similar passage without the
+    answer.
+
+    They keep the original names.
+    """
     hop = known.rng.choice(made.hops)
     fact = hop.fact
     if known.titles[fact.passage.id] != fact.passage.title:
-        return []  # the look of made-up names would tell the passages apart
+        return []  # exchanged names would reveal which passage is relevant
     return [
         rows.relevance(hop.question, served(fact.passage), True, known.source([fact], [fact])),
         *_irrelevant(hop, rows, nearest, known),

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,26 @@ async def test_sixty_four_calls_at_once(open_embedded: OpenEmbedded, compiled: P
     )
 
     assert many == [one] * 64
+
+
+async def test_waiting_for_other_calls_is_no_silence(
+    open_embedded: OpenEmbedded, compiled: Path
+) -> None:
+    engine = open_embedded(compiled, max_concurrency=1, timeout_s=0.2)
+    await engine.check()
+    worker: Any = engine._worker
+    network = worker._engine._network
+    run = network.run
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.04)
+        return run(*args)
+
+    network.run = slow
+    first, second = await asyncio.gather(
+        *(complete(engine, ask("London", max_tokens=12)) for _ in range(2))
+    )
+    assert first == second
 
 
 async def test_a_prompt_in_chunks_is_the_prompt(

@@ -250,6 +250,7 @@ async def test_a_caller_that_leaves_aborts_its_call_at_the_worker() -> None:
 async def test_the_table_of_workers() -> None:
     async with stubs(2) as (one, other), pool_of(one, other) as pool:
         other.version = "0.31.0"
+        other.info = {"signals": False, "reason": "a part of vLLM has moved"}
         await pool.check()
         rows = {row.name: row for row in pool.workers()}
 
@@ -258,3 +259,5 @@ async def test_the_table_of_workers() -> None:
     assert rows[name_of(one)].models == ("stub-model",)
     assert not rows[name_of(one)].signals
     assert rows[name_of(one)].problem is None
+    assert rows[name_of(other)].phase == "up"
+    assert rows[name_of(other)].problem == "a part of vLLM has moved"

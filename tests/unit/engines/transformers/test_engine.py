@@ -271,7 +271,7 @@ async def test_silence_is_a_timeout(open_local: OpenLocal) -> None:
         return forward(*args, **kwargs)
 
     network.forward = slow
-    with pytest.raises(EngineTimeout, match=r"produced no output for 1 s"):
+    with pytest.raises(EngineTimeout, match=r"computed nothing for 1 s"):
         await complete(engine, ask())
     go_on.set()
     await settled(engine)

@@ -89,6 +89,7 @@ async def test_in_this_process(
     assert "corpus.jsonl:3: not JSON:" in printed
     assert "id must not end in #" in printed
     assert "5 documents indexed, 0 unchanged, 2 failed; 5 passages embedded" in printed
+    assert "━" not in printed
 
     good = tmp_path / "good.txt"
     good.write_text("Some text.")

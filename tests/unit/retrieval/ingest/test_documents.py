@@ -36,6 +36,7 @@ def test_the_order_of_fields_does_not_change_the_hash() -> None:
         ({"text": "t", "title": True}, "title must be a string, not a boolean"),
         ({"text": "t", "title": "x" * 1001}, "title is longer"),
         ({"text": "t", "id": ""}, "id is empty"),
+        ({"text": "t", "id": ".."}, "no URL can name"),
         ({"text": "t", "id": 1.5}, "id must be a string or an integer"),
         ({"text": "t", "id": True}, "id must be"),
         ({"text": "t", "id": "x" * 513}, "id is longer"),

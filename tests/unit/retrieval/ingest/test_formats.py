@@ -19,7 +19,7 @@ from service.retrieval.ingest.documents import Document
 from service.retrieval.ingest.formats import detect
 from service.retrieval.ingest.formats.base import STANDARD_INPUT, zstd
 from service.retrieval.ingest.sources import SourceProblem, read_files
-from tests.conftest import unavailable
+from tests.conftest import need, unavailable
 
 QUOTED = 'Aaron Aaron ( or ; ""Ahärôn"") is a "prophet"'
 
@@ -114,6 +114,20 @@ def test_parquet(tmp_path: Path) -> None:
     assert (second.title, dict(second.metadata)) == ("", {"tags": []})
     renamed = parquet(tmp_path / "of_beir", {"_id": ["x"], "title": ["T"], "text": ["t"]})
     assert [each.id for each in documents(renamed)] == ["x"]
+
+
+def test_times_in_parquet(tmp_path: Path) -> None:
+    pyarrow = need("pyarrow")
+    nanoseconds = pyarrow.array([1_767_312_000_123_456_789, None], pyarrow.timestamp("ns", "UTC"))
+    of_pandas = parquet(tmp_path / "of_pandas", {"text": ["a", "b"], "at": nanoseconds})
+    first, second = documents(of_pandas)
+    assert dict(first.metadata) == {"at": "2026-01-02T00:00:00.123456+00:00"}
+    assert not second.metadata
+
+    late = pyarrow.array([10**15], pyarrow.timestamp("s"))
+    entries = read_files([parquet(tmp_path / "late", {"text": ["a"], "at": late})])
+    (problem,) = [entry.found for entry in entries]
+    assert "a value after row 0 has no form in JSON" in str(problem)
 
 
 @pytest.mark.parametrize(

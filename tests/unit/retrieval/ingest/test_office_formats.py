@@ -121,6 +121,10 @@ def test_pages_without_text_and_hostile_ones(tmp_path: Path) -> None:
         "\ufeffcafé – ok".encode("utf-16-be"),
         "<meta charset=windows-1252>café – ok".encode("cp1252"),
         '<meta content="text/html; charset=no-such-thing">café – ok'.encode(),
+        "<meta charset=iso-8859-1>café – ok".encode("cp1252"),
+        "<meta charset=undefined>café – ok".encode(),
+        "<meta charset=utf-16>café – ok.".encode()[:-1],
+        "<meta charset=UTF-7>+2AA- café – ok".encode(),
         "café – ok".encode("cp1252"),
     ],
 )

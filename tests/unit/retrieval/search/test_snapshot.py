@@ -62,6 +62,23 @@ async def test_a_side_that_failed_is_not_asked_again_in_this_question() -> None:
         assert len(world.dense.queries) == 1
 
 
+async def test_a_side_that_failed_is_asked_again_where_the_other_one_fails() -> None:
+    world = World()
+    world.breaks()
+    async with world.question() as held:
+        assert (await held.search(request())).missing == ("dense",)
+        world.dense.failure, world.bm25.failure = None, BackendUnavailable("out")
+        found = await held.search(request())
+        assert ([hit.passage.passage_id for hit in found.passages], found.missing) == (
+            ["b"], ("bm25",),
+        )  # fmt: skip
+        assert (await held.search(request())).missing == ("bm25",)
+        assert len(world.bm25.queries) == 2
+        world.breaks()
+        with pytest.raises(RetrievalFailure):
+            await held.search(request())
+
+
 async def test_the_next_question_asks_it_again() -> None:
     world = World()
     world.breaks()

@@ -392,6 +392,25 @@ async def test_a_lost_worker_s_draft_is_begun_again() -> None:
         await run(SignalEngine([always] * 3))
 
 
+async def test_a_lost_worker_s_hit_is_lost_with_its_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = DraftScript(
+        " He was born in Palermo in Sicily once. So the answer is Palermo. It is so.",
+        loud={"Palermo": 2.0}, attention={"Palermo": 0.5},
+    )  # fmt: skip
+    lost = replace(draft, rows_failure=EngineInterrupted("gone"))
+    own = settings(profile="in_context")
+    engine = SignalEngine([lost, LAST])
+    events = await run(engine, settings=own)
+    assert [e.reason for e in of(events, Withdraw)] == ["restart"]
+    assert not of(events, Trigger)
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+
+    monkeypatch.setitem(PROFILES, "service", replace(SERVICE, max_retrievals=0))
+    lost = replace(draft, failure=(12, EngineInterrupted("gone")))
+    events = await run(SignalEngine([lost, LAST]), settings=settings(profile="service"))
+    assert events[-1] == Stop(stopped_by="answer", answered=True)
+
+
 async def test_a_lost_worker_s_rewriting_is_begun_again() -> None:
     lost = ScriptStep(["Bellini ", "was a ", EngineInterrupted("gone")])
     engine = SignalEngine([FIRST, LAST], [lost, ScriptStep(REWRITTEN)])

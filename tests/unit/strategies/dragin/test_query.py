@@ -5,12 +5,12 @@ import pytest
 from service.engines.signals import AttentionRow, ContextRows, ScoredToken, Scoring
 from service.strategies.dragin.query import (
     QueryContext,
-    attended,
     generation_context,
     keep_content_words,
     last_tokens,
     query_text,
     text_context,
+    word_attention,
 )
 from service.strategies.dragin.rind import Hit, ScoredWord, Word
 from tests.stubs.signal_engine import spans_in
@@ -49,7 +49,7 @@ def test_the_worked_example_s_query() -> None:
     assert context.words[palermo].text == "Palermo."
     row = AttentionRow(context.words[palermo].first, tuple([1.0] * context.words[palermo].first))
     content = TAGGER.content_words(query.text)
-    found = keep_content_words(context, attended(context, [row]), content, 25)
+    found = keep_content_words(context, word_attention(context, [row]), content, 25)
     assert found == "city composer opera Norma born? Norma composed Vincenzo Bellini. born"
 
 
@@ -63,7 +63,7 @@ def test_a_hit_whose_place_is_no_word_s_is_skipped() -> None:
     ]
     context = text_context(query, Scoring(tuple(merged)))
     assert context.hits == frozenset()
-    assert attended(context, []) is None
+    assert word_attention(context, []) is None
 
 
 def test_rows_are_cut_before_the_word_normalised_and_averaged() -> None:
@@ -75,15 +75,15 @@ def test_rows_are_cut_before_the_word_normalised_and_averaged() -> None:
     ]
     context = QueryContext(words[1:], frozenset({2}), range(5))
     rows = [AttentionRow(3, (0.2, 0.6, 0.2)), AttentionRow(4, (0.1, 0.1, 0.3, 0.5))]
-    assert attended(context, rows) == pytest.approx([(0.6 + 0.2) / 2, (0.2 + 0.6) / 2, 0.0])
-    assert attended(context, rows[:1]) == pytest.approx([0.3, 0.1, 0.0])
+    assert word_attention(context, rows) == pytest.approx([(0.6 + 0.2) / 2, (0.2 + 0.6) / 2, 0.0])
+    assert word_attention(context, rows[:1]) == pytest.approx([0.3, 0.1, 0.0])
 
 
 def test_two_hits_are_averaged() -> None:
     words = [Word(letter, (n, n + 1), n, n) for n, letter in enumerate("abcd")]
     context = QueryContext(words, frozenset({2, 3}), range(4))
     rows = [AttentionRow(2, (0.9, 0.1)), AttentionRow(3, (0.25, 0.25, 0.5))]
-    assert attended(context, rows) == pytest.approx([0.575, 0.175, 0.25, 0.0])
+    assert word_attention(context, rows) == pytest.approx([0.575, 0.175, 0.25, 0.0])
 
 
 def test_the_most_attended_words_are_kept_in_their_order() -> None:
@@ -112,7 +112,7 @@ def test_inside_a_generation_only_the_words_of_c_count() -> None:
     )
     assert [word.text for word in context.words][-3:] == ["He", "sang", "Norma."]
     assert [context.words[n].text for n in context.hits] == ["Norma."]
-    weights = attended(context, [row])
+    weights = word_attention(context, [row])
     assert weights is not None
     assert sum(weights) == pytest.approx(1.0)
     assert all(text[slice(*word.span)] == word.text for word in context.words)

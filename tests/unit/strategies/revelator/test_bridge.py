@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from service.prompts.templates import Pair
-from service.strategies.revelator.bridge import bridged, crossed
+from service.strategies.revelator.bridge import bridge_answer, substitute_answers
 from service.strategies.revelator.clauses import last_clause
 from tests.support.asking import body_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
@@ -92,8 +92,8 @@ FATHER = [Pair("Who was Ylenia Carrisi's father?", "Albano Carrisi")]
 def test_what_was_found_takes_the_place_of_its_description(
     question: str, pairs: list[Pair], left: str
 ) -> None:
-    assert bridged(question, pairs) == left
-    assert crossed(question, [*pairs, Pair(left, "1990")]) == "1990"
+    assert substitute_answers(question, pairs) == left
+    assert bridge_answer(question, [*pairs, Pair(left, "1990")]) == "1990"
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_what_was_found_takes_the_place_of_its_description(
     ],
 )
 def test_what_is_no_plain_description_is_left(question: str, pairs: list[Pair]) -> None:
-    assert bridged(question, pairs) is None
-    assert crossed(question, pairs) is None
+    assert substitute_answers(question, pairs) is None
+    assert bridge_answer(question, pairs) is None
 
 
 OPERA = passage("norma", "Norma is an opera by Vincenzo Bellini.", "Norma")
@@ -226,7 +226,7 @@ def test_the_last_clause_is_a_question_of_its_own(
     clause = last_clause(question)
     assert clause is not None
     assert clause.question == asked
-    assert bridged(question, [Pair(asked, "Narvik")]) == left
+    assert substitute_answers(question, [Pair(asked, "Narvik")]) == left
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from service.core.settings import Settings
 from service.prompts.templates import Pair
-from service.strategies.revelator.comparison import compared
+from service.strategies.revelator.comparison import comparison_answer
 from tests.support.asking import body_of, passage
 from tests.support.scripted import SHORT_FORMS, ScriptStep
 
@@ -102,7 +102,7 @@ DIRECTED = [
     ],
 )  # fmt: skip
 def test_what_the_sub_answers_settle(question: str, pairs: list[Pair], answer: str) -> None:
-    assert compared(question, pairs) == answer
+    assert comparison_answer(question, pairs) == answer
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,14 @@ def test_what_the_sub_answers_settle(question: str, pairs: list[Pair], answer: s
         ("Who was born first, Ada Lovelace or Alan Turing?", []),
         ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, None)]),
         ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "London")]),
+        ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "፲፱፲፪")]),
+        (
+            "Which has more members, Alpha or Beta?",
+            [
+                Pair("How many members does Alpha have?", "Nan"),
+                Pair("How many members does Beta have?", "7"),
+            ],
+        ),
         # Both are equal, as far as they are known.
         ("Who was born first, Ada Lovelace or Alan Turing?", [BORN[0], Pair(ALAN, "1815")]),
         # No comparison, or another thing is asked for.
@@ -138,7 +146,7 @@ def test_what_the_sub_answers_settle(question: str, pairs: list[Pair], answer: s
     ],
 )  # fmt: skip
 def test_what_leaves_doubt_is_left_to_the_model(question: str, pairs: list[Pair]) -> None:
-    assert compared(question, pairs) is None
+    assert comparison_answer(question, pairs) is None
 
 
 QUESTION = "Who was born first, Ada Lovelace or Alan Turing?"

@@ -142,6 +142,19 @@ async def test_at_a_limit_what_was_not_read_is_said() -> None:
     assert [each.reason for each in body.steps[-1].passages][1:] == ["not read", "not read"]
 
 
+async def test_out_of_time_a_chain_is_answered_from_what_it_had_not_read() -> None:
+    script = [
+        ScriptStep("no", "Task: ending"),
+        ScriptStep("Who is the composer?", "Task: refine"),
+        over("Aida", "too late", delay=5),
+        ScriptStep("Vincenzo Bellini", ["Task: answer", QUESTION, "Norma:"]),
+    ]
+    slow = Limits(timeout_s=0.5)
+    body = await ask(*script, route="complex", loop="default", limits=slow)
+    assert (body.answer, body.answered, body.stopped_by) == ("Vincenzo Bellini", True, "deadline")
+    assert [each.kept for each in body.steps[1].passages] == [True, True, True]
+
+
 @pytest.mark.parametrize("by", [None, "model"])
 async def test_a_judge_that_the_settings_name_judges(by: str | None) -> None:
     settings = Settings.model_validate({"hanrag": {"relevance_by": by}})

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from service.prompts.templates import Pair
-from service.strategies.revelator.pronouns import resolved
+from service.strategies.revelator.pronouns import resolve_pronouns
 from tests.support.asking import body_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -51,7 +51,7 @@ DUNE = "Who wrote Dune?"
     ],
 )
 def test_what_a_pronoun_stands_for(earlier: str, question: str, standing: str) -> None:
-    assert resolved(question, [Pair(earlier, None)]) == standing
+    assert resolve_pronouns(question, [Pair(earlier, None)]) == standing
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_a_pronoun_stands_for(earlier: str, question: str, standing: str) -
     ],
 )
 def test_what_is_not_plain_stays(earlier: str, question: str) -> None:
-    assert resolved(question, [Pair(earlier, None)]) == question
+    assert resolve_pronouns(question, [Pair(earlier, None)]) == question
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_not_plain_stays(earlier: str, question: str) -> None:
 )
 def test_the_answer_stands_for_what_was_asked(pair: Pair, question: str, standing: str) -> None:
     earlier = Pair("What is the oldest brewery in Narvik?", "Fjordheim Brewery")
-    assert resolved(question, [earlier, pair]) == standing
+    assert resolve_pronouns(question, [earlier, pair]) == standing
 
 
 BREWERY = passage("brewery", "The flagship beer of Fjordheim Brewery has 7.2 %.", "Brewery")
