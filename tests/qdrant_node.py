@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.signals import suspend
+
 START_S = 60.0  # the first start of all unpacks it
 
 
@@ -33,7 +35,7 @@ class QdrantNode:
         return int(self.url.rpartition(":")[2])
 
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        suspend(self.pid)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -15,6 +15,7 @@ from tests.elasticsearch_node import Node, running_elasticsearch
 from tests.faults.names import Names
 from tests.faults.outage import NAME, Act, Service, served
 from tests.faults.proxy import Proxy, proxied
+from tests.support.signals import suspend
 
 NAMES = ("frozen", "killed", "another on its port", "wrong key", "full disk", "index lost")
 HARMLESS = ("full disk", "read-only")  # questions lack nothing
@@ -46,7 +47,7 @@ class ElasticFaults:
         self._stack.close()
 
     async def freeze(self) -> None:
-        self.node.process.send_signal(signal.SIGSTOP)
+        suspend(self.node.process.pid)
 
     async def thaw(self) -> None:
         self.node.process.send_signal(signal.SIGCONT)

@@ -28,6 +28,7 @@ from tests.elasticsearch_node import running_elasticsearch
 from tests.faults.proxy import Proxy, proxied
 from tests.support.documents import ingest_documents
 from tests.support.scripted import ScriptedGenerator, ScriptStep
+from tests.support.signals import suspend
 from tests.unit.retrieval.worlds import CORPUS
 
 pytestmark = pytest.mark.anyio
@@ -145,7 +146,7 @@ async def test_frozen_then_killed_under_load(tmp_path: Path, elasticsearch_scrip
             await load.until_newest_lack([])
             assert world.breaker_is("closed")
 
-            node.process.send_signal(signal.SIGSTOP)
+            suspend(node.process.pid)
             await until(lambda: world.breaker_is("open"))
             await load.until_newest_lack(["bm25"])
             node.process.send_signal(signal.SIGCONT)

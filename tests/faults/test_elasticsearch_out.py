@@ -33,6 +33,7 @@ from tests.faults.elastic_faults import HARMLESS, NAMES, SIDE, elastic_world
 from tests.faults.killing import documents
 from tests.faults.outage import BRIEFLY_S, FOR_S, SEARCH_S, Service, check, outage
 from tests.support.documents import ingest_documents
+from tests.support.signals import suspend
 from tests.unit.retrieval.worlds import CORPUS, dense_hashes
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +92,7 @@ async def test_frozen_and_thawed(tmp_path: Path, node: Node) -> None:
         await ingest_documents(CORPUS, NAME, world.collections)
         assert (await world.ask()).missing == ()
 
-        node.process.send_signal(signal.SIGSTOP)
+        suspend(node.process.pid)
         started = time.monotonic()
         result = await world.ask()
         assert time.monotonic() - started < TIMEOUT_S + 1

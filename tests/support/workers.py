@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+
+from tests.support.signals import suspend
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class StubWorker:
 
     def stop(self) -> None:
         """Suspend the process. It keeps its connections but sends nothing until it is continued."""
-        self.process.send_signal(signal.SIGSTOP)
+        suspend(self.process.pid)
 
 
 @contextmanager
