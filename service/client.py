@@ -29,7 +29,7 @@ from service.core.connections import open_session, reason_of
 from service.core.domain import Answer, Problem
 from service.core.errors import EngineFailure, InvalidRequest, RevelatorError
 from service.core.settings.urls import address_of, authorization, checked, shown
-from service.retrieval.client import ANOTHER, refusal_error, send
+from service.retrieval.client import ANOTHER, EVENT_STREAM, event_fields, refusal_error, send
 from service.retrieval.collections.bodies import (
     CollectionInfo,
     CollectionList,
@@ -167,7 +167,7 @@ class Client:
                     return
                 if response.status != 200:
                     raise await refusal_error(response, shown(self.base))
-                if response.content_type != "text/event-stream":
+                if response.content_type != EVENT_STREAM:
                     raise InvalidRequest(f"{shown(self.base)}: {ANOTHER}")
                 async for place, event in read_events(response.content):
                     yield place, event
@@ -300,18 +300,12 @@ def pause(error: RevelatorError, failures: int, retries: int, left_s: float) -> 
 
 async def read_events(lines: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, BaseEvent]]:
     """Parse the lines of an event stream, and yield the id of each event with the event."""
-    place, fields = "", dict[str, str]()
-    async for line in lines:
-        text = line.decode().rstrip("\r\n")
-        if text:  # a comment has an empty name
-            name, _, value = text.partition(":")
-            fields[name] = value.removeprefix(" ")
-        else:
-            place = fields.get("id", place)
-            if fields.get("event") in _KNOWN and "data" in fields:
-                data = orjson.loads(fields["data"]) | {"event": fields["event"]}
-                yield place, _EVENT.validate_python(data, extra="ignore")
-            fields = {}
+    place = ""
+    async for fields in event_fields(lines):
+        place = fields.get("id", place)
+        if fields.get("event") in _KNOWN and "data" in fields:
+            data = orjson.loads(fields["data"]) | {"event": fields["event"]}
+            yield place, _EVENT.validate_python(data, extra="ignore")
 
 
 def _path(*names: str) -> str:

@@ -21,7 +21,7 @@ from service.answer.events import BaseEvent, Judgement
 from service.answer.fold import collect
 from service.answer.request import AnswerRequest, PreparedRequest, parse_request
 from service.api.bodies import JSON, body_schema, read_json
-from service.api.event_stream import EventStream
+from service.api.event_stream import EventStream, framed
 from service.api.problems import (
     MalformedRequest,
     ReconnectRefused,
@@ -44,7 +44,6 @@ from service.runtime import Runtime
 LAST_EVENT: Final = "last-event-id"
 TAG: Final = frozenset({"event"})
 TAG_AND_STEP: Final = frozenset({"event", "step"})
-LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 REFUSALS: Final = (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 429, 500, 503)
 QUERY_REFUSALS: Final = (400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
 ENDED: Final[dict[int | str, dict[str, Any]]] = {
@@ -300,6 +299,4 @@ def encode(answer_id: str, event: BaseEvent) -> bytes:
         left_out = TAG if event.step is not None else TAG_AND_STEP
         data = event.model_dump_json(exclude=set(left_out))
     name: str = getattr(event, "event")  # noqa: B009 (every event has its tag; the base has not)
-    if not data.isascii():
-        data = data.translate(LINE_BREAKS)
-    return f"event: {name}\ndata: {data}\nid: {answer_id}-{event.seq}\n\n".encode()
+    return framed(name, data, f"{answer_id}-{event.seq}")

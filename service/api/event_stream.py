@@ -10,19 +10,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-import anyio
 import orjson
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
 from service.api.bodies import EVENT_STREAM
+from service.core.concurrency import running
 from service.core.errors import RevelatorError
 from service.core.progress import Follow
 from service.strategies.pipeline import problem_of
 
 TOLD_S: Final = 0.25  # seconds between two events that report the progress of long work
 PAUSE_S: Final = 15.0  # seconds; proxies close connections without data after longer pauses
+# Some clients end a line at these, too, and with it the field.
+LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 class EventStream(StreamingResponse):
@@ -68,26 +70,29 @@ async def followed(
 ) -> AsyncIterator[bytes]:
     """Run long work and yield its progress as events `progress`, then its result as `report`, or
     `error`. Closing the iterator cancels the work."""
-    now: dict[str, str | int] = {}
+    now, sent = dict[str, str | int](), dict[str, str | int]()
 
     def follow(stage: str, done: int, total: int) -> None:
         now.update(stage=stage, done=done, total=total)
 
-    task, told = asyncio.ensure_future(work(follow)), dict[str, str | int]()
+    async def report() -> BaseModel:
+        return await work(follow)
+
     try:
-        while not task.done():
-            if now != told:
-                told = dict(now)
-                yield _encoded("progress", orjson.dumps(told))
-            await asyncio.wait([task], timeout=TOLD_S)
-        yield _encoded("report", task.result().model_dump_json().encode())
+        async with running(report()) as task:
+            while not task.done():
+                if now != sent:
+                    sent = dict(now)
+                    yield framed("progress", orjson.dumps(sent).decode())
+                await asyncio.wait([task], timeout=TOLD_S)
+            yield framed("report", task.result().model_dump_json())
     except RevelatorError as error:
-        yield _encoded("error", problem_of(error, request_id).model_dump_json().encode())
-    finally:
-        task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([task])
+        yield framed("error", problem_of(error, request_id).model_dump_json())
 
 
-def _encoded(event: str, data: bytes) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event.encode(), data)
+def framed(event: str, data: str, place: str | None = None) -> bytes:
+    """Encode an event of JSON `data`, with `place` as its `id`."""
+    if not data.isascii():
+        data = data.translate(LINE_BREAKS)
+    end = "" if place is None else f"id: {place}\n"
+    return f"event: {event}\ndata: {data}\n{end}\n".encode()

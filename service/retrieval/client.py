@@ -4,7 +4,7 @@ refusals.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,18 +100,30 @@ async def send_followed(
             raise await refusal_error(response, f"{where}: {response.status}", AGAIN)
         if response.content_type != EVENT_STREAM:
             return _decoded(await response.read(), url)
-        event = b""
-        async for line in response.content:
-            field, _, value = line.rstrip().partition(b": ")
-            if field == b"event":
-                event = value
-            elif field == b"data" and event == b"progress":
-                follow(*(orjson.loads(value)[name] for name in ("stage", "done", "total")))
-            elif field == b"data" and event == b"error":
-                raise _error_of(value, orjson.loads(value)["status"], where, AGAIN)
-            elif field == b"data":
-                return orjson.loads(value)
+        async for fields in event_fields(response.content):
+            content = fields.get("data", "{}").encode()
+            body = orjson.loads(content)
+            match fields.get("event"):
+                case "progress":
+                    follow(body["stage"], body["done"], body["total"])
+                case "error":
+                    raise _error_of(content, body["status"], where, AGAIN)
+                case "report":
+                    return body
     raise StoreError(f"{where}: the server ended the response before its end; {AGAIN}")
+
+
+async def event_fields(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, str]]:
+    """Parse the lines of an event stream, and yield the fields of each event by their names."""
+    fields: dict[str, str] = {}
+    async for line in lines:
+        text = line.decode().rstrip("\r\n")
+        if text:  # a comment has an empty name
+            name, _, value = text.partition(":")
+            fields[name] = value.removeprefix(" ")
+        else:
+            yield fields
+            fields = {}
 
 
 async def refusal_error(
