@@ -122,8 +122,8 @@ def problem_headers(problem: Problem, status: int, retry_after: int | None) -> d
 
 async def answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RevelatorError)
-    told = disclosed(error, request)
-    return problem_response(problem_of(told, request_id(request)), error.retry_after)
+    shown_error = disclosed(error, request)
+    return problem_response(problem_of(shown_error, request_id(request)), error.retry_after)
 
 
 def disclosed(error: RevelatorError, request: Request) -> RevelatorError:

@@ -79,13 +79,13 @@ class Recording:
         self._events.append(event)
         self.size += size
         self.failed = self.failed or (isinstance(event, Failed) and event.problem.status >= 500)
-        self.tell()
+        self.wake()
         return size
 
     def end(self) -> None:
         """Record that there are no more events."""
         self.ended_at = time.monotonic()
-        self.tell()
+        self.wake()
 
     @contextmanager
     def reading(self, after: int = -1) -> Iterator[RecordingReader]:
@@ -112,7 +112,7 @@ class Recording:
         """Return after a change: an event, the end, or a reader that leaves."""
         await self._changed.wait()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake the readers."""
         self._changed.set()
         self._changed = asyncio.Event()
@@ -160,7 +160,7 @@ class RecordingReader:
     def leave(self) -> None:
         """End the events, because the client has disconnected."""
         self._gone = True
-        self._recording.tell()
+        self._recording.wake()
 
 
 class Recordings:

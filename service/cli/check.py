@@ -56,14 +56,14 @@ async def _transport(settings: Settings) -> list[Check]:
     backends = open_backends(settings.retrieval)
     try:
         with anyio.fail_after(TRANSPORT_S):
-            told = await backends.dense.transport()
+            transport = await backends.dense.transport()
     except TimeoutError:
         return [Check("qdrant", False, f"no response within {TRANSPORT_S:.0f} s")]
     except RevelatorError as error:
         return [Check("qdrant", False, error.detail)]
     finally:
         await backends.aclose()
-    return [Check("qdrant", True, f"{told[0]}: {told[1]}")] if told else []
+    return [Check("qdrant", True, f"{transport[0]}: {transport[1]}")] if transport else []
 
 
 async def _pools(settings: Settings) -> dict[str, list[WorkerState]]:
@@ -112,8 +112,8 @@ async def _ask_server(url: str | None) -> list[Check]:
             text = await response.text()
             checks = [Check("readiness", response.status == 200, text[:500])]
             if response.status == 200:
-                told = (await response.json()).get("degraded", [])
-                checks += [Check("readiness", False, each) for each in told]
+                degraded = (await response.json()).get("degraded", [])
+                checks += [Check("readiness", False, each) for each in degraded]
             return checks
     except (aiohttp.ClientError, TimeoutError) as error:
         return [Check("readiness", False, f"{url} does not respond: {error}")]

@@ -60,8 +60,8 @@ def given(**fields: Any) -> dict[str, Any]:
 
 def fail(detail: str) -> NoReturn:
     """Print the error on standard error and exit with code 2."""
-    told = f"revelator: {detail}"
-    typer.echo(told if os.environ.get("NO_COLOR") else typer.style(told, fg="red"), err=True)
+    text = f"revelator: {detail}"
+    typer.echo(text if os.environ.get("NO_COLOR") else typer.style(text, fg="red"), err=True)
     raise typer.Exit(2)
 
 

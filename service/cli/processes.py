@@ -51,14 +51,14 @@ _spawn: Final = multiprocessing.get_context("spawn")
 class Worker:
     """A worker process.
 
-    `told` is the connection on which it reports that it serves, or why it cannot. `beat` is the
+    `status` is the connection on which it reports that it serves, or why it cannot. `beat` is the
     time at which its event loop last ran, in seconds of the monotonic clock, which all processes
     share.
     """
 
     number: int
     process: multiprocessing.process.BaseProcess
-    told: Connection
+    status: Connection
     beat: Any
     serving: bool = False
     problem: str = ""
@@ -66,8 +66,8 @@ class Worker:
 
     def listen(self) -> None:
         with contextlib.suppress(EOFError, OSError):
-            while self.told.poll():
-                self.problem = self.told.recv()
+            while self.status.poll():
+                self.problem = self.status.recv()
                 self.serving = not self.problem
 
     def leave(self, *, now: bool = False) -> None:
@@ -228,7 +228,7 @@ class Workers:
     def _look(self) -> None:
         """Wait for `LOOK_S`, or until a worker reports or ends, and read the reports."""
         alive = [worker for worker in self._workers if worker.alive]
-        silent = [worker.told for worker in alive if not (worker.serving or worker.problem)]
+        silent = [worker.status for worker in alive if not (worker.serving or worker.problem)]
         wait([*(worker.process.sentinel for worker in alive), *silent], timeout=LOOK_S)
         for worker in self._workers:
             worker.listen()
@@ -250,23 +250,25 @@ class Workers:
     def _bury(self, worker: Worker) -> None:
         """Remove the worker's gauges from the metrics. Its counters remain part of the totals."""
         mark_process_dead(worker.process.pid, self._metrics)  # type: ignore[no-untyped-call]
-        worker.told.close()
+        worker.status.close()
 
 
 def _work(
-    settings: Settings, listener: socket.socket, prepare: Prepare, told: Connection, beat: Any
+    settings: Settings, listener: socket.socket, prepare: Prepare, status: Connection, beat: Any
 ) -> None:
     """Run one worker in its own process."""
     os.setpgrp()  # Ctrl-C in a terminal must only reach the first process, which forwards it
     prepare()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(settings, listener, told, beat))
+            runner.run(_serve(settings, listener, status, beat))
     except RevelatorError as error:
-        told.send(error.detail)
+        status.send(error.detail)
 
 
-async def _serve(settings: Settings, listener: socket.socket, told: Connection, beat: Any) -> None:
+async def _serve(
+    settings: Settings, listener: socket.socket, status: Connection, beat: Any
+) -> None:
     first = multiprocessing.parent_process()
     assert first is not None
     loop = asyncio.get_running_loop()
@@ -279,7 +281,7 @@ async def _serve(settings: Settings, listener: socket.socket, told: Connection, 
     loop.add_reader(first.sentinel, orphaned)
     beating = asyncio.create_task(_keep_beating(beat))
     try:
-        await serve(settings, listener, lambda _: told.send(""))
+        await serve(settings, listener, lambda _: status.send(""))
     finally:
         beating.cancel()
         loop.remove_reader(first.sentinel)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 LOGGED_S: Final = 30.0  # seconds between two lines if no terminal shows a bar
 
-Tell = Callable[..., None]  # (done, more=""): the count, and additional text
+ShowProgress = Callable[..., None]  # (done, more=""): the count, and additional text
 Follow = Callable[[str, int, int], None]  # (stage, done, total): the progress of a stage
 
 
@@ -49,7 +49,7 @@ def progress_text(
 @contextmanager
 def shown_progress(
     what: str, noun: str, total: int, screen: Console, *, begun: int = 0, lines: bool = True
-) -> Iterator[Tell]:
+) -> Iterator[ShowProgress]:
     """Show the progress while the block runs, which reports its count. Without `lines`, only a
     terminal shows it, because the work prints lines of its own.
     """
@@ -75,7 +75,7 @@ def shown_progress(
 def shown_stages(noun: str, screen: Console) -> Iterator[Follow]:
     """Show the progress of work in several stages, one bar after the other."""
     with ExitStack() as shown:
-        current: dict[str, Tell] = {}
+        current: dict[str, ShowProgress] = {}
 
         def follow(stage: str, done: int, total: int) -> None:
             if stage not in current:

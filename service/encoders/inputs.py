@@ -105,12 +105,14 @@ def encode_query(
     start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
     marks = [_cut(mark) for mark in (QUERY_MARKER, INFO_MARKER, INFO_SEPARATOR)]
     data = [markable_words(text) for text in (query, *infos)]
-    named, told, parting, asked, *spelt = _spell(tokenizer, [*marks, *data])
-    frame = 2 + _size(named) + len(spelt) * _size(told) + max(len(spelt) - 1, 0) * _size(parting)
+    named, info_mark, parting, asked, *spelt = _spell(tokenizer, [*marks, *data])
+    frame = (
+        2 + _size(named) + len(spelt) * _size(info_mark) + max(len(spelt) - 1, 0) * _size(parting)
+    )
     _shorten(spelt, most - frame - _size(asked))
     encoded = Encoded().add_special(start).add(named, markable=False).add(asked)
     for place, info in enumerate(spelt):
-        encoded.add([*(parting if place else ()), *told], markable=False).add(info)
+        encoded.add([*(parting if place else ()), *info_mark], markable=False).add(info)
     return encoded.add_special(end).cut(most)
 
 

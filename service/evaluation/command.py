@@ -142,11 +142,11 @@ async def read_or_tell(options: EvaluationOptions, screen: Console) -> list[Data
             options.routes,
         )
     except DatasetError as error:
-        tell(error, screen)
+        report(error, screen)
         return None
 
 
-def tell(error: DatasetError, screen: Console) -> None:
+def report(error: DatasetError, screen: Console) -> None:
     for problem in error.problems:
         screen.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
 
@@ -161,7 +161,7 @@ async def read_questions(
             raise DatasetError([f"{file}: --limit {limit} leaves no questions"])
         return questions
     except DatasetError as error:
-        tell(error, screen)
+        report(error, screen)
         return None
 
 
@@ -272,7 +272,7 @@ async def ask_all(
         if rows:
             screen.print(f"{len(rows):,} of {len(tasks):,} questions have a row", highlight=False)
         todo = [task for task in tasks if task.key not in rows]
-        tell = stack.enter_context(shown_progress("asking", "questions", len(todo), screen))
+        show = stack.enter_context(shown_progress("asking", "questions", len(todo), screen))
         done = failed = out = 0
         async with closing(work_off(todo, ask, options.concurrency, finish)) as results:
             async for row in results:
@@ -280,7 +280,7 @@ async def ask_all(
                 if folder:
                     folder.append(row)
                 done, failed = done + 1, failed + bool(row.error)
-                tell(done, f"{failed:,} failed" if failed else "")
+                show(done, f"{failed:,} failed" if failed else "")
                 out = out + 1 if row.interrupted else 0
                 if out == MOST_OUT:
                     screen.print(STOPPED, style="red", highlight=False, soft_wrap=True)
@@ -310,7 +310,7 @@ async def attack_all(
             for task in tasks
             for plan in [task.plan]
         ]
-        known = {attack.of(name): told for name, told in run.datasets.items()}
+        known = {attack.of(name): dataset for name, dataset in run.datasets.items()}
         ask = entry.altered(planting(attack, victims))
         rows = await ask_all(again, ask, own, replace(run, datasets=known), screen)
         if len(rows) < len(again):
@@ -336,12 +336,12 @@ def show(rows: Sequence[Row], screen: Console) -> None:
         screen.print(table(summaries, f"{name}: means per question" if name else "Means"))
     screen.print(versions(), style="dim", highlight=False, soft_wrap=True)
     for row in [row for row in rows if row.error][:SHOWN_FAILURES]:
-        said = f"failed: {row.dataset}: {row.method}: {row.id}: {row.error}"
-        screen.print(said, style="red", markup=False, soft_wrap=True)
+        line = f"failed: {row.dataset}: {row.method}: {row.id}: {row.error}"
+        screen.print(line, style="red", markup=False, soft_wrap=True)
     unjudged = [row for row in rows if row.judge_error]
     if unjudged:
-        said = f"not judged: {len(unjudged):,} answers, the first: {unjudged[0].judge_error}"
-        screen.print(said, style="red", markup=False, soft_wrap=True)
+        line = f"not judged: {len(unjudged):,} answers, the first: {unjudged[0].judge_error}"
+        screen.print(line, style="red", markup=False, soft_wrap=True)
 
 
 @asynccontextmanager

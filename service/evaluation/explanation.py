@@ -209,8 +209,8 @@ def _routing(seen: _Seen) -> Fault | None:
         return None
     if gold.route is not None and route.route != gold.route:
         sure = "" if route.confidence is None else f" with confidence {route.confidence:.2f}"
-        said = f"route {route.route}{sure}, by the {route.by}; the dataset says {gold.route}"
-        return Fault("routing", "the route is not the dataset's", (said,))
+        detail = f"route {route.route}{sure}, by the {route.by}; the dataset says {gold.route}"
+        return Fault("routing", "the route is not the dataset's", (detail,))
     if route.route == "direct" and gold.gold_passages:
         return Fault("routing", "nothing was searched, and the dataset names passages", ())
     return None
@@ -286,8 +286,8 @@ def _reasons(result: Answer) -> dict[str, str | None]:
 
 def _withheld(seen: _Seen) -> Fault | None:
     if seen.withdrawn and seen.holds(seen.withdrawn):
-        said = f"withdrawn: {_short(seen.withdrawn)}"
-        return Fault("judging", "a right answer was withheld as unsupported", (said,))
+        detail = f"withdrawn: {_short(seen.withdrawn)}"
+        return Fault("judging", "a right answer was withheld as unsupported", (detail,))
     return None
 
 
@@ -296,9 +296,9 @@ def _merged_away(seen: _Seen) -> Fault | None:
     steps = [step for step in seen.result.steps if seen.holds(step.answer)]
     if not steps:
         return None
-    said = tuple(f"step {step.id}: {_short(step.answer or '')}" for step in steps)
+    details = tuple(f"step {step.id}: {_short(step.answer or '')}" for step in steps)
     return Fault(
-        "merging", "a step found a gold answer that the end lacks", (*said, _answer(seen.result))
+        "merging", "a step found a gold answer that the end lacks", (*details, _answer(seen.result))
     )
 
 
@@ -328,15 +328,15 @@ def _short(text: str) -> str:
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
 
 
-def lines_of(trace: Trace, told: Explanation) -> list[str]:
+def lines_of(trace: Trace, explanation: Explanation) -> list[str]:
     """Return the explanation as lines of text."""
-    key, fault = trace.key, told.fault
-    stages = [(stage, ms) for stage, ms in told.ms.items() if ms]
+    key, fault = trace.key, explanation.fault
+    stages = [(stage, ms) for stage, ms in explanation.ms.items() if ms]
     parts = [f"{stage} {ms / 1000:.2f} s" for stage, ms in sorted(stages, key=lambda s: -s[1])]
-    waited = f", {told.queue_ms / 1000:.2f} s in the queue" if told.queue_ms else ""
+    waited = f", {explanation.queue_ms / 1000:.2f} s in the queue" if explanation.queue_ms else ""
     return [
         f"{key.dataset}/{key.method}/{key.id}: {_short(trace.gold.question)}",
-        f"  time: {told.total_ms / 1000:.2f} s{waited}: {', '.join(parts) or 'no step'}",
+        f"  time: {explanation.total_ms / 1000:.2f} s{waited}: {', '.join(parts) or 'no step'}",
         f"  error: {fault.stage}: {fault.why}" if fault.stage else f"  {fault.why}",
         *(f"    {line}" for line in fault.evidence),
     ]

@@ -62,8 +62,8 @@ async def tune_dragin(
             plan = Plan(request, concurrency)
             trial = await _try(runtime, questions, plan, threshold)
             trials.append(trial)
-            said = f"θ {threshold:g}: EM {trial.em:.3f}, {trial.retrievals:.2f} retrievals"
-            screen.print(said, style="dim", highlight=False)
+            line = f"θ {threshold:g}: EM {trial.em:.3f}, {trial.retrievals:.2f} retrievals"
+            screen.print(line, style="dim", highlight=False)
     chosen = best(trials)
     screen.print(table(trials, chosen))
     profile = settings.dragin.profile

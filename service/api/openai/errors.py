@@ -63,8 +63,8 @@ class OpenAIRoute(APIRoute):
             try:
                 return await handle(request)
             except RevelatorError as error:
-                told = problem_of(disclosed(error, request), request_id(request))
-                return error_response(told, error.retry_after)
+                problem = problem_of(disclosed(error, request), request_id(request))
+                return error_response(problem, error.retry_after)
             except ClientDisconnect:
                 gone = ClientGone("The client disconnected before its body was complete.")
                 return error_response(problem_of(gone, request_id(request)))

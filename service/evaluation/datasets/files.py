@@ -140,8 +140,8 @@ def _table(content: bytes) -> Iterator[Element]:
             yield Element(number, number, f"{NOT_UTF8} {error.start}")
             continue
         if len(fields) != len(names):
-            told = f"has {len(fields)} fields, but the first line has {len(names)}"
-            yield Element(number, number, told)
+            problem = f"has {len(fields)} fields, but the first line has {len(names)}"
+            yield Element(number, number, problem)
         else:
             yield Element(number, number, dict(zip(names, fields, strict=True)))
 
@@ -151,8 +151,8 @@ def _checked(value: object) -> Mapping[str, Any] | str:
 
 
 def _not_json(error: json.JSONDecodeError) -> Element:
-    told = f"is not JSON: {error.msg} at column {error.colno}"
-    return Element(error.lineno, error.lineno, told)
+    problem = f"is not JSON: {error.msg} at column {error.colno}"
+    return Element(error.lineno, error.lineno, problem)
 
 
 def _not_utf8(content: bytes, error: UnicodeDecodeError) -> Element:

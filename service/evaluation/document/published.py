@@ -126,14 +126,14 @@ def published_blocks(
 
 
 def _row(figure: Figure, method: str, own: Sequence[Any], setting: Setting) -> list[str]:
-    told = []
+    parts = []
     for measure, score in figure.scores.items():
         scores = values(own, measure)
         mine = shown(interval(scores)) if scores else "–"
-        told.append(f"{SCORES[measure]}: {score:.3f}; {mine}")
+        parts.append(f"{SCORES[measure]}: {score:.3f}; {mine}")
     off = differences(figure, Setting(setting.models, setting.corpus, len(own)))
     return [
-        own[0].dataset, method, " · ".join(told),
+        own[0].dataset, method, " · ".join(parts),
         f"{figure.called} in {figure.paper}, {figure.table}",
         f"{NOT_COMPARABLE}: {', '.join(off)}" if off else "yes",
     ]  # fmt: skip

@@ -60,9 +60,10 @@ def _lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:
     gold = rows[0].gold
     yield f"gold: {' | '.join(gold) if gold else 'none; abstaining is right'}"
     for row in rows:
-        said = row.error or (row.prediction if row.answered else "(no answer)")
+        outcome = row.error or (row.prediction if row.answered else "(no answer)")
         route = "/".join(filter(None, (row.route, row.loop)))
-        yield f"{row.method} ({route}, {MEASURE} {_score(row):.2f}, {row.llm_calls} calls): {said}"
+        cost = f"{route}, {MEASURE} {_score(row):.2f}, {row.llm_calls} calls"
+        yield f"{row.method} ({cost}): {outcome}"
         if traces:
             yield from _explained(trace_path(traces, row.key))
 

@@ -186,11 +186,13 @@ def budget_blocks(judged: Judged) -> Iterator[Block]:
 
 def _verdict(each: Verdict) -> list[str]:
     found = each.difference
-    told = "" if found is None else f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]"
+    difference = (
+        "" if found is None else f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]"
+    )
     known = each.against is not None
     return [
         each.loop, each.baseline, COSTS[each.budget],
         f"{MARK} {each.result}" if each.result == "does not beat" else each.result,
-        each.against or "", told, f"{each.cost:,.1f}" if known else "",
+        each.against or "", difference, f"{each.cost:,.1f}" if known else "",
         f"{each.spent:,.1f}" if known else "", each.why,
     ]  # fmt: skip

@@ -121,7 +121,7 @@ def _provenance(run: Mapping[str, Any], commit: str | None, machine: str) -> Ite
         ["version", str(common.get("version", ""))],
         ["commit", commit or "not a working tree of git"],
         ["machine", machine],
-        *([f"role {role}", told] for role, told in engines_of(run).items()),
+        *([f"role {role}", engine] for role, engine in engines_of(run).items()),
         *([["LLM judge", judged_by(common["judge"])]] if "judge" in common else []),
         *([["note", common["note"]]] if "note" in common else []),
         ["digest of settings, request and scoring", run["digest"]],

@@ -128,7 +128,7 @@ def _lost(name: str, counts: PassageCounts, manifest: Manifest) -> StoreDifferen
 
 def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
     """Compare the manifest with the BM25 store."""
-    said = {
+    values = {
         "documents": (manifest.documents, tally.documents),
         "passages": (manifest.passages, tally.passages),
         "content_hash": (manifest.content_hash, tally.content_hash),
@@ -137,7 +137,7 @@ def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:
         StoreDifference(
             "manifest", f"the manifest's {name} is {mine}, but the BM25 store's is {theirs}"
         )
-        for name, (mine, theirs) in said.items()
+        for name, (mine, theirs) in values.items()
         if mine != theirs
     ]
     unknown = tally.fields - set(manifest.metadata_fields)

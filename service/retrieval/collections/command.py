@@ -104,8 +104,8 @@ async def show_collection(settings: Settings, name: str, *, url: str | None = No
         found = await access.show(name)
     console = Console()
     for field, value in found.items():
-        told = ", ".join(value) if isinstance(value, list | tuple) else value
-        console.print(f"{field}: {told}", highlight=False, markup=False, soft_wrap=True)
+        shown_value = ", ".join(value) if isinstance(value, list | tuple) else value
+        console.print(f"{field}: {shown_value}", highlight=False, markup=False, soft_wrap=True)
 
 
 async def delete_collection(settings: Settings, name: str, *, url: str | None = None) -> None:

@@ -190,7 +190,7 @@ class _Tally:
     documents: int = 0
     position: int = 0
 
-    def tell(self, position: int, documents: int) -> None:
+    def show(self, position: int, documents: int) -> None:
         self.listener.progress(Progress(position, self.total, documents))
 
 
@@ -203,7 +203,7 @@ async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
     for part in distinct(batch.documents):
 
         def on_part(share: float) -> None:
-            tally.tell(start + int(share * (end - start)), tally.documents)
+            tally.show(start + int(share * (end - start)), tally.documents)
 
         written = await writer.write(part, on_part, batch.chunked)
         tally.report.indexed += written.indexed
@@ -214,7 +214,7 @@ async def _write(writer: CollectionWriter, batch: Batch, tally: _Tally) -> None:
             file = entry.found
             tally.report.removed += await writer.keep_of_file(file.name, file.document_ids)
     tally.position = end
-    tally.tell(end, tally.documents)
+    tally.show(end, tally.documents)
 
 
 def distinct(documents: Sequence[Document]) -> Iterator[list[Document]]:

@@ -58,8 +58,8 @@ def compile_folder(
     )  # fmt: skip
     tokenizer = _tokenizer(source)
     target.mkdir(parents=True, exist_ok=True)
-    with shown_progress("quantising", "layers", shape.layers, Console()) as tell:
-        files = graph.write(target, tell)
+    with shown_progress("quantising", "layers", shape.layers, Console()) as show:
+        files = graph.write(target, show)
     shutil.copyfile(source / CONFIG_FILE, target / CONFIG_FILE)
     tokenizer.backend_tokenizer.save(str(target / TOKENIZER_FILE))
     files += [TOKENIZER_FILE, CONFIG_FILE]
@@ -154,8 +154,8 @@ def _tokenizer(source: Path) -> Any:
 def _ends(source: Path, config: dict[str, Any], tokenizer: Any) -> list[int]:
     path = source / "generation_config.json"
     generation = _read_json(path) if path.is_file() else {}
-    told = generation.get("eos_token_id", config.get("eos_token_id"))
-    ends = {*(told if isinstance(told, list) else [told]), tokenizer.eos_token_id}
+    declared = generation.get("eos_token_id", config.get("eos_token_id"))
+    ends = {*(declared if isinstance(declared, list) else [declared]), tokenizer.eos_token_id}
     return sorted(token for token in ends if token is not None)
 
 
@@ -196,10 +196,10 @@ def read_moments(source: Path, rows: Path) -> dict[str, Moments]:
     used = evenly(every, ROWS)
     with (
         torch.inference_mode(),
-        shown_progress("calibrating", "rows", len(used), Console()) as tell,
+        shown_progress("calibrating", "rows", len(used), Console()) as show,
     ):
         for done, row in enumerate(used):
-            tell(done)
+            show(done)
             for encoded in encode_chat(encoder, row):
                 model.model(torch.tensor([encoded.input_ids[:LONGEST]]))
     return {name: moment.numpy() for name, moment in found.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-from service.core.progress import Tell
+from service.core.progress import ShowProgress
 from service.engines.compiled import (
     ENDS,
     IDS,
@@ -71,12 +71,12 @@ class LlamaGraph:
         self._constants: list[Any] = []
         self._words: tuple[str, ...] = ()
 
-    def write(self, folder: Path, tell: Tell = lambda layers: None) -> list[str]:
+    def write(self, folder: Path, show: ShowProgress = lambda layers: None) -> list[str]:
         """Write the model, and its large constants in separate files of at most LARGEST_FILE bytes.
 
-        Calls `tell` with the number of layers quantised so far. Returns the names of the files.
+        Calls `show` with the number of layers quantised so far. Returns the names of the files.
         """
-        model = self._model(tell)
+        model = self._model(show)
         names: list[str] = []
         for number, constants in enumerate(_files(model.graph.initializer)):
             names.append(f"weights.{number}.bin")
@@ -91,12 +91,12 @@ class LlamaGraph:
         (folder / MODEL_FILE).write_bytes(model.SerializeToString())
         return [MODEL_FILE, *names]
 
-    def _model(self, tell: Tell) -> Any:
+    def _model(self, show: ShowProgress) -> Any:
         self._rotations()
         hidden, left = self._embeddings(), ""
         for layer in range(self._shape.layers):
             hidden, left = self._layer(f"model.layers.{layer}", layer, hidden, left)
-            tell(layer + 1)
+            show(layer + 1)
         self._predict(self._norm("model.norm", hidden, left)[0])
         graph = helper.make_graph(
             self._nodes, "llama", self._inputs(), self._outputs(), self._constants

@@ -41,7 +41,7 @@ class Wording(NamedTuple):
     tokens: tuple[TaggedWord, ...]
 
 
-class Told(NamedTuple):
+class UsefulWord(NamedTuple):
     """A word of an info, and whether it belongs to the answer."""
 
     text: str
@@ -84,7 +84,7 @@ def retyped(wording: Wording, rng: random.Random) -> Wording:
 
 
 def rewritten(
-    wording: Wording, hop: int, told: Sequence[Sequence[Told]]
+    wording: Wording, hop: int, useful: Sequence[Sequence[UsefulWord]]
 ) -> tuple[list[str], list[Mark], Wording] | None:
     """Return the infos, a label for each word of the filter's input, and the next query.
 
@@ -92,15 +92,15 @@ def rewritten(
     The first answer's words are removed with the hop after `hop`, the second's with the one after
     that. Returns None if the infos are not split as the filter splits them.
     """
-    infos = [" ".join(word.text for word in info) for info in told]
-    flat = [word for info in told for word in info]
+    infos = [" ".join(word.text for word in info) for info in useful]
+    flat = [word for info in useful for word in info]
     cut = sentence_words(wording.text, infos)
     if cut != [t.text for t in wording.tokens] + [w.text for w in flat]:
         return None
     marks: list[Mark] = [1 if token.hop > hop else 0 for token in wording.tokens]
     marks += [1 if word.answer else 0 for word in flat]
     left = [token for token in wording.tokens if token.hop > hop]
-    answers = [[word.text for word in info if word.answer] for info in told]
+    answers = [[word.text for word in info if word.answer] for info in useful]
     for after, answer in enumerate(filter(None, answers), 1):
         left += [TaggedWord(word, hop + after) for word in answer]
     return infos, marks, Wording(" ".join(token.text for token in left), tuple(left))

@@ -16,7 +16,7 @@ from service.workshop.encoders.lessons import (
     Lesson,
     Rewrite,
     TaggedWord,
-    Told,
+    UsefulWord,
     Wording,
     rewritten,
     text_words,
@@ -63,10 +63,12 @@ def musique_item(question: RealQuestion, passages: Mapping[str, Paragraph]) -> L
         query = wording if _HOP.search(hop["question"]) else start
         parts.append(HopLesson(query.text, passage, marks.useful, number == len(hops)))
         if number in needed:
-            told = [
-                Told(w, bool(a)) for w, u, a in zip(text_words(passage), *marks, strict=True) if u
+            useful = [
+                UsefulWord(w, bool(a))
+                for w, u, a in zip(text_words(passage), *marks, strict=True)
+                if u
             ]
-            made = rewritten(wording, number, [told])
+            made = rewritten(wording, number, [useful])
             if made is None:
                 return None
             rewrites.append(Rewrite(wording.text, made[0], made[1]))
@@ -95,10 +97,10 @@ def _hopped(question: str, asked: Sequence[str]) -> Wording:
     A stop word is assigned to the hop of its neighbours if both have the same.
     """
     cut = sentence_words(question, ())
-    spoken = [_stems(text) for text in asked]
+    stems = [_stems(text) for text in asked]
     hops = []
     for word in cut:
-        own = [k for k, told in enumerate(spoken, 1) if _stem(word) in told]
+        own = [k for k, used in enumerate(stems, 1) if _stem(word) in used]
         hops.append(own[-1] if own and own[-1] < len(asked) else STAYS if own else 0)
     for place, (word, hop) in enumerate(zip(cut, hops, strict=True)):
         if hop == 0:

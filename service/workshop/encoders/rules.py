@@ -16,7 +16,7 @@ from service.workshop.encoders.lessons import (
     HopLesson,
     Lesson,
     Rewrite,
-    Told,
+    UsefulWord,
     Wording,
     retyped,
     rewritten,
@@ -49,13 +49,13 @@ class MarkedFact(NamedTuple):
     fact: Fact
     marks: Marks
 
-    def told(self, rng: random.Random) -> list[Told]:
+    def useful_words(self, rng: random.Random) -> list[UsefulWord]:
         """Return the marked words as a labeler might return them, without some words outside of the
         answer."""
         missed = rng.choice((0.0, 0.0, 0.2, 0.5))
         cut = zip(text_words(self.fact.passage), *self.marks, strict=True)
         return [
-            Told(word, bool(answer))
+            UsefulWord(word, bool(answer))
             for word, useful, answer in cut
             if answer or (useful and rng.random() >= missed)
         ]
@@ -198,24 +198,26 @@ class Rules:
     def _rewrite(
         self, wording: Wording, hop: int, found: Sequence[MarkedFact], *, keep: bool = True
     ) -> tuple[Rewrite, Wording] | None:
-        told = [one.told(self.rng) for one in found]
+        useful = [one.useful_words(self.rng) for one in found]
         if not keep:
-            told = [[Told(word.text, False) for word in info] for info in told]
+            useful = [[UsefulWord(word.text, False) for word in info] for info in useful]
         if self.rng.random() < NOISE and (noise := self._noise()):
-            told.insert(self.rng.choice((0, len(told))), noise)
-        made = rewritten(wording, hop, told)
+            useful.insert(self.rng.choice((0, len(useful))), noise)
+        made = rewritten(wording, hop, useful)
         if made is None:
             return None
         infos, marks, following = made
         return Rewrite(wording.text, infos, marks), following
 
-    def _noise(self) -> list[Told]:
+    def _noise(self) -> list[UsefulWord]:
         """Return an info from a passage that the labeler should have dropped."""
         fact = self.maker.fact()
         marks = mark_fact(fact)
         if marks is None:
             return []
-        return [Told(word.text, False) for word in MarkedFact(fact, marks).told(self.rng)]
+        return [
+            UsefulWord(word.text, False) for word in MarkedFact(fact, marks).useful_words(self.rng)
+        ]
 
     def _found(self, facts: Sequence[Fact]) -> list[MarkedFact] | None:
         marked = [(fact, mark_fact(fact)) for fact in facts]

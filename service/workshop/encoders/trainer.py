@@ -52,17 +52,28 @@ MINILM = "all-MiniLM-L6-v2"
 
 
 class LabelSettings(TrainerSettings):
-    base: str = Field(MINILM, description="The encoder: MiniLM of the wheel, or a BERT's folder.")
-    longest: int = Field(384, ge=16, description="Pieces of an input; what is longer is cut.")
-    freeze_embeddings: bool = Field(True, description="Leave the word table as it is.")
+    base: str = Field(
+        MINILM, description="The encoder: the MiniLM of the wheel, or the folder of a BERT."
+    )
+    longest: int = Field(
+        384, ge=16, description="The word pieces of an input. A longer one is cut."
+    )
+    freeze_embeddings: bool = Field(True, description="Do not train the token embeddings.")
     dropout: float = Field(0.1, ge=0, lt=1)
-    token_weights: tuple[float, float] = Field((1.0, 1.0), description="Of plain and useful words.")
+    token_weights: tuple[float, float] = Field(
+        (1.0, 1.0), description="The weights of plain and of useful tokens in the loss."
+    )
 
 
 class LabelerSettings(LabelSettings):
-    tags: Literal[2, 3] = Field(3, description="2: a passage that finishes goes on, as published.")
-    pool: Pool = Field("cls", description="What the tag is read from.")
-    mask: Literal["gold", "predicted"] = Field("gold", description="Whose tag silences tokens.")
+    tags: Literal[2, 3] = Field(
+        3,
+        description="The number of tags. With 2, FINISH becomes CONTINUE, as published.",
+    )
+    pool: Pool = Field("cls", description="The part of the output that the tag is read from.")
+    mask: Literal["gold", "predicted"] = Field(
+        "gold", description="The tag that masks tokens: the true or the predicted one."
+    )
 
 
 def heads_of(settings: LabelSettings) -> HeadSettings:

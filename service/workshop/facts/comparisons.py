@@ -181,8 +181,8 @@ def _two_dates(low: int, high: int, rng: random.Random) -> tuple[Date, Date]:
         days = sorted(rng.sample(range(1, 29), 2))
         if rng.random() < SAME_MONTH:
             return Date(year, first, days[0]), Date(year, first, days[1])
-        told = rng.random() < 0.7
-        return Date(year, first, days[0] * told), Date(year, second, days[1] * told)
+        with_day = rng.random() < 0.7
+        return Date(year, first, days[0] * with_day), Date(year, second, days[1] * with_day)
     gap = rng.choice((rng.randint(1, 3), rng.randint(4, 20), rng.randint(21, 150)))
     earlier = year - gap
     if earlier <= 0 < year:

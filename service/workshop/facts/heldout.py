@@ -125,10 +125,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path, help="JSONL to write")
     parser.add_argument("--data", type=Path, required=True, help="folder of corpora and questions")
-    parser.add_argument("--n", type=int, default=50, help="how many questions of each kind")
+    parser.add_argument("--n", type=int, default=50, help="number of questions of each kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--corpus", choices=SOURCES, default=CORPUS)
-    parser.add_argument("--tune", action="store_true", help="of what is not held out")
+    parser.add_argument("--tune", action="store_true", help="use titles that are not held out")
     options = parser.parse_args()
     rows = heldout_questions(
         options.data, options.n, kinds=options.kinds, corpus=options.corpus, tune=options.tune

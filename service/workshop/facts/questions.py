@@ -214,9 +214,9 @@ class Maker:
             ]
             if any(hop.fact.subject != name for hop in hops):
                 continue
-            said = [referring(hop.question, name, hop.fact.kind, female) for hop in hops[1:]]
-            if all(said) and len({hop.fact.kind for hop in hops}) == len(hops):
-                asked = join_questions([hops[0].question, *filter(None, said)], self.rng)
+            follow_ups = [referring(hop.question, name, hop.fact.kind, female) for hop in hops[1:]]
+            if all(follow_ups) and len({hop.fact.kind for hop in hops}) == len(hops):
+                asked = join_questions([hops[0].question, *filter(None, follow_ups)], self.rng)
                 answer = " && ".join(hop.answer for hop in hops)
                 return Synthesised("compound", "referring", asked, tuple(hops), answer)
 

@@ -78,9 +78,9 @@ class PassageSearch:
 
     def _one(self, query: str, vector: NDArray[np.float32]) -> list[Paragraph]:
         near = np.argsort(-(self.vectors @ vector), kind="stable")[:TOP].tolist()
-        said = [self.places[passage.id] for passage in self.words.search(query, TOP)]
+        lexical = [self.places[passage.id] for passage in self.words.search(query, TOP)]
         scores: dict[int, float] = {}
-        for ranked in (said, near):
+        for ranked in (lexical, near):
             for rank, place in enumerate(ranked, 1):
                 scores[place] = scores.get(place, 0.0) + 1 / (RANK_CONSTANT + rank)
         best = sorted(scores, key=lambda place: -scores[place])[:TOP]

@@ -99,7 +99,7 @@ class TrainingLoop:
         with self._stopping_gently(), updates(self.step, self.plan.steps) as progress:
             for batch in self._batches():
                 self._update(batch)
-                progress.tell(self.step)
+                progress.show(self.step)
                 now = time.monotonic()
                 if self.step % self.plan.log_every == 0 or self.step == self.plan.steps:
                     rate = (self.tokens - seen) / max(1e-9, now - began)

@@ -48,11 +48,21 @@ HELD_OUT_SCALE = 0.15  # held-out questions as a share of the synthesised traini
 
 
 class RouterTraining(TrainerSettings):
-    layers: int = Field(3, ge=1, le=6, description="Of MiniLM; the head reads their mean vector.")
-    longest: int = Field(128, ge=8, le=512, description="Word pieces that are read of a question.")
+    layers: int = Field(
+        3, ge=1, le=6, description="The layers of MiniLM whose mean vector the head reads."
+    )
+    longest: int = Field(
+        128, ge=8, le=512, description="The word pieces of a question that are read."
+    )
     hidden: int = Field(128, ge=1)
-    dropout: float = Field(0.3, ge=0, lt=1, description="Of the hidden layer; half as much before.")
-    synthesised: float = Field(1.0, ge=0, description="How many, against what is usual.")
+    dropout: float = Field(
+        0.3, ge=0, lt=1, description="The dropout of the hidden layer. The input's is half of it."
+    )
+    synthesised: float = Field(
+        1.0,
+        ge=0,
+        description="The number of synthesised questions, as a multiple of the usual one.",
+    )
     threads: int = Field(1, ge=1)
 
 
@@ -144,9 +154,9 @@ def _questions(path: Path, side: Split, settings: RouterTraining) -> list[Routed
     found = []
     for row in read_rows(path, side):
         if row.task == "route":
-            said = row.messages[-1].content
-            if (route := parse_route(said)) is None:
-                raise InvalidRequest(f"{path}: row {row.provenance.item}: {said!r} is not a route")
+            label = row.messages[-1].content
+            if (route := parse_route(label)) is None:
+                raise InvalidRequest(f"{path}: row {row.provenance.item}: {label!r} is not a route")
             question = normal_form(row.question)
             found.append(RoutedQuestion(question, route, row.provenance.pipeline))
     if not found:

@@ -19,11 +19,13 @@ class RecipeSettings(Section):
     """The settings that every recipe has. Data, and how often to save or print, do not change the
     weights' identity."""
 
-    data: tuple[Path, ...] = Field((), description="What is learnt.")
-    held_out: tuple[Path, ...] = Field((), description="What only measures; scores need it.")
+    data: tuple[Path, ...] = Field((), description="The rows to train on.")
+    held_out: tuple[Path, ...] = Field(
+        (), description="The rows that are only measured. The scores need them."
+    )
     seed: int = 0
-    save_every: int = Field(200, ge=1, description="Updates between two saved points.")
-    log_every: int = Field(10, ge=1, description="Updates between two rows of the loss table.")
+    save_every: int = Field(200, ge=1, description="The updates between two saved points.")
+    log_every: int = Field(10, ge=1, description="The updates between two rows of the loss table.")
 
 
 class TrainerSettings(RecipeSettings):
@@ -40,9 +42,11 @@ class TrainerSettings(RecipeSettings):
     rows_at_once: int = Field(8, ge=1)
     learning_rate: float = Field(1e-4, gt=0)
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    warm_up: float = Field(0.1, ge=0, description="Below 1 a share of the updates, else updates.")
+    warm_up: float = Field(
+        0.1, ge=0, description="The number of updates, or a share of them if below 1."
+    )
     weight_decay: float = Field(0.0, ge=0)
-    clip: float = Field(1.0, gt=0, description="Longest gradient.")
+    clip: float = Field(1.0, gt=0, description="The largest norm of a gradient.")
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu"] = "auto"
 
@@ -110,10 +114,10 @@ def _explain(kind: type[RecipeSettings], error: ValidationError) -> str:
     for problem in error.errors():
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            said = f"no such setting; there are {', '.join(kind.model_fields)}"
+            text = f"no such setting; there are {', '.join(kind.model_fields)}"
         elif problem["type"] == "missing":
-            said = f"it must be given: --set {name}=VALUE"
+            text = f"it must be given: --set {name}=VALUE"
         else:
-            said = problem["msg"]
-        problems.append(f"{name}: {said}")
+            text = problem["msg"]
+        problems.append(f"{name}: {text}")
     return "settings: " + "; ".join(problems)

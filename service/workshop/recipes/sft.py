@@ -42,29 +42,46 @@ CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
 
 
 class SftSettings(LeanSettings):
-    model: str = Field(description="The base model: a folder or a name on the hub.")
-    longest: int = Field(2048, ge=16, description="Tokens of a row; longer ones are left out.")
-    lora_rank: int = Field(8, ge=0, description="0: no LoRA, all weights are trained.")
+    model: str = Field(description="The base model: a folder, or a name on the hub.")
+    longest: int = Field(2048, ge=16, description="The tokens of a row. Longer rows are left out.")
+    lora_rank: int = Field(
+        8, ge=0, description="The rank of LoRA's matrices. At 0, all weights are trained."
+    )
     lora_alpha: int = Field(16, ge=1)
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     lora_targets: str | tuple[str, ...] = "all-linear"
-    merge: bool = Field(False, description="Write the whole model with the adapter in it.")
-    gradient_checkpointing: bool = Field(False, description="Less memory, a third more time.")
+    merge: bool = Field(
+        False, description="Write the whole model, with the adapter merged into it."
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Use less memory and a third more time."
+    )
     cap_per_task: int = Field(60_000, ge=1)
     task_weights: dict[str, float] = {}
     task_temperature: float = Field(1.0, ge=1)
-    score_rows: int = Field(200, ge=1, description="Held-out rows that are answered at the end.")
-    lean: bool = Field(False, description="A Llama on a CPU, whole or by LoRA: see training/lean.")
-    batch_tokens: int = Field(2048, ge=16, description="Tokens of an update, where lean.")
-    cool_down: float = Field(0.0, ge=0, description="Where lean: updates, or a share of them.")
-    save_minutes: float | None = Field(None, gt=0, description="Where lean: save so often too.")
-    threads: int | None = Field(None, ge=1, description="Where lean; else as torch has it.")
+    score_rows: int = Field(
+        200, ge=1, description="The number of held-out rows that are answered at the end."
+    )
+    lean: bool = Field(False, description="Train a Llama on a CPU by the loop in workshop/lean.")
+    batch_tokens: int = Field(2048, ge=16, description="The tokens of an update, if `lean`.")
+    cool_down: float = Field(
+        0.0,
+        ge=0,
+        description="The last updates, or share of them, in which the rate falls, if `lean`.",
+    )
+    save_minutes: float | None = Field(
+        None, gt=0, description="The minutes between two saved points, if `lean`."
+    )
+    threads: int | None = Field(
+        None, ge=1, description="The threads of torch, if `lean`. By default, torch chooses."
+    )
     weight_bits: Literal[4] | None = Field(
         None,
-        description="Where lean: train weights that `compile --bits 4` keeps as they are.",
+        description="Train weights that `compile --bits 4` does not change, if `lean`.",
     )
     chat_template: str | None = Field(
-        None, description="A Jinja file instead of the model's own, or `turns`: turns alone."
+        None,
+        description="A Jinja file in place of the model's template, or `turns` for plain turns.",
     )
 
 

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from service.core.errors import ConfigurationError
-from service.core.progress import Tell, rate_and_left, shown_progress
+from service.core.progress import ShowProgress, rate_and_left, shown_progress
 from service.workshop.recipes.checkpoint import POINTS, write_curves
 from service.workshop.recipes.recipe import LossPoint, TrainingRun
 from service.workshop.recipes.settings import TrainerSettings
@@ -109,21 +109,21 @@ class Updates:
     """The progress of a training. `tell` advances the bar; `left` returns the text at the end of a
     line."""
 
-    def __init__(self, begun: int, total: int, tell: Tell) -> None:
-        self.began, self.begun, self.total, self.tell = time.monotonic(), begun, total, tell
+    def __init__(self, begun: int, total: int, show: ShowProgress) -> None:
+        self.began, self.begun, self.total, self.show = time.monotonic(), begun, total, show
 
     def left(self, done: int) -> str:
         """Return the rate and the remaining time, if they are known."""
-        told = rate_and_left(done, self.total, time.monotonic() - self.began, self.begun)
-        return f"  {told}" if told else ""
+        rate_text = rate_and_left(done, self.total, time.monotonic() - self.began, self.begun)
+        return f"  {rate_text}" if rate_text else ""
 
 
 @contextmanager
 def updates(begun: int, total: int) -> Iterator[Updates]:
     """Show the progress of the updates, of which `begun` were done by an earlier run."""
     screen = Console()
-    with shown_progress("training", "updates", total, screen, begun=begun, lines=False) as tell:
-        yield Updates(begun, total, tell)
+    with shown_progress("training", "updates", total, screen, begun=begun, lines=False) as show:
+        yield Updates(begun, total, show)
 
 
 def last_point(folder: Path) -> Path | None:
@@ -163,7 +163,7 @@ class _Progress(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self.updates:
-            self.updates.tell(state.global_step)
+            self.updates.show(state.global_step)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

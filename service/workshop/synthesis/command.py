@@ -224,11 +224,11 @@ async def _work_off(
     screen: Console,
 ) -> None:
     done = sum(not journal.done[k].again for k in map(key_of, items) if k in journal.done)
-    with shown_progress(run.pipeline.name, "items", len(items), screen, begun=done) as tell:
+    with shown_progress(run.pipeline.name, "items", len(items), screen, begun=done) as show:
         async with closing(work_off(items, run, journal)) as finished:
             async for _ in finished:
                 done += 1
-                tell(done, _shown(journal.spent, options.prices))
+                show(done, _shown(journal.spent, options.prices))
 
 
 def _shown(spent: Spent, prices: Prices) -> str:

@@ -87,12 +87,12 @@ def autorag_turns(
     found, again = 0, iter(repeats)
     for number, (hop, texts) in enumerate(documents, 1):
         if hop < 0:
-            said, query = "The documents do not tell.", next(again)
+            note, query = "The documents do not tell.", next(again)
         else:
             found = hop + 1
-            said = f"{quote(hops[hop].fact.subject)}: {quote(hops[hop].answer)}."
+            note = f"{quote(hops[hop].fact.subject)}: {quote(hops[hop].answer)}."
             query = hops[found].question if found < len(hops) else ""
         tail = f"Refined Query: {quote(query)}" if query else f"Final Answer: {quote(made.answer)}"
         user = document_turn(number, texts)
-        turns.append(Exchange(user, f"Intermediate Answer_{number}: {said}\n\n{tail}"))
+        turns.append(Exchange(user, f"Intermediate Answer_{number}: {note}\n\n{tail}"))
     return turns

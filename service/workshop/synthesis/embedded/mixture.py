@@ -147,11 +147,11 @@ def write_mixture(
     try:
         wanted = rows or ROWS
         with (
-            shown_progress("drawing", "rows", wanted, screen) as tell,
+            shown_progress("drawing", "rows", wanted, screen) as show,
             whole_file(output) as file,
         ):
             for done, row in enumerate(islice(mixture.rows(), wanted), 1):
-                tell(done)
+                show(done)
                 if is_excluded(row.question, unwanted):
                     excluded += 1
                     continue

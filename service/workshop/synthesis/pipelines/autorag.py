@@ -178,8 +178,8 @@ class Trajectory:
 
         The system message is omitted.
         """
-        said = [m.content.rstrip() for m in self.dialogue.messages if m.role != "system"]
-        return "\n".join([*said, *more])
+        turns = [m.content.rstrip() for m in self.dialogue.messages if m.role != "system"]
+        return "\n".join([*turns, *more])
 
 
 def messages_of(dialogue: Dialogue) -> list[dict[str, Any]]:
@@ -255,8 +255,8 @@ def _write_note(talk: Trajectory) -> Steps[str]:
 
 
 def _write_answer(talk: Trajectory) -> Steps[str]:
-    said = f"{talk.note_label}{talk.note}\n\nFinal Answer:"
-    prompt = PROMPTS.messages("dialogue", history=talk.transcript(said))
+    closing_turn = f"{talk.note_label}{talk.note}\n\nFinal Answer:"
+    prompt = PROMPTS.messages("dialogue", history=talk.transcript(closing_turn))
     return (
         yield from ask(AskTeacher("answer", prompt, max_tokens=64, stop=LINE_STOPS), read_answer)
     )

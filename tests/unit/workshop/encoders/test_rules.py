@@ -11,7 +11,7 @@ from service.workshop.encoders.lessons import (
     STAYS,
     Lesson,
     Negative,
-    Told,
+    UsefulWord,
     filter_rows,
     info_of,
     labeler_rows,
@@ -90,13 +90,13 @@ def test_a_wording_loses_the_phrase_of_the_hop_that_is_known() -> None:
     outer = f"the father of {inner}"
     start = worded(f"When was {outer} born?", (inner, outer))
     assert start is not None
-    first = rewritten(start, 1, [[Told("Heat", False), Told("Mann", True)]])
+    first = rewritten(start, 1, [[UsefulWord("Heat", False), UsefulWord("Mann", True)]])
     assert first is not None
     infos, marks, after = first
     assert infos == ["Heat Mann"]
     assert after.text == "When was the father of born ? Mann"
     assert sum(marks) == len(after.tokens)
-    second = rewritten(after, 2, [[Told("Mann", False), Told("Jack", True)]])
+    second = rewritten(after, 2, [[UsefulWord("Mann", False), UsefulWord("Jack", True)]])
     assert second is not None
     assert second[2].text == "When was born ? Jack"
     assert {token.hop for token in second[2].tokens} == {STAYS, 3}
@@ -105,7 +105,7 @@ def test_a_wording_loses_the_phrase_of_the_hop_that_is_known() -> None:
 def test_an_info_that_tells_nothing_does_not_shift_the_hops() -> None:
     start = worded("Where is the spouse of Ada?", ("the spouse of Ada",))
     assert start is not None
-    noisy = rewritten(start, 1, [[Told("Else", False)], [Told("Bob", True)]])
+    noisy = rewritten(start, 1, [[UsefulWord("Else", False)], [UsefulWord("Bob", True)]])
     assert noisy is not None
     assert noisy[2].text == "Where is ? Bob"
     assert noisy[2].tokens[-1].hop == 2
