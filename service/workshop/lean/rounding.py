@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from service.core.errors import ConfigurationError
@@ -26,12 +27,19 @@ def rounded(weight: Tensor) -> Tensor:
     blocks = weight.view(-1, BLOCK)
     low = blocks.amin(1, keepdim=True).clamp_(max=0)
     high = blocks.amax(1, keepdim=True).clamp_(min=0)
-    scale = high.sub_(low).div_(HIGHEST).clamp_(min=SMALLEST).half().float()
+    scale = _half_down(high.sub_(low).div_(HIGHEST).clamp_(min=SMALLEST))
     zero = low.neg_().div_(scale).sub_(0.5).ceil_().clamp_(0, HIGHEST)
-    # Halves are rounded to the lower zero point and the higher code. Both ends of a range thus keep
-    # their codes, from which `quantise` derives the same scale.
+    # The scale is rounded down, halves to the lower zero point and the higher code. Both ends of a
+    # range thus have the codes 0 and 15, from which `quantise` derives the same scale.
     codes = (blocks / scale).add_(zero).add_(0.5).floor_().clamp_(0, HIGHEST)
     return codes.sub_(zero).mul_(scale).view_as(weight)
+
+
+def _half_down(scale: Tensor) -> Tensor:
+    """Return the largest float16 values not above the positive `scale`, in float32."""
+    near = scale.half()
+    # One step down from a positive float16 is one less in its bits.
+    return (near.view(torch.int16) - (near.float() > scale).short()).view(torch.float16).float()
 
 
 def check_blocks(weights: Sequence[Tensor]) -> None:

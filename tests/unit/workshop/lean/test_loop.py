@@ -332,12 +332,13 @@ def test_rounded_weights_lose_nothing_when_they_are_compiled() -> None:
     from service.workshop.compilation.quantisation import dequantise, quantise
     from service.workshop.lean.rounding import rounded
 
-    weight = torch.randn(48, 96, generator=torch.Generator().manual_seed(2)) * 0.1
+    # So many blocks that some ranges end halfway between two codes, but for the scale's rounding.
+    weight = torch.randn(4_800, 96, generator=torch.Generator().manual_seed(2)) * 0.1
     weight[0, :32], weight[1, :32], weight[2, :32] = 0.0, 0.3, -0.2
     ours = rounded(weight)
     assert not torch.equal(ours, weight)
     assert torch.equal(rounded(ours), ours)
-    assert float((ours - weight).abs().max()) < 0.04
+    assert float((ours - weight).abs().max()) < 0.05
     compiled = torch.from_numpy(dequantise(quantise(ours.numpy(), 4)))
     assert torch.allclose(compiled, ours, atol=1e-7)
 
