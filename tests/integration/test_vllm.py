@@ -176,7 +176,7 @@ async def test_the_engine_in_the_process_writes_the_same(engine: OpenAIGenerator
 
 
 async def test_it_can_teach(engine: OpenAIGenerator, tmp_path: Path) -> None:
-    """The shipped model knows nothing of the task; its replies are JSON as asked for, and what it
+    """The tiny model knows nothing of the task; its replies are JSON as asked for, and what it
     says is accounted for."""
     items = compound_lines()[1:2]
     reading = pipeline_of("compound").read([(1, items[0])], Random(0))

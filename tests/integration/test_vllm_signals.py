@@ -1,6 +1,6 @@
 """The plugin in a real vLLM against transformers eager: within 1e-5, however requests are mixed.
 
-Two servers. One serves the shipped model with a prefill chunk of 64 tokens and a cache of 13
+Two servers. One serves a tiny model with a prefill chunk of 64 tokens and a cache of 13
 blocks, so that prompts are cut, prefixes are taken from the cache and requests are preempted. The
 other serves a random model with grouped queries on two ranks, with a LoRA adapter.
 """
