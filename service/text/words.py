@@ -118,10 +118,10 @@ _UNITS: Final = (
     "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 )  # fmt: skip
 _TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_NUMBER: Final = {word: value for value, word in enumerate(_UNITS)} | {
+NUMBER_WORDS: Final = {word: value for value, word in enumerate(_UNITS)} | {
     word: value for value, word in zip(range(20, 100, 10), _TENS, strict=True)
 }
-OTHER_FORMS: Final = frozenset(["percent", *_NUMBER, *_MONTH, *MONTHS])
+OTHER_FORMS: Final = frozenset(["percent", *NUMBER_WORDS, *_MONTH, *MONTHS])
 _ARTICLES: Final = frozenset(["a", "an", "the"])
 _DIGIT = re.compile(r"\d")
 _ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
@@ -152,7 +152,7 @@ def normal_words(text: str) -> tuple[str, ...]:
     words = [word for word in _NORMAL.findall(text) if word not in _ARTICLES]
     if "%" in text or _DIGIT.search(text):
         words = [_normal_form(word) for word in words]
-    words = words if _NUMBER.keys().isdisjoint(words) else _counted(words)
+    words = words if NUMBER_WORDS.keys().isdisjoint(words) else _counted(words)
     return tuple(words if _MONTH.keys().isdisjoint(words) else _dated(words))
 
 
@@ -176,7 +176,7 @@ def _counted(words: Iterable[str]) -> list[str]:
     counted: list[str] = []
     tens = 0
     for word in words:
-        value = _NUMBER.get(word)
+        value = NUMBER_WORDS.get(word)
         if value is not None and tens and 0 < value < 10:
             counted[-1] = str(tens + value)
         else:

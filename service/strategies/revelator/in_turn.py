@@ -17,6 +17,7 @@ from service.core.domain import Passage
 from service.core.errors import LimitReached
 from service.engines.base import GenerationRequest, Message
 from service.prompts.templates import PassageText, Prompt
+from service.strategies.revelator.counts import corrected_count
 from service.strategies.revelator.generation import ANSWER_TOKENS, vote, write_answer
 from service.strategies.revelator.parsing import DECLINED, NOTHING, AnswerReading, read_answer
 from service.text.sentences import sentences
@@ -51,7 +52,10 @@ async def answer_in_turn(
         await _judge(step, document, reading)
         if reading.answer:
             await _pass_over(step, [*chain(*readings[index + 1 :]), *passages[top_k:]])
-            await _settle(step, prompt, reading.answer, as_role)
+            counted = corrected_count(question, joined(document).text, reading.answer)
+            if counted != reading.answer:
+                step.flag("computed")
+            await _settle(step, prompt, counted, as_role)
             return True
         if reading is NOTHING:
             unread.append(prompt)

@@ -185,3 +185,14 @@ async def test_the_probability_of_its_answer_decides_on_another_route() -> None:
     settings = Settings.model_validate({"escalation": {"when": "always", "below": 0.5}})
     body = await ask(*script, loop="anrag", settings=settings)
     assert (body.answer, body.route) == ("Bellini", "single")
+
+
+async def test_the_number_of_something_else_is_corrected() -> None:
+    hits = {"": [passage("leave", "There are 27 days of leave and four months of trial.", "Leave")]}
+    question = "How many days of leave are there?"
+    answer = await body_of([over("Leave", "four")], hits, question, **ASKED)
+    assert answer.answer == "27"
+    assert "computed" in answer.steps[-1].flags
+    right = await body_of([over("Leave", "27 days")], hits, question, **ASKED)
+    assert right.answer == "27 days"
+    assert "computed" not in right.steps[-1].flags
