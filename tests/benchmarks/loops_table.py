@@ -171,17 +171,18 @@ def section_of(rows: Sequence[Row], concurrency: int) -> str:
     header = ["method", *(TITLES.get(name, name) for name in datasets), *COSTS.values()]
     table = as_markdown("", [Table(header, lines)])
     told = f"""
-Begin with the default (`auto`). `single` costs least and is right for questions about one fact.
+Begin with the default (`auto`). Of the routes that always search, `single` costs least; it is right
+for questions about one fact.
 `complex` and the loops pay where an answer leads to the next question, and more so with a larger
 model than the shipped one, which loses its way in long chains of thought.
 
 The table shows F1 with 95 % intervals, measured with the shipped model on {asked} questions of each
 set, and the average cost of a question ({machine()}; {hours:.1f} hours in all).
-{MARK} marks a loop that does not beat plain retrieval or the entropy gate at equal LLM calls or
-tokens, which these may spend as {variants}.
-A loop without a mark is not proven to beat them. Another model changes the order: evaluate yours on
+{MARK} marks a method that does not beat plain retrieval (`one_retrieval`) or the entropy gate when
+these may spend as many LLM calls or tokens, in the variants {variants}.
+A method without a mark may still not beat them; `direct`, `no_retrieval` and these two are never marked. Another model changes the order: evaluate yours on
 your own questions before you choose, with `revelator evaluate`. The table is made by
-`python -m tests.benchmarks.loops_table`.
+`python -m tests.benchmarks.loops_table --data DIR --out OUT --readme`.
 """
     return f"{HEADING}{told}\n{table[table.index('|') :].strip()}\n\n"
 
