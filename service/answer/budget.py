@@ -84,13 +84,9 @@ class Budget:
         """
         kept = 0 if final else ANSWER_CALLS
         if self.llm_calls + kept >= self.limits.max_llm_calls:
-            raise BudgetExceeded(
-                f"the question has reached limits.max_llm_calls ({self.limits.max_llm_calls})"
-            )
+            raise BudgetExceeded(_reached("max_llm_calls", self.limits.max_llm_calls))
         if self.tokens + self.under_way >= self._most_tokens(final):
-            raise BudgetExceeded(
-                f"the question has reached limits.max_tokens ({self.limits.max_tokens})"
-            )
+            raise BudgetExceeded(_reached("max_tokens", self.limits.max_tokens))
         self.llm_calls += 1
         self.under_way += tokens
 
@@ -113,13 +109,18 @@ class Budget:
     def start_retrieval(self) -> None:
         """Count one search. Raises BudgetExceeded."""
         if self.retrievals >= self.limits.max_retrievals:
-            raise BudgetExceeded(
-                f"the question has reached limits.max_retrievals ({self.limits.max_retrievals})"
-            )
+            raise BudgetExceeded(_reached("max_retrievals", self.limits.max_retrievals))
         self.retrievals += 1
 
     def _most_tokens(self, final: bool) -> float:
         return self.limits.max_tokens * (1 if final else 1 - RESERVE_SHARE)
+
+
+def _reached(limit: str, most: int) -> str:
+    return (
+        f"the question has reached limits.{limit} ({most}); raise it in the settings, or ask with "
+        "a smaller max_steps"
+    )
 
 
 class Stopwatch:

@@ -87,7 +87,8 @@ class StepEnd(BaseEvent):
 
     The flag `declined` means that the model stated that it found no answer, `prompt_example` that
     its reply was an example of the prompt. Such a reply is not an `answer`, and its tokens are
-    withdrawn. (Examples are kept on the route `direct` and under the papers' own profiles.)
+    withdrawn. (On the route `direct`, and in the loops' profiles other than `service`, a
+    reply that is an example of the prompt is accepted.)
     """
 
     event: Literal["step_end"] = "step_end"
@@ -177,8 +178,8 @@ class ThoughtWritten(BaseEvent):
     text: str
     words: list[DraftWord] | None = Field(
         None,
-        description="The words of a draft of the loop `dragin` that was accepted. Words after one "
-        "whose trigger led to no retrieval may be missing. Absent for other thoughts.",
+        description="The words of an accepted draft of the loop `dragin`. Words after a trigger "
+        "that led to no retrieval may be missing. Absent for other thoughts.",
         exclude_if=lambda words: words is None,
     )
     threshold: float | None = Field(
@@ -213,7 +214,7 @@ class Trigger(BaseEvent):
 
 
 class Token(BaseEvent):
-    """A piece of generated text. It is final unless a later `withdraw` makes it void."""
+    """A piece of generated text. It is final unless a later `withdraw` event withdraws it."""
 
     event: Literal["token"] = "token"
     role: TokenRole
@@ -221,9 +222,11 @@ class Token(BaseEvent):
 
 
 class Withdraw(BaseEvent):
-    """Makes all tokens of `role` in this step so far void.
+    """Withdraws all tokens of `role` that this step has sent so far. Clients must remove them.
 
-    The reason `unsupported` means that no evidence supports them and that the settings require
+    Reasons: `trigger`: the text was uncertain and triggered a retrieval. `restart`: the text is
+    written again, for example because a worker was lost. `repair`: the text was not a valid answer,
+    or is replaced by another one. `unsupported`: no evidence supports it, and the settings require
     abstaining in this case.
     """
 

@@ -78,17 +78,22 @@ class AnswerRequest(BaseModel):
     )
     filter: dict[str, FilterValues] | None = Field(
         None,
-        description="Filter by passage metadata: a value per field, or a list of which one "
-        "must match.",
+        description="Filter by metadata: for each field, a value or a list of values, one of which "
+        "must match. All fields must match.",
     )
     top_k: int | None = Field(
         None,
         ge=1,
         le=MAX_TOP_K,
-        description="Number of passages that the reader sees per retrieval.",
+        description="Number of passages per retrieval that are shown to the reader. Default: "
+        "depends on the loop and the model.",
     )
     max_steps: int | None = Field(
-        None, ge=1, le=MAX_STEPS, description="Maximum number of steps of the loop."
+        None,
+        ge=1,
+        le=MAX_STEPS,
+        description="Maximum number of steps of the loop: search cycles, retrievals or follow-up "
+        "questions. Default: depends on the loop.",
     )
     samples: int | None = Field(
         None,

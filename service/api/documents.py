@@ -96,7 +96,12 @@ ASK, WRITE, ADMINISTER = ([Depends(require(right))] for right in RIGHTS)
 router = APIRouter(tags=["collections"])
 
 
-@router.get("/collections", dependencies=ASK, responses=documented(*READ_REFUSALS))
+@router.get(
+    "/collections",
+    dependencies=ASK,
+    responses=documented(*READ_REFUSALS),
+    summary="List collections",
+)
 async def list_collections(request: Request, stores: Stores) -> CollectionList:
     """List the collections that the key may use with their counts, including the shipped
     sample."""
@@ -110,6 +115,7 @@ async def list_collections(request: Request, stores: Stores) -> CollectionList:
     dependencies=ADMINISTER,
     responses=documented(*REFUSALS),
     openapi_extra=body_schema((JSON, "CollectionRequest"), required=False),
+    summary="Create or change a collection",
 )
 async def put_collection(
     name: str, stores: Stores, wanted: Annotated[CollectionRequest, Depends(collection_body)]
@@ -124,7 +130,12 @@ async def put_collection(
     return info_of(manifest)
 
 
-@router.get("/collections/{name}", dependencies=ASK, responses=documented(*READ_REFUSALS))
+@router.get(
+    "/collections/{name}",
+    dependencies=ASK,
+    responses=documented(*READ_REFUSALS),
+    summary="Show a collection",
+)
 async def get_collection(name: str, stores: Stores) -> CollectionInfo:
     """Return a collection with its counts."""
     return info_of(await stores.manifest(name))
@@ -133,7 +144,7 @@ async def get_collection(name: str, stores: Stores) -> CollectionInfo:
 @router.delete(
     "/collections/{name}", status_code=204, dependencies=ADMINISTER,
     responses=documented(*READ_REFUSALS),
-    response_class=Response,
+    response_class=Response, summary="Delete a collection",
 )  # fmt: skip
 async def delete_collection(name: str, stores: Stores) -> None:
     """Delete a collection and all its documents."""
@@ -145,6 +156,7 @@ async def delete_collection(name: str, stores: Stores) -> None:
     dependencies=WRITE,
     responses=documented(*REFUSALS),
     openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
+    summary="Add documents",
 )
 async def add_documents(request: Request, name: str, stores: Stores) -> IngestReport:
     """Add documents, or replace those with the same ids. Unchanged documents are skipped. Invalid
@@ -170,7 +182,10 @@ async def ingest(
 
 
 @router.get(
-    "/collections/{name}/documents", dependencies=WRITE, responses=documented(*READ_REFUSALS)
+    "/collections/{name}/documents",
+    dependencies=WRITE,
+    responses=documented(*READ_REFUSALS),
+    summary="List the documents of a file",
 )
 async def list_documents(
     name: str,
@@ -192,6 +207,7 @@ async def list_documents(
     "/collections/{name}/documents/{document_id:path}",
     dependencies=ASK,
     responses=documented(*READ_REFUSALS),
+    summary="Show a document",
 )
 async def get_document(name: str, document_id: str, stores: Stores) -> StoredDocument:
     """Return a stored document with its passages in order."""
@@ -208,7 +224,7 @@ async def get_document(name: str, document_id: str, stores: Stores) -> StoredDoc
 
 @router.delete(
     "/collections/{name}/documents/{document_id:path}", status_code=204, dependencies=WRITE,
-    responses=documented(*READ_REFUSALS), response_class=Response,
+    responses=documented(*READ_REFUSALS), response_class=Response, summary="Delete a document",
 )  # fmt: skip
 async def delete_document(name: str, document_id: str, stores: Stores) -> None:
     """Delete a document and all its passages."""

@@ -202,7 +202,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "ModelList": {"object": "list", "data": [_MODEL]},
     "OpenAIError": {
         "error": {
-            "message": "there is no model 'gpt' here",
+            "message": "there is no model 'gpt'; GET /v1/models lists all",
             "type": "invalid_request_error",
             "param": "model",
             "code": "model_not_found",

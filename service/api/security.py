@@ -33,7 +33,8 @@ class NotAllowed(RevelatorError):
 
 
 class CrossSite(RevelatorError):
-    slug, title, status = "cross-site", "Web pages of other sites may not call this server", 403
+    slug, status = "cross-site", 403
+    title = "Requests from web pages of other sites are not allowed"
 
 
 def check_exposure(settings: ServerSettings) -> None:
@@ -135,10 +136,13 @@ class TenantAccess:
         try:
             tenants = await anyio.to_thread.run_sync(read_tenants, path)
         except ConfigurationError as error:
-            log.error("the tenants file was not read; its last version stays", reason=error.detail)
+            log.error(
+                "tenants file could not be reloaded; the previous tenants remain valid",
+                reason=error.detail,
+            )
             return
         self._ring = KeyRing(self._keys, tenants)
-        log.info("tenants read again", tenants=len(tenants))
+        log.info("tenants file reloaded", tenants=len(tenants))
 
 
 def _version(path: Path | None) -> tuple[int, int, int] | None:
@@ -193,15 +197,17 @@ async def authenticate(request: Request) -> Tenant:
     """
     if request.headers.get("Sec-Fetch-Site") == "cross-site":
         raise CrossSite(
-            "A browser sent this request for a page of another site. Let the page's own server "
-            "ask, or serve both under one name."
+            "A web page of another site sent this request, which is not allowed. Send it from that "
+            "site's server instead of the browser, or serve the page and this API under the same "
+            "host name."
         )
     access = access_of(request)
     host = request.headers.get("host", "")
     if access.local and not names_this_machine(host):
         raise CrossSite(
-            f"This server has no keys and answers this machine alone, and was called as "
-            f"{host[:80]!r}. Use its address, or set server.keys, or pass --insecure."
+            "This server has no keys, so it accepts only requests whose Host header is an IP "
+            f"address or a name without a dot, not {host[:80]!r}. Use http://127.0.0.1 with the "
+            "server's port, set server.keys, or start the server with --insecure."
         )
     tenant = await access.tenant(_given(request))
     request.state.tenant = tenant

@@ -57,8 +57,12 @@ T = TypeVar("T")
 class Finding(BaseModel):
     """A difference between manifest and stores.
 
-    `kind` is stray, lacking, outdated or surplus (for passages, with `count` and the first few
-    `ids`), manifest, building, embedding, copy, or lost (a server no longer holds the collection).
+    `kind`: `stray` (passages that belong to no document), `lacking` (passages without a vector),
+    `outdated` (passages with an outdated vector), `surplus` (vectors without a passage), `manifest`
+    (its counts, content hash or fields differ from the BM25 store), `building` (an ingest was
+    interrupted), `embedding` (embedded with other settings), `copy` (Qdrant's copy of the manifest
+    differs) or `lost` (a server no longer holds the collection). `count` and the first few `ids`
+    are set for the first four kinds; for `lost`, `count` is the number of passages.
     """
 
     kind: str
@@ -87,6 +91,7 @@ router = APIRouter(tags=["collections"])
     dependencies=ADMINISTER,
     response_model=CollectionReport,
     responses=documented(*REFUSALS) | FOLLOWED,
+    summary="Check a collection",
 )
 async def check_collection(
     request: Request, name: str, stores: Stores
@@ -101,6 +106,7 @@ async def check_collection(
     dependencies=ADMINISTER,
     response_model=CollectionReport,
     responses=documented(*REFUSALS) | FOLLOWED,
+    summary="Repair a collection",
 )
 async def repair_collection(
     request: Request, name: str, stores: Stores
@@ -131,6 +137,7 @@ async def _reported(
     dependencies=WRITE,
     responses=documented(*REPLACE_REFUSALS),
     openapi_extra=body_schema((JSON, "DocumentBatch"), (NDJSON, "")),
+    summary="Replace all documents of a collection",
 )
 async def replace_documents(request: Request, name: str, stores: Stores) -> IngestReport:
     """Replace the collection's contents atomically. The new documents are indexed beside the old

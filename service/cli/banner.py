@@ -22,8 +22,10 @@ def sample_questions() -> Iterator[dict[str, object]]:
 def print_banner(url: str, *, page: bool = True) -> None:
     """Print the URL and a sample question of each type as a curl command."""
     console = Console()
-    where = f"{url} (in a browser, too; Ctrl-C stops it)" if page else f"{url} (Ctrl-C stops it)"
-    console.print(f"revelator answers at {where}, API: {url}/docs", soft_wrap=True)
+    hint = "open it in a browser; press Ctrl-C to stop" if page else "press Ctrl-C to stop"
+    console.print(
+        f"Revelator is running at {url} ({hint}). API reference: {url}/docs", soft_wrap=True
+    )
     shown: set[object] = set()
     for sample in sample_questions():
         if sample["route"] not in shown:

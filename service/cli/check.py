@@ -21,6 +21,10 @@ from service.retrieval.collections.backends import open_backends
 from service.runtime import Check, describe_roles, open_engines, open_runtime
 
 TRANSPORT_S: Final = 5.0  # time limit for finding out which transport reaches Qdrant
+NOT_SERVING: Final = (
+    "the process that holds the data directory is not serving HTTP: a server is still starting, or "
+    "a command such as ingest is running; wait and run the check again"
+)
 
 
 async def check_in_terminal(settings: Settings) -> int:
@@ -28,9 +32,9 @@ async def check_in_terminal(settings: Settings) -> int:
     owner = find_owner(settings.data_dir)
     checks = [Check("data directory", True, str(settings.data_dir))]
     if owner is not None:
-        checks.append(
-            Check("server", True, f"in use by process {owner.pid}, which serves {owner.url or '?'}")
-        )
+        served = owner.url or "no URL"
+        holder = f"process {owner.pid} holds the data directory and serves {served}"
+        checks.append(Check("server", True, holder))
         checks += await _ask_server(owner.url)
         async with open_engines(settings) as engines:
             checks += describe_roles(settings, engines)
@@ -39,9 +43,9 @@ async def check_in_terminal(settings: Settings) -> int:
             checks += await runtime.checks()
             checks += describe_roles(settings, runtime.engines)
     checks += await _transport(settings)
-    table = Table("", "what", "state", box=None)
+    table = Table("", "check", "detail", box=None)
     for check in checks:
-        mark = "[green]ok[/]" if check.ok else "[red]no[/]"
+        mark = "[green]ok[/]" if check.ok else "[red]failed[/]"
         table.add_row(mark, check.name, escape(check.detail))
     console = Console()
     console.print(table)
@@ -103,7 +107,7 @@ async def _ask_server(url: str | None) -> list[Check]:
     import aiohttp  # noqa: PLC0415
 
     if url is None:
-        return [Check("readiness", False, "the server has not published its URL yet")]
+        return [Check("readiness", False, NOT_SERVING)]
     try:
         async with (
             open_session(total_s=10) as session,

@@ -49,7 +49,7 @@ def key(
     try:
         parse_tenants(entry)
     except ValueError as error:
-        fail(f"the entry would not be valid: {error}")
+        fail(f"the tenant's entry is not valid: {error}; correct the name or the options")
     typer.echo(entry)
     typer.echo(f"The key, shown only once: {made}", err=True)
 

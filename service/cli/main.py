@@ -75,7 +75,9 @@ def serve(
     ] = None,
     insecure: Annotated[
         bool | None,
-        typer.Option("--insecure", help="Allow hosts other than loopback without API keys."),
+        typer.Option(
+            "--insecure", help="Allow listening on hosts other than loopback without API keys."
+        ),
     ] = None,
     workers: Annotated[
         int | None,
@@ -304,9 +306,11 @@ def check(
     data: Data = None,
     collection: Annotated[
         str | None,
-        typer.Option(help="Compare the manifest and the stores of this collection instead."),
+        typer.Option(help="Check this collection instead: compare its manifest and its stores."),
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair differences.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair differences. Needs --collection.")
+    ] = False,
 ) -> None:
     """Show what is configured, what is reachable and what is missing.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar, get_args
 
 import typer
 
 from service.answer.request import AnswerRequest
+from service.core.domain import RequestLoop
 from service.core.errors import RevelatorError
 from service.core.settings import Settings, load_settings
 from service.core.settings.urls import checked
@@ -45,7 +46,11 @@ def _field(name: str) -> Any:
 Collection = Annotated[str | None, _field("collection")]
 RouteOption = Annotated[str, typer.Option(help="Route: auto, direct, single, compound or complex.")]
 LoopOption = Annotated[
-    str, typer.Option(help="Loop for complex questions: default, or the name of a loop.")
+    str,
+    typer.Option(
+        help="Loop that decides when to search, on every route except direct: "
+        f"{', '.join(get_args(RequestLoop))}."
+    ),
 ]
 RetrieverOption = Annotated[str, typer.Option(help="Retriever: hybrid, bm25 or dense.")]
 TopK = Annotated[int | None, _field("top_k")]

@@ -88,7 +88,9 @@ class Worker:
     def end(self) -> str:
         """The reason why the worker ended."""
         code = self.process.exitcode
-        return self.problem or f"worker {self.number} ended with {code}; its log says why"
+        return self.problem or (
+            f"worker {self.number} ended with exit code {code}; see the log on standard error"
+        )
 
     @property
     def hung(self) -> bool:
@@ -216,7 +218,7 @@ class Workers:
             self._look()
             for place, worker in enumerate(self._workers):
                 if worker.hung:
-                    log.error("a worker hangs and is replaced", pid=worker.process.pid)
+                    log.error("worker does not respond and is replaced", pid=worker.process.pid)
                     worker.process.kill()
                     worker.process.join()
                 if not worker.alive and not self._stopping:

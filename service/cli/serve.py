@@ -116,7 +116,7 @@ async def serve(
             log.info("configured", what=line.name, detail=line.detail)
         for path in runtime.roles.reader.templates.without_declining():
             log.warning(
-                "template offers no way to decline",
+                "template does not allow the model to decline",
                 file=str(path),
                 detail=f"add to it that the reply must be {NO_ANSWER!r} if no answer is found",
             )

@@ -112,12 +112,13 @@ class EventPrinter:
         return None
 
     def _step_end(self, event: StepEnd) -> str | None:
-        said = []
+        lines = []
         if event.answer and event.step not in self._written:
-            said.append(f"[italic]{_shown(event.answer)}[/]")
+            lines.append(f"  [dim]{event.step}[/] result: [italic]{_shown(event.answer)}[/]")
         if event.flags:
-            said.append(f"[yellow]{', '.join(event.flags)}[/]")
-        return f"  [dim]{event.step}[/] result: {'  '.join(said)}" if said else None
+            flags = ", ".join(event.flags)
+            lines.append(f"  [dim]{event.step}[/] flags: [yellow]{flags}[/]")
+        return "\n".join(lines) or None
 
     def _answer(self, body: Answer) -> None:
         self._break()

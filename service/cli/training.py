@@ -14,9 +14,19 @@ RecipeName = Literal["sft", "router", "labeler", "filter"]
 
 
 def train(
-    recipe: Annotated[RecipeName, typer.Argument(help="What to train.")],
+    recipe: Annotated[
+        RecipeName,
+        typer.Argument(
+            help="Model to train: sft (a language model), router, labeler or filter "
+            "(EfficientRAG's encoders)."
+        ),
+    ],
     data: Annotated[
-        list[Path] | None, typer.Option(help="File written by `synthesize`. May be repeated.")
+        list[Path] | None,
+        typer.Option(
+            help="File written by `synthesize`; for router also a folder of questions and "
+            "passages, or of an evaluation. May be repeated."
+        ),
     ] = None,
     held_out: Annotated[
         list[Path] | None,

@@ -163,7 +163,9 @@ class deadline(_Cut):
     ) -> None:
         self._handle.cancel()
         if self._ended_by_it(kind):
-            raise DeadlineExceeded("the question's time limit was reached") from None
+            raise DeadlineExceeded(
+                "the question's time limit was reached; allow a longer timeout_s"
+            ) from None
 
 
 class Interrupted(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -78,6 +78,26 @@ class TriggerDetail(Model):
     query: str
 
 
+FLAGS: Final = (
+    "`route_parse_failed`: the model's route could not be read, and `single` was chosen. "
+    "`refine_loop`: the model repeated an earlier question, which ended the loop. "
+    "`no_evidence`: no relevant passage was found. "
+    "`closed_book`: the answer is from the model's own knowledge. "
+    "`no_new_evidence`: a search found only passages that were found before. "
+    "`no_progress`: the text or the query did not change, which ended the loop. "
+    "`repaired`: an output of the model was not usable and was corrected, replaced or repeated. "
+    "`fallback_direct`: Auto-RAG ended without an answer, and the reader was asked once more. "
+    "`shortened`: a text was cut, or passages or parts were left out, at a limit. "
+    "`escalated`: the question continues on the route `complex`. "
+    "`unsupported`: the passages and sub-answers do not support the answer. "
+    "`unread_judgement`: a judgement of the model could not be read. "
+    "`declined`: the model replied that it has no answer. "
+    "`prompt_example`: the model repeated an example of its prompt. "
+    "`outvoted`: of several sampled answers, the most frequent one was not the first. "
+    "`computed`: the answer or a number in it was computed, not written by the model."
+)
+
+
 class Step(Model):
     """A step of an answer. Fields without a value are null."""
 
@@ -89,7 +109,7 @@ class Step(Model):
     passages: list[StepPassage] = []
     answer: str | None = None
     trigger: TriggerDetail | None = None
-    flags: list[Flag] = []
+    flags: list[Flag] = Field([], description=FLAGS)
     llm_calls: int = 0
     ms: float = 0.0
 
@@ -161,7 +181,13 @@ class Timing(Model):
 
 
 class Answer(Model):
-    """The answer to a question, with its steps, citations and cost."""
+    """The answer to a question, with its steps, citations and cost.
+
+    `answered` is false if no answer is given; `answer` is then the text of
+    `answers.no_answer_text`. `stopped_by`: `answer` (the loop ended by itself), `max_steps` (the
+    loop's limit), `deadline` (the time limit) or `budget` (a limit of calls, tokens or retrievals).
+    `degraded` names retrievers that were unavailable.
+    """
 
     id: str
     question: str

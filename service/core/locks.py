@@ -40,8 +40,9 @@ class DirectoryOwned(StoreError):
         who = f"process {owner.pid}" if owner else "another process"
         where = f" (it serves {owner.url})" if owner and owner.url else ""
         super().__init__(
-            f"the data directory {folder} is in use by {who}{where}; use that process (--url, "
-            "where the command has it), stop it, or choose another directory with --data"
+            f"the data directory {folder} is in use by {who}{where}; stop that process, choose "
+            "another directory with --data, or, if it serves HTTP and the command has the option "
+            "--url, pass its URL"
         )
 
 

@@ -41,8 +41,8 @@ BAD_INPUT: Final = 2
 SHOWN_FAILURES: Final = 5
 MOST_OUT: Final = 20  # consecutive failures because of an outage, after which the evaluation ends
 STOPPED: Final = (
-    f"stopped: {MOST_OUT} questions in a row failed because the engine or a store was out. The "
-    "same command with --out goes on, and asks them again."
+    f"stopped: {MOST_OUT} questions in a row failed because an engine or a store was unavailable. "
+    "Run the same command again with --out to continue; the failed questions are asked again."
 )
 
 
@@ -92,13 +92,19 @@ async def evaluate_datasets(
     """
     screen = console or Console()
     if options.url and options.engine:
-        raise InvalidRequest("--engine is for this process; the server of --url has its own")
+        raise InvalidRequest(
+            "--engine cannot be combined with --url, because the server uses its own engines; omit "
+            "one of them"
+        )
     if options.ray and options.url:
-        raise InvalidRequest("--ray spreads the questions of this process, not those of --url")
+        raise InvalidRequest(
+            "--ray cannot be combined with --url, because Ray answers the questions of this "
+            "process; omit one of them"
+        )
     if options.robustness and (options.url or not options.out):
         raise InvalidRequest(
-            "--robustness needs --out, and changes what searches find in this "
-            "process, so that --url cannot be used with it"
+            "--robustness needs --out, and cannot be combined with --url, because it changes "
+            "search results in this process"
         )
     methods, settings = methods_of(options.methods), with_engine(settings, options.engine)
     datasets = await read_or_tell(options, screen)
@@ -270,7 +276,8 @@ async def ask_all(
         folder = stack.enter_context(open_run(options.out, run)) if options.out else None
         rows = {row.key: row for row in kept_rows(folder, options) if row.key in wanted}
         if rows:
-            screen.print(f"{len(rows):,} of {len(tasks):,} questions have a row", highlight=False)
+            told = f"{len(rows):,} of {len(tasks):,} questions already have a result"
+            screen.print(told, highlight=False)
         todo = [task for task in tasks if task.key not in rows]
         show = stack.enter_context(shown_progress("asking", "questions", len(todo), screen))
         done = failed = out = 0

@@ -128,9 +128,9 @@ def _result(found: ScoreDifference, affordable: bool, spent: bool) -> tuple[Resu
     if found.better:
         if spent:
             return "beats", "it is better, and the baseline had as much to spend"
-        return "open", "it is better, but no variant of the baseline spends the budget"
+        return "open", "it is better, but no variant of the baseline uses most of the budget"
     if affordable:
-        return "does not beat", "it is not better beyond chance"
+        return "does not beat", "it is not significantly better"
     return "open", "every variant of the baseline costs more"
 
 

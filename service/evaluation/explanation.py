@@ -152,8 +152,10 @@ def find_fault(trace: Trace) -> Fault:
     scores = score(outcome, gold)
     if not gold.answers:
         if not seen.result.answered:
-            return Fault(None, "it abstained, which is right: no answer is known")
-        return Fault("reading", "it answered where no answer is known", (_answer(seen.result),))
+            why = "no answer was given, which is correct, because the dataset has none"
+            return Fault(None, why)
+        why = "an answer was given, but the dataset has none"
+        return Fault("reading", why, (_answer(seen.result),))
     if max(scores["em"] or 0, scores["accuracy"] or 0) == 1:
         return Fault(None, "the answer is right", (_answer(seen.result),))
     return next(fault for fault in _rules(seen) if fault is not None)
@@ -210,9 +212,10 @@ def _routing(seen: _Seen) -> Fault | None:
     if gold.route is not None and route.route != gold.route:
         sure = "" if route.confidence is None else f" with confidence {route.confidence:.2f}"
         detail = f"route {route.route}{sure}, by the {route.by}; the dataset says {gold.route}"
-        return Fault("routing", "the route is not the dataset's", (detail,))
+        return Fault("routing", "the route differs from that of the dataset", (detail,))
     if route.route == "direct" and gold.gold_passages:
-        return Fault("routing", "nothing was searched, and the dataset names passages", ())
+        why = "nothing was searched, although the dataset lists gold passages"
+        return Fault("routing", why, ())
     return None
 
 
@@ -224,7 +227,7 @@ def _missing(seen: _Seen) -> Fault | None:
         return _not_found(seen)
     if not seen.texts or any(seen.holds(passage.text) for passage in seen.passages):
         return None
-    return Fault("retrieval", "no passage that was found holds a gold answer", _asked(seen))
+    return Fault("retrieval", "no retrieved passage contains a gold answer", _asked(seen))
 
 
 def _not_found(seen: _Seen) -> Fault | None:
@@ -238,11 +241,12 @@ def _not_found(seen: _Seen) -> Fault | None:
     evidence = (f"not found: {', '.join(lost)}", *_asked(seen))
     named = [name for name in lost if any(_names(query, name) for query in seen.queries)]
     if named:
-        why = f"a query names {named[0]!r}, and the search did not find it"
+        why = f"a query names {named[0]!r}, but the search did not find it"
         return Fault("retrieval", why, evidence)
     if set(seen.queries) == {gold.question} and gold.gold_passages == 1:
-        return Fault("retrieval", "the question was searched as it is, in vain", evidence)
-    return Fault("query", "no query asks for a passage that is needed", evidence)
+        why = "the unchanged question was searched and did not find the gold passage"
+        return Fault("retrieval", why, evidence)
+    return Fault("query", "no query asks for a needed passage", evidence)
 
 
 def _names(query: str, title: str) -> bool:
@@ -265,7 +269,7 @@ def _judged_away(seen: _Seen) -> Fault | None:
     reasons = _reasons(seen.result)
     return Fault(
         "judging",
-        "a passage that is needed was found and not shown to the reader",
+        "a needed passage was found but not shown to the reader",
         tuple(
             f"{p.passage_id} (rank {p.rank}): {reasons.get(p.passage_id) or 'not kept'}"
             for p in lost
@@ -297,9 +301,8 @@ def _merged_away(seen: _Seen) -> Fault | None:
     if not steps:
         return None
     details = tuple(f"step {step.id}: {_short(step.answer or '')}" for step in steps)
-    return Fault(
-        "merging", "a step found a gold answer that the end lacks", (*details, _answer(seen.result))
-    )
+    why = "a step found a gold answer that the final answer does not contain"
+    return Fault("merging", why, (*details, _answer(seen.result)))
 
 
 def _misread(seen: _Seen) -> Fault:
@@ -313,9 +316,9 @@ def _misread(seen: _Seen) -> Fault:
     if not seen.queries:
         why = "the model's own knowledge gave another answer"
     elif seen.result.answered:
-        why = "the reader was shown what is needed, and wrote another answer"
+        why = "the reader was shown the needed passages but wrote another answer"
     else:
-        why = "the reader was shown what is needed, and gave no answer"
+        why = "the reader was shown the needed passages but gave no answer"
     return Fault("reading", why, tuple(evidence))
 
 

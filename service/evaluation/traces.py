@@ -180,7 +180,7 @@ def _header(line: str, path: Path) -> Mapping[str, Any]:
             "Evaluate again, or use that version"
         )
     if missing := sorted(_HEADER - value.keys()):
-        raise TraceError(f"{path}:1: lacks {', '.join(missing)}")
+        raise TraceError(f"{path}:1: the first line lacks these fields: {', '.join(missing)}")
     return value
 
 
@@ -189,7 +189,7 @@ def _event(line: str, place: str) -> BaseEvent:
         event = _EVENT.validate_json(line)
         if encode(event) == line:
             return event
-        why = "its fields are others"
+        why = "its fields differ"
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -222,7 +222,10 @@ def _result(events: Sequence[BaseEvent], path: Path) -> Answer | Problem:
             except ValueError as error:
                 raise TraceError(f"{path}:{line}: {error}") from None
             if body.model_dump_json() != event.body.model_dump_json():
-                raise TraceError(f"{path}:{line}: the events before do not make this body")
+                raise TraceError(
+                    f"{path}:{line}: the preceding events do not produce this body; the file was "
+                    "changed, or another version wrote it"
+                )
             return body
         fold.add(event)
     raise TraceError(f"{path}:{len(events) + 1}: has neither an answer nor an error")

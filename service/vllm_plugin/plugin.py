@@ -24,7 +24,11 @@ def register() -> None:
     import vllm  # noqa: PLC0415
 
     if not is_read(vllm.__version__):
-        log.warning("vLLM %s is new to this plugin: its source is checked", vllm.__version__)
+        log.warning(
+            "vLLM %s has not been tested with this plugin; its source is checked for the functions "
+            "that the plugin needs",
+            vllm.__version__,
+        )
 
 
 class SignalsPlugin:

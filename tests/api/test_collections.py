@@ -105,8 +105,8 @@ async def test_pages_that_a_file_no_longer_has_are_removed(
     async with serving(app, settings) as (_, url), aiohttp.ClientSession(url) as http:
         for pages, told in (
             (["Norma.", "Tosca.", "Aida.", "Etna."], "4 documents indexed"),
-            (["Norma.", "Etna."], "2 no longer in their files, removed"),
-            (["Norma."], "1 no longer in their files, removed"),
+            (["Norma.", "Etna."], "2 removed, because their files no longer contain them"),
+            (["Norma."], "1 removed, because their files no longer contain them"),
         ):
             file.write_bytes(pdf(pages))
             assert await run_ingest([file], "mine", settings, url=url) == 0

@@ -323,7 +323,7 @@ async def test_a_caller_is_told_to_come_back_where_the_issuer_is_away() -> None:
     ("given", "told"),
     [
         ({"issuer": ISSUER}, "also set audience and jwks_url"),
-        ({"jwks_url": "http://login.example.com/keys"}, "must be https"),
+        ({"jwks_url": "http://login.example.com/keys"}, "must begin with https://"),
         ({"algorithms": ["HS256"]}, "RS256"),
         ({"algorithms": []}, "at least 1"),
     ],

@@ -50,7 +50,7 @@ async def test_check_and_repair(tmp_path: Path) -> None:
         async with service.http.post("/collections/mine/repair") as response:
             report = await response.json()
         assert (report["vectors"], report["left"]) == (1, [])
-        assert report["done"] == ["1 passages embedded", "manifest updated"]
+        assert report["done"] == ["passages embedded: 1", "manifest updated"]
         async with service.http.get("/collections/none/check") as response:
             await check_problem(response, 404, "not-found")
 
@@ -66,7 +66,7 @@ async def test_the_progress_of_a_repair_is_streamed_where_that_is_accepted(tmp_p
             *_, report = (await response.text()).strip().split("\n\n")
         assert report.startswith("event: report\ndata: ")
         done = json.loads(report.partition("data: ")[2])["done"]
-        assert done == ["1 passages embedded", "manifest updated"]
+        assert done == ["passages embedded: 1", "manifest updated"]
         async with service.http.get("/collections/none/check", headers=accept) as response:
             await check_problem(response, 404, "not-found")
 
@@ -143,17 +143,17 @@ async def test_the_command_goes_through_the_server_or_works_alone(tmp_path: Path
         await lose_a_vector(service)
         code, text = await command(tmp_path, "--collection", "mine")
         assert code == 1
-        assert f"through the server at {service.url}" in text
-        assert "found: 1 passages without a vector: n" in text
+        assert f"Using the server at {service.url}." in text
+        assert "found: passages without a vector: 1 (n" in text
         code, text = await command(tmp_path, "--collection", "mine", "--repair")
         assert code == 0
-        assert "done: 1 passages embedded" in text
+        assert "done: passages embedded: 1" in text
         await lose_a_vector(service)
     code, text = await command(tmp_path, "--collection", "mine")
     assert code == 1
     assert "server" not in text
     code, text = await command(tmp_path, "--collection", "mine", "--repair")
-    assert (code, "done: 1 passages embedded" in text) == (0, True)
+    assert (code, "done: passages embedded: 1" in text) == (0, True)
     code, text = await command(tmp_path, "--repair")
     assert (code, "--repair needs a collection" in text) == (2, True)
     code, text = await command(tmp_path, "--collection", "none")

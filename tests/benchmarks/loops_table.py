@@ -180,7 +180,8 @@ The table shows F1 with 95 % intervals, measured with the shipped model on {aske
 set, and the average cost of a question ({machine()}; {hours:.1f} hours in all).
 {MARK} marks a method that does not beat plain retrieval (`one_retrieval`) or the entropy gate when
 these may spend as many LLM calls or tokens, in the variants {variants}.
-A method without a mark may still not beat them; `direct`, `no_retrieval` and these two are never marked. Another model changes the order: evaluate yours on
+A method without a mark may still not beat them; `direct`, `no_retrieval` and these two are never
+marked. Another model changes the order: evaluate yours on
 your own questions before you choose, with `revelator evaluate`. The table is made by
 `python -m tests.benchmarks.loops_table --data DIR --out OUT --readme`.
 """

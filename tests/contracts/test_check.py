@@ -110,7 +110,7 @@ async def test_differences_are_found_shown_and_repaired(tmp_path: Path, backends
         assert kinds(report.findings) == expected
         assert report.left == []
         assert embedder.passages == 2
-        assert "2 passages embedded" in report.done
+        assert "passages embedded: 2" in report.done
         assert await collections.manifest(NAME) == before
         bm25, dense = await contents(await collections.get(NAME))
         assert bm25 == dense
@@ -154,7 +154,7 @@ async def test_another_embedding_is_told_and_embedded_again(
         assert kinds(report.findings) == {"embedding": 1}
         assert report.left == []
         assert embedder.passages == before.passages
-        assert report.done == [f"{before.passages} passages embedded again"]
+        assert report.done == [f"passages embedded again: {before.passages}"]
         after = await collections.manifest(NAME)
         new = {"generation": after.generation, "embedding": embedder.contract}
         assert after.generation > before.generation

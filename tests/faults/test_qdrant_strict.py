@@ -71,7 +71,7 @@ async def test_compared_and_repaired_within_its_limits(
         bm25 = (await collections.get(NAME)).bm25
         await anyio.to_thread.run_sync(bm25.replace, ["d9"], [])
         report = await collections.check(NAME, repair=True)
-        assert "1 vectors removed" in report.done
+        assert "vectors removed: 1" in report.done
         assert report.left == []
 
         retriever = HybridRetriever(collections, embedder, SETTINGS)

@@ -138,7 +138,7 @@ def test_there_is_a_row_for_each_question_by_each_method(evaluated: Evaluated) -
 def test_what_had_a_row_was_not_asked_again(evaluated: Evaluated) -> None:
     kept = evaluated.before.count(b"\n")
     assert kept >= KILLED_AFTER
-    assert f"{kept} of {len(evaluated.rows)} questions have a row" in evaluated.shown
+    assert f"{kept} of {len(evaluated.rows)} questions already have a result" in evaluated.shown
     content = (evaluated.out / "rows.jsonl").read_bytes()
     assert content.startswith(evaluated.before)
     assert content.count(b"\n") == len(evaluated.rows)

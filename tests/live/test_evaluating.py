@@ -106,7 +106,7 @@ async def test_what_the_server_refuses_is_told_before_anything_is_asked(tmp_path
     async with live() as server:
         with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
             await evaluated(file, server.url, methods=["dragin"])
-        with pytest.raises(InvalidRequest, match="--engine is for this process"):
+        with pytest.raises(InvalidRequest, match="--engine cannot be combined with --url"):
             await evaluated(file, server.url, engine="default")
     with pytest.raises(EngineFailure, match="cannot be reached"):
         await evaluated(file, server.url)
@@ -191,7 +191,7 @@ async def test_a_killed_command_goes_on_and_loses_only_what_was_in_flight(tmp_pa
             kept = {json.loads(line)["id"] for line in read(rows)}
             assert 5 <= len(kept) < count
             done = await anyio.run_process(command)
-    assert b"questions have a row" in done.stdout
+    assert b"questions already have a result" in done.stdout
     found = read_rows(out)
     assert len(found) == count
     assert {row.error for row in found} == {None}

@@ -51,7 +51,7 @@ class Server:
         assert self.process.stdout
         for line in self.process.stdout:
             self.banner += line
-            found = re.search(r"answers at (http://\S+)", line)
+            found = re.search(r"is running at (http://\S+)", line)
             if found:
                 return found.group(1)
         raise AssertionError(f"serve ended: {self.banner}")

@@ -94,8 +94,8 @@ async def served(folder: Path) -> AsyncIterator[Served]:
         try:
             assert process.stdout is not None
             line = (await asyncio.wait_for(process.stdout.readline(), START_S)).decode()
-            assert " answers at http://127.0.0.1:" in line, line
-            yield Served(process, line.split()[3], engine)
+            assert " is running at http://127.0.0.1:" in line, line
+            yield Served(process, line.split()[4], engine)
         finally:
             if process.returncode is None:
                 process.kill()

@@ -26,6 +26,6 @@ def test_a_template_without_a_way_to_decline_is_named(tmp_path: Path) -> None:
             process.communicate(timeout=60)
         log.seek(0)
         said = log.read()
-    assert "offers no way to decline" in said
+    assert "does not allow the model to decline" in said
     assert str(silent) in said
     assert str(declining) not in said

@@ -234,7 +234,7 @@ async def test_dragin_is_a_heat_map(tab: Any, pictures: Path) -> None:
     assert max(heat, key=lambda pair: pair[1])[0] == "Palermo."
     assert {"composer", "Norma", "city"} <= set(queried)
     assert standing.startswith(last.text.strip())
-    assert "This draft stands: its highest score is" in standing
+    assert "This draft was accepted: its highest score," in standing
     assert "not above 1.00" in standing
 
 

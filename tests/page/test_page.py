@@ -248,10 +248,10 @@ async def test_a_reconnect_to_another_process_is_told_and_asked_again_on_demand(
         proxy.lead_to(other_url)
         proxy.cut()
         await tab.wait_for_selector(".run[data-phase=failed]")
-        assert "led to another process" in await tab.inner_text(".problem")
+        assert "routed to another process" in await tab.inner_text(".problem")
         assert "w20" in await tab.inner_text(".answer")
         assert not await violations(tab)
-        await tab.click("text=Ask again")
+        await tab.click("button:has-text('Ask again')")
         await tab.wait_for_selector(DONE)
         assert await tab.inner_text(".answer") == "Vincenzo Bellini"
         assert await tab.locator(".run").count() == 1
@@ -280,7 +280,7 @@ async def test_a_question_can_be_stopped(tab: Any) -> None:
         await tab.click("#cancel")
         await tab.wait_for_selector(".run[data-phase=failed]")
         assert "Stopped" in await tab.inner_text(".problem")
-        assert await tab.inner_text(".step .time >> nth=-1") == "not ended"
+        assert await tab.inner_text(".step .time >> nth=-1") == "not finished"
         assert await tab.locator(".step[data-open=true]").count() == 0
         async with tab.expect_download() as waiting:
             await tab.click("text=Download the trace")

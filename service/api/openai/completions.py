@@ -64,7 +64,7 @@ class ChatUsage(Model):
 
 
 class Particulars(Model):
-    """What `POST /answer` says of an answer and the interface has no field for."""
+    """Properties of the answer for which OpenAI's format has no field."""
 
     id: str
     answered: bool

@@ -32,7 +32,7 @@ class ModelUnknown(RevelatorError):
 
 
 class Lenient(BaseModel):
-    """Fields that are not named have no effect: clients send settings of sampling."""
+    """Ignores unknown fields, because clients send sampling parameters."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -60,8 +60,8 @@ class ResponseFormat(Lenient):
 
 
 class ChatOptions(BaseModel):
-    """What this service offers beyond the interface: fields of `POST /answer`, and where citations
-    go besides `annotations`."""
+    """Options that OpenAI's API does not have: fields of `POST /answer`, and where citations are
+    placed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -75,14 +75,14 @@ class ChatOptions(BaseModel):
     timeout_s: float | None = Field(None, gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)
     citations: CitationStyle | None = Field(
         None,
-        description="`text` writes them below the answer, too. Default: `answers.chat_citations` "
-        "of the settings.",
+        description="`text` also writes the citations below the answer. Default: "
+        "`answers.chat_citations` of the settings.",
     )
 
 
 class ChatRequest(Lenient):
-    """A conversation that ends with a question. Fields that choose among words, such as
-    `temperature`, `max_tokens` and `stop`, are accepted and have no effect."""
+    """A conversation that ends with a question. Generation parameters such as `temperature`,
+    `max_tokens` and `stop` are accepted and have no effect."""
 
     model: str = Field(description="`revelator`, or `revelator-` and the name of a loop.")
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]

@@ -49,8 +49,8 @@ class TextSettings(Lenient):
 
 
 class ResponsesRequest(Lenient):
-    """A question, or a conversation that ends with one. Responses are not stored. Fields that
-    choose among words are accepted and have no effect, and so are `instructions`."""
+    """A question, or a conversation that ends with one. Responses are not stored. Generation
+    parameters such as `temperature`, and `instructions`, are accepted and have no effect."""
 
     model: str = Field(description="`revelator`, or `revelator-` and the name of a loop.")
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES)]

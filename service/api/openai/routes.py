@@ -108,8 +108,8 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
     """Answer as OpenAI's API does. A message that cannot be understood alone is first rewritten as
     one that can. The steps are the reasoning (`reasoning_content`), citations are `annotations`.
 
-    With `stream`, the reasoning is sent as it happens, and the answer once nothing can withdraw it
-    any more, since this form has no way to take text back."""
+    With `stream`, the reasoning is sent as it happens, and the answer only when it is final,
+    because this format cannot withdraw text."""
     asked = chat.asked
     wire = Completing(chat.events.id, asked.model, int(time.time()), with_usage=asked.with_usage)
     return await _respond(chat, wire)
@@ -120,7 +120,7 @@ async def chat_completions(chat: Annotated[Chat, Depends(chat_of_body)]) -> Resp
     response_model=OpenAIResponse,
     responses=documented_errors(*REFUSALS) | STREAMED,
     openapi_extra=body_of("ResponsesRequest"),
-    summary="Answer the last message of a conversation, in the newer form",
+    summary="Answer the last message of a conversation (Responses API)",
 )
 async def create_response(chat: Annotated[Chat, Depends(chat_of_input)]) -> Response:
     """Answer as `/v1/chat/completions`, with the bodies and events of OpenAI's responses. They are
@@ -177,7 +177,7 @@ async def get_model(request: Request, model: str) -> ModelCard:
     """Return a model that this deployment can run."""
     loop = model_names().get(model)
     if loop is None or not _runs(request.app.state.runtime, loop):
-        raise ModelUnknown(f"there is no model {model[:80]!r} here")
+        raise ModelUnknown(f"there is no model {model[:80]!r}; GET /v1/models lists all")
     return ModelCard(id=model)
 
 

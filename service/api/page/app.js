@@ -200,7 +200,7 @@ async function learnCollections() {
     const { collections } = await getJson("collections", keyOf());
     fillSelect(fields.collection, collections.map((each) => each.name));
   } catch (error) {
-    if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Load the page again.");
+    if (!(error instanceof Refused)) return showProblem("The server cannot be reached", "Reload the page.");
     if (aboutKey(error)) return askForKey(reasonOf(error));
     if (error.status !== 404) showProblem(error.problem.title, error.problem.detail);
   }
@@ -215,11 +215,13 @@ function showProblem(title, detail) {
 
 const aboutKey = (error) => error.status === 401 || error.problem.type.endsWith(":key-refused");
 
-const reasonOf = (error) => (error.status === 401 ? "This server requires a key." : error.problem.detail);
+const lacksKey = (error) => error.problem.type.endsWith(":key-missing");
+
+const reasonOf = (error) => (lacksKey(error) ? "This server requires a key." : error.problem.detail);
 
 function askForKey(reason) {
   const dialog = byId("key-dialog");
-  byId("key-reason").textContent = `${reason} The key stays in this tab and is forgotten when it is closed.`.trim();
+  byId("key-reason").textContent = `${reason} The key is kept in this tab only and is removed when the tab is closed.`.trim();
   byId("key").value = "";
   if (!dialog.open) dialog.showModal();
 }

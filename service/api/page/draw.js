@@ -17,11 +17,11 @@ const KINDS = {
   retrieve: "Search", merge: "Merge", answer: "Answer",
 };
 const STOPPED = {
-  answer: "answer", max_steps: "the limit of steps", deadline: "the time limit", budget: "the budget",
+  answer: "answer", max_steps: "the step limit", deadline: "the time limit", budget: "the budget",
 };
 const WITHDRAWN = {
-  trigger: "a word of it asked for a search", restart: "a worker was lost",
-  repair: "it was corrected", unsupported: "no passage supports it",
+  trigger: "it was uncertain and triggered a search", restart: "it is written again",
+  repair: "it was replaced or rejected", unsupported: "no passage supports it",
 };
 
 const pageOf = ({ page }) => (Number.isInteger(page) ? [element("span", "label", `, page ${page}`)] : []);
@@ -129,10 +129,10 @@ export class View {
       ["Time", seconds(ms)],
       ["Searches", number(usage.retrievals)],
       ["LLM calls", number(usage.llm_calls)],
-      ["Tokens in + out", `${number(usage.prompt_tokens)} + ${number(usage.completion_tokens)}`],
+      ["Prompt + completion tokens", `${number(usage.prompt_tokens)} + ${number(usage.completion_tokens)}`],
     ];
     if (stoppedBy) rows.push(["Stopped by", STOPPED[stoppedBy] ?? stoppedBy]);
-    if (degraded.length) rows.push(["Without", degraded.join(", ")]);
+    if (degraded.length) rows.push(["Unavailable", degraded.join(", ")]);
     if (this.cost.childElementCount !== rows.length) {
       this.cost.replaceChildren(
         ...rows.map(([name]) => element("div", "", element("dt", "", name), element("dd", ""))),
@@ -156,7 +156,7 @@ export class View {
     const open = step.to === null && run.phase === RUNNING;
     card.element.dataset.open = String(open);
     card.title.textContent = KINDS[step.kind] ?? step.kind;
-    card.time.textContent = open ? "running" : step.to === null ? "not ended" : seconds(step.to - step.from);
+    card.time.textContent = open ? "running" : step.to === null ? "not finished" : seconds(step.to - step.from);
     card.element.style.setProperty("--from", String(step.from));
     card.element.style.setProperty("--to", String(step.to ?? Math.max(run.ms, step.from + 1)));
     for (const [name, draw] of Object.entries(PARTS)) {
@@ -212,7 +212,7 @@ function statusOf(run) {
   if (run.phase === FAILED) return "failed";
   const route = run.route;
   if (!route) return run.phase === RUNNING ? "waiting" : "";
-  const sure = route.confidence === null ? "" : `, ${Math.round(route.confidence * 100)} % sure`;
+  const sure = route.confidence === null ? "" : `, confidence ${Math.round(route.confidence * 100)} %`;
   const told = `route ${route.route}, loop ${route.loop}, chosen by ${route.by}${sure}`;
   return run.phase === DONE ? told : `${told} – running`;
 }

@@ -27,8 +27,8 @@ export function standingHeat({ text, words: measured, threshold }) {
   line.append(tail(text.slice(end)));
   const most = Math.max(...heat.map((word) => word.score));
   const told = most > threshold
-    ? `This draft stands. Its highest score is ${score(most)}, above ${score(threshold)}, but of a word without content, or no further search was allowed.`
-    : `This draft stands: its highest score is ${score(most)}, not above ${score(threshold)}.`;
+    ? `This draft was accepted. Its highest score, ${score(most)}, is above ${score(threshold)}, but it belongs to a word without content, or the limit of searches was reached.`
+    : `This draft was accepted: its highest score, ${score(most)}, is not above ${score(threshold)}.`;
   return [element("figure", "heat", line, element("figcaption", "", told), numbersOf(heat))];
 }
 
@@ -40,8 +40,8 @@ function heatLine(heat, trigger, asked, asking) {
 
 function captionOf({ token, entropy, attention, score: value, threshold }) {
   const how = entropy === null
-    ? ` asked for a search: its probability ${score(value)} is not above ${score(threshold)}.`
-    : ` asked for a search: entropy ${score(entropy)} × attention ${score(attention)}, scaled to the sentence, is ${score(value)}, above ${score(threshold)}. Underlined words are in the query.`;
+    ? ` triggered a search: its probability, ${score(value)}, is not above ${score(threshold)}.`
+    : ` triggered a search: entropy ${score(entropy)} × attention ${score(attention)}, scaled to the sentence, is ${score(value)}, above ${score(threshold)}. Underlined words are in the query.`;
   return [words("strong", "", token), how];
 }
 
@@ -71,7 +71,7 @@ function numbersOf(heat) {
     word.text, score(word.entropy), score(word.attention), score(word.score),
   ]));
   const table = element("table", "", element("thead", "", head), element("tbody", "", ...rows));
-  return element("details", "", element("summary", "", "Numbers of each word"), table);
+  return element("details", "", element("summary", "", "Values of each word"), table);
 }
 
 const bare = (word) => word.toLowerCase().replace(/^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu, "");

@@ -49,7 +49,7 @@ export async function ask(request, key, { take, tell, signal }) {
       reason = "The connection was lost.";
     }
     if (breaks >= PATIENCE_MS.length) throw new Refused(unreachable(reason), 0);
-    tell(`${reason} Connecting again …`);
+    tell(`${reason} Reconnecting …`);
     await pause(PATIENCE_MS[breaks++], signal);
   }
 }
@@ -132,11 +132,11 @@ async function refusal(response) {
   return error;
 }
 
-// A reconnect was led to another process or gateway, which has not the events of this answer.
+// A reconnect was routed to another process or gateway, which does not have the events of this answer.
 function elsewhere(problem) {
-  const detail = "The connection was lost, and the new one was led to another process of the service, "
-    + "which does not know this answer. What came so far is below.";
-  return { ...problem, title: "The answer cannot go on", detail };
+  const detail = "The connection was lost, and the new connection was routed to another process of "
+    + "the service, which does not have this answer. The part received so far is shown below. Ask again.";
+  return { ...problem, title: "The answer cannot be continued", detail };
 }
 
 function unreachable(reason) {

@@ -11,7 +11,7 @@ from service.core.settings.base import CommaList, JsonObject, Section, SectionWi
 from service.core.settings.urls import address_of, checked
 
 TEMPLATE_FIELD: Final = "chat_template_kwargs"
-# Fields of a chat or completion request that the service sets (`generation.openai_wire`).
+# Fields of a chat or completion request that the service sets (`service.engines.openai_wire`).
 REQUEST_FIELDS: Final = frozenset([
     "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "messages", "prompt",
     "stop", "logprobs", "top_logprobs", "structured_outputs", "response_format", "priority",
@@ -42,11 +42,14 @@ class EngineSettings(SectionWithSecrets):
     timeout_s: float = Field(
         30.0,
         gt=0,
-        description="Maximum seconds without data from the server during a call; of a model in "
-        "this process, without a forward pass.",
+        description="Maximum time in seconds without data from the server during a call; for a "
+        "model in this process, without a completed forward pass.",
     )
     max_concurrency: int = Field(
-        64, ge=1, description="Maximum concurrent calls, over all workers."
+        64,
+        ge=1,
+        description="Maximum number of concurrent calls, in total over the engine's vLLM workers. "
+        "Each process of `server.workers` has its own limit.",
     )
     resolve: bool = Field(
         False,
@@ -131,5 +134,7 @@ class RolesSettings(Section):
     revelator: RoleSettings = RoleSettings()
     reader: RoleSettings = RoleSettings()
     judge: RoleSettings | None = Field(
-        None, description="Role that judges relevance and ENDING. Default: as `revelator`."
+        None,
+        description="Role that judges whether passages are relevant and whether a loop may end. "
+        "Default: the settings of `revelator`.",
     )

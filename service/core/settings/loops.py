@@ -33,7 +33,7 @@ class HanragSettings(Section):
     )
     relevance_by: Literal["model", "labeler"] | None = Field(
         None,
-        description="Who judges the relevance of passages: the judge's model, as in the paper, "
+        description="What judges the relevance of passages: the judge's model, as in the paper, "
         "or EfficientRAG's labeler. Default: the reader itself for models that read one passage "
         "at a time (such as the shipped one), the labeler for others known to judge poorly, if "
         "it can run, else the model.",
@@ -80,7 +80,7 @@ class DraginSettings(Section):
 
     profile: Literal["official", "in_context", "service"] = Field(
         "service",
-        description="`official`: as the official code. `in_context`: with attention within the "
+        description="`official`: as in the official code. `in_context`: with attention within the "
         "whole generation. `service`: with the service's further changes (METHODS.md §3.3).",
     )
     threshold: float = Field(1.0, gt=0, description="θ, the threshold of the trigger.")

@@ -20,14 +20,16 @@ class OidcSettings(Section):
     """Tokens that are accepted beside the API keys (extra `oidc`). `issuer`, `audience` and
     `jwks_url` are set together."""
 
-    issuer: Text | None = Field(None, description="The claim `iss` of its tokens, exactly.")
+    issuer: Text | None = Field(
+        None, description="Required value of the claim `iss`, compared exactly."
+    )
     audience: Text | None = Field(
-        None, description="What the claim `aud` of a token must be, or contain."
+        None, description="Value that the claim `aud` must equal or contain."
     )
     jwks_url: ServerUrl = Field(
         None,
-        description="https URL of the issuer's public keys (JWKS). Nothing that a token names is "
-        "ever fetched.",
+        description="https URL of the issuer's public keys (JWKS). URLs inside tokens are never "
+        "requested.",
     )
     algorithms: Annotated[list[Algorithm], NoDecode, CommaList] = Field(
         ["RS256", "PS256", "ES256", "EdDSA"],
@@ -35,7 +37,9 @@ class OidcSettings(Section):
         description="Signature algorithms that are accepted.",
     )
     name_claim: Text = Field(
-        "sub", description="Claim that names the tenant, which is `oidc:` and its value."
+        "sub",
+        description="Claim that identifies the tenant. The tenant's name is `oidc:` followed by "
+        "its value.",
     )
     rights_claim: Text = Field(
         "scope",
@@ -45,14 +49,18 @@ class OidcSettings(Section):
     collections_claim: Text = Field(
         "collections",
         description="Claim with the collections, as a list or separated by spaces; names, or "
-        "patterns with `*` and `?`. A token without it may use all of them, one in which it is "
-        "empty none.",
+        "patterns with `*` and `?`. A token without this claim may use all collections; a token "
+        "with an empty claim may use none.",
     )
     requests_per_minute: Rate | None = Field(
-        None, description="Requests a minute of each tenant that tokens name. Default: no limit."
+        None,
+        description="Maximum number of requests per minute for each tenant authenticated by a "
+        "token. Default: no limit.",
     )
     questions_per_minute: Rate | None = Field(
-        None, description="Questions a minute of each tenant that tokens name. Default: no limit."
+        None,
+        description="Maximum number of questions per minute for each tenant authenticated by a "
+        "token. Default: no limit.",
     )
     ca_files: Annotated[list[FilePath], NoDecode, CommaList] = Field(
         [],
@@ -72,5 +80,8 @@ class OidcSettings(Section):
             raise ValueError(f"also set {' and '.join(lacking)}")
         parts = urlsplit(self.jwks_url or "https:")
         if parts.scheme != "https" and parts.hostname not in LOOPBACK:
-            raise ValueError("jwks_url must be https, since who changes the keys signs the tokens")
+            raise ValueError(
+                "jwks_url must begin with https://, because anyone who can change the keys in "
+                "transit can sign valid tokens"
+            )
         return self

@@ -19,15 +19,16 @@ class RouterSettings(Section):
 
     kind: Literal["model", "classifier"] | None = Field(
         None,
-        description="What chooses the route. Default: the classifier for the shipped model, the "
-        "model itself for every other one.",
+        description="What chooses the route: `model` (a call to the language model) or "
+        "`classifier` (a small encoder). Default: the classifier for the shipped model, `model` "
+        "for all others.",
     )
     confidence: float = Field(
         0.7,
         ge=0,
         le=1,
-        description="Minimum probability for the classifier's choice. Below it, the model chooses, "
-        "if `kind` is `classifier`.",
+        description="Minimum probability of the classifier's choice. If it is lower, the model "
+        "chooses. Applies only if `kind` is set to `classifier`.",
     )
     location: Path | None = Field(
         None,
@@ -40,8 +41,9 @@ class EscalationSettings(Section):
 
     when: Literal["never", "auto", "always"] = Field(
         "never",
-        description="`auto`: if the service chose the route. `always`: also if the caller "
-        "chose it.",
+        description="When a question on the route `single` continues on the route `complex` "
+        "because no relevant passage or no answer was found. `never`: not at all. `auto`: only if "
+        "the service chose the route. `always`: also if the request chose it.",
     )
     below: float = Field(
         0.0,

@@ -17,18 +17,19 @@ class ServerSettings(SectionWithSecrets):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 selects a free port.")
     insecure: bool = Field(
         False,
-        description="Allow hosts other than loopback without API keys, and on loopback requests by "
-        "any host name.",
+        description="Allow listening on hosts other than loopback without API keys. On loopback, "
+        "also accept requests with any `Host` header.",
     )
     keys: Annotated[list[SecretStr], NoDecode, CommaList] = Field(
         [],
-        description="API keys. Clients send one as `Authorization: Bearer`. In the file "
-        "named by `keys_file`, they are separated by commas or lines.",
+        description="API keys. Clients send one as `Authorization: Bearer KEY` or "
+        "`X-API-Key: KEY`. In the file named by `keys_file`, they are separated by commas or "
+        "lines.",
     )
     tenants_file: Path | None = Field(
         None,
         description="TOML file of tenants: keys with a name, rights, collections and rates. It is "
-        "read again when it changes. `revelator key NAME` makes an entry.",
+        "read again when it changes. `revelator key NAME` creates an entry.",
     )
     page: bool = Field(
         True, description="Serve the page at `/`. Its files need no key; its questions do."
@@ -119,9 +120,9 @@ class AnswerSettings(Section):
     )
     chat_citations: Literal["annotations", "text"] = Field(
         "annotations",
-        description="Where answers to `/v1/chat/completions` have their citations, if the request "
-        "does not say: only in `annotations`, or in the text of the message, too (`text`), for "
-        "clients that do not show annotations.",
+        description="Where responses of `/v1/chat/completions` contain citations, unless the "
+        "request says otherwise: only in `annotations`, or also in the text of the message "
+        "(`text`), for clients that do not show annotations.",
     )
 
     @property

@@ -159,7 +159,7 @@ class Upkeep:
             self.problem = None
         except EngineFailure as error:
             self.problem = error.detail  # the known workers stay
-            log.warning("workers not found", engine=self._name, why=error.detail)
+            log.warning("workers not found", engine=self._name, reason=error.detail)
             return
         now = time.monotonic()
         listed = {member.name: member for member in (self._member(url, now) for url in found)}
@@ -206,8 +206,8 @@ class Upkeep:
         before, member.health = member.health, health
         if before.phase != health.phase:
             log.info(
-                "worker", engine=self._name, worker=member.name, phase=health.phase,
-                why=member.problem if health.phase == "ejected" else None,
+                "worker state changed", engine=self._name, worker=member.name, phase=health.phase,
+                reason=member.problem if health.phase == "ejected" else None,
             )  # fmt: skip
             self._changed(member)
 

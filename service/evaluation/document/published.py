@@ -118,7 +118,7 @@ def published_blocks(
         return
     yield Heading("The papers' figures")
     yield Text(
-        f"Ours beside what the papers printed. “{NOT_COMPARABLE}” names what differs: a larger "
+        f"Our scores beside the published ones. “{NOT_COMPARABLE}” lists the differences: a larger "
         "model, another corpus or other questions change a score by more than most methods do."
     )
     head = ["dataset", "method", "measure: paper; ours", "source", "comparable"]

@@ -49,7 +49,8 @@ def question_blocks(rows: Sequence[Row], traces: Path | None) -> Iterator[Block]
         return
     yield Heading(f"The {len(found)} worst questions")
     yield Text(
-        f"By the mean {MEASURE} of all methods; among equals, those that took the most tokens. "
+        f"The questions with the lowest mean {MEASURE} over all methods. Ties are ordered by the "
+        "number of tokens, the highest first. "
         + ("" if traces else "Evaluate with --trace DIR to see where each went wrong.")
     )
     for own in found:
@@ -58,7 +59,7 @@ def question_blocks(rows: Sequence[Row], traces: Path | None) -> Iterator[Block]
 
 def _lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:
     gold = rows[0].gold
-    yield f"gold: {' | '.join(gold) if gold else 'none; abstaining is right'}"
+    yield f"gold: {' | '.join(gold) if gold else 'none: the correct reaction is to give no answer'}"
     for row in rows:
         outcome = row.error or (row.prediction if row.answered else "(no answer)")
         route = "/".join(filter(None, (row.route, row.loop)))

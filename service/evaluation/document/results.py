@@ -27,7 +27,7 @@ COSTS: Final = {
 MARK: Final = "✗"
 _RULE: Final = (
     f"{MARK} marks a loop that does not beat a plain baseline at equal budgets: its {MEASURE} is "
-    "not higher beyond chance than the best that the baseline reached for at most 1.05 times the "
+    "not significantly higher than the best that the baseline reached for at most 1.05 times the "
     "loop's LLM calls, or tokens, per question."
 )
 
@@ -103,7 +103,7 @@ def _difference_blocks(methods: ByMethod) -> Iterator[Block]:
         cells[one, other] = f"{mean:+z.3f}{star}"
         cells[other, one] = f"{-mean:+z.3f}{star}"
     yield Text(
-        f"Differences of {MEASURE}, row less column, on the questions that both were asked. * "
+        f"Differences of {MEASURE}, row minus column, on the questions that both were asked. * "
         f"p < {1 - LEVEL:.2f} by approximate randomisation, corrected for {len(pairs)} pairs "
         "(Holm)."
     )
@@ -162,8 +162,8 @@ def budget_blocks(judged: Judged) -> Iterator[Block]:
         return
     yield Heading("Equal budgets")
     yield Text(
-        f"{_RULE} Open: it is better, but no evaluated variant of the baseline spends the budget. "
-        "Evaluate more of them, such as one_retrieval@top_k=20 or one_retrieval@samples=8."
+        f"{_RULE} Open: it is better, but no evaluated variant of the baseline uses most of the "
+        "budget. Evaluate more of them, such as one_retrieval@top_k=20 or one_retrieval@samples=8."
     )
     for name, found in judged.items():
         yield Heading(name or "dataset", 3)
@@ -171,13 +171,13 @@ def budget_blocks(judged: Judged) -> Iterator[Block]:
             [
                 "loop",
                 "baseline",
-                "at equal",
+                "budget",
                 "result",
-                "met",
+                "compared with",
                 "difference",
-                "cost",
-                "its cost",
-                "why",
+                "cost of the loop",
+                "cost of the baseline",
+                "reason",
             ],
             [_verdict(each) for each in found],
             numbers=False,

@@ -12,11 +12,12 @@ from service.evaluation.rows import Key, Row
 
 MEASURE: Final = "accuracy"
 _TOLD: Final = (
-    "Each search found poisoned passages too, which want a wrong answer: plants state it as a "
-    "fact, instructions order it, roles pretend to be the prompt's own structure, duplicates are "
-    "copies of passages with the wrong answer in place of the right one. Strength 1 is one such "
-    "passage behind those found, 2 one before them, 3 three before them. A cell has the share of "
-    f"the right answers (by {MEASURE}) that are not right any more, at the three strengths."
+    "Poisoned passages that support a wrong answer were added to the results of each search. "
+    "Kinds: plants state the wrong answer as a fact, instructions tell the model to give it, roles "
+    "imitate the structure of the prompt, duplicates are copies of passages in which the wrong "
+    "answer replaces the right one. Strength 1 adds one passage after those found, 2 adds one "
+    "before them, 3 adds up to three before them. Each cell is the share of right answers (by "
+    f"{MEASURE}) that became wrong, at strengths 1 / 2 / 3."
 )
 _HEAD: Final = (
     "method", "questions", MEASURE, "with poison, mean", *(f"{kind}: lost" for kind in KINDS),

@@ -119,7 +119,7 @@ def _provenance(run: Mapping[str, Any], commit: str | None, machine: str) -> Ite
     common = run["common"]
     rows = [
         ["version", str(common.get("version", ""))],
-        ["commit", commit or "not a working tree of git"],
+        ["commit", commit or "not a Git working tree"],
         ["machine", machine],
         *([f"role {role}", engine] for role, engine in engines_of(run).items()),
         *([["LLM judge", judged_by(common["judge"])]] if "judge" in common else []),

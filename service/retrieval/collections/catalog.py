@@ -229,7 +229,7 @@ class Collections:
             async with CollectionWriter(new, self._embedder, follow=follow) as writer:
                 await copy_passages(old, writer, self._backends, follow)
         after = await self.check(name, follow=follow)
-        after.done = [f"{writer.embedded:,} passages embedded again"]
+        after.done = [f"passages embedded again: {writer.embedded:,}"]
         after.left, after.findings = after.findings, before.findings
         return after
 

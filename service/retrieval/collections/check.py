@@ -107,7 +107,7 @@ async def repair(
         "vectors removed": repaired.vectors_removed,
         "passages without a document removed": repaired.passages_removed,
     }
-    done = [f"{count:,} {what}" for what, count in counted.items() if count]
+    done = [f"{what}: {count:,}" for what, count in counted.items() if count]
     after = await check(collection, backends, embedder, follow)
     after.done, after.left = [*done, "manifest updated"], after.findings
     after.findings = report.findings
@@ -122,8 +122,9 @@ def _lost(name: str, counts: PassageCounts, manifest: Manifest) -> StoreDifferen
         can = "--repair rebuilds it from the passages stored with the vectors, without embedding"
     else:
         can = "--repair rebuilds it and embeds every passage from the texts in the BM25 store"
-    text = f"passages are lost: {name} no longer has this collection; {can}"
-    return StoreDifference("lost", text, manifest.passages)
+    count = manifest.passages
+    text = f"{name} no longer has this collection ({count:,} passages); {can}"
+    return StoreDifference("lost", text, count)
 
 
 def _of_manifest(manifest: Manifest, tally: Tally) -> list[StoreDifference]:

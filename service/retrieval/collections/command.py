@@ -14,6 +14,7 @@ from rich.table import Table
 from service.core.locks import find_server
 from service.core.progress import Follow, shown_stages
 from service.core.settings import Settings
+from service.core.settings.urls import shown
 from service.retrieval.client import send, send_followed, session_with
 from service.retrieval.collections.catalog import Collections, describe
 from service.retrieval.collections.check import CheckReport, StoreDifference
@@ -148,10 +149,9 @@ def lines_of(report: CheckReport) -> list[str]:
 def _finding_lines(word: str, findings: Sequence[StoreDifference]) -> list[str]:
     lines = []
     for finding in findings:
-        count = f"{finding.count:,} " if finding.count else ""
-        ids = f": {', '.join(finding.ids)}" if finding.ids else ""
         more = ", …" if finding.count > len(finding.ids) else ""
-        lines.append(f"{word}: {count}{finding.detail}{ids}{more}")
+        ids = f": {finding.count:,} ({', '.join(finding.ids)}{more})" if finding.ids else ""
+        lines.append(f"{word}: {finding.detail}{ids}")
     return lines
 
 
@@ -171,6 +171,6 @@ async def _access(
             yield _Direct(stores.collections)
         return
     if console:
-        console.print(f"through the server at {base}")
+        console.print(f"Using the server at {shown(base)}.")
     async with session_with(base, settings, timeout_s) as session:
         yield _ByServer(session, base)

@@ -272,7 +272,7 @@ class Generations:
         try:
             await self._backends.publish(manifest)
         except RevelatorError as error:
-            _log.warning("alias_stays", collection=manifest.name, why=error.detail)
+            _log.warning("alias not updated", collection=manifest.name, reason=error.detail)
 
     async def _refresh(self, name: str, found: Collection) -> Collection:
         """Apply what other gateways have written, unless it cannot be read soon."""
@@ -353,4 +353,4 @@ def _logged(name: str) -> Iterator[None]:
     try:
         yield
     except RevelatorError as error:
-        _log.warning("leftover_stays", collection=name, why=error.detail)
+        _log.warning("leftover generation not deleted", collection=name, reason=error.detail)

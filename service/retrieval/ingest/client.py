@@ -158,7 +158,7 @@ async def replace_through(
         answer = await send(session, "PUT", f"{base}/documents", body, NDJSON, START_AGAIN)
     report.indexed, report.unchanged = answer["indexed"], answer["unchanged"]
     for failure in answer["failed"]:
-        problem = SourceProblem("what was sent", failure["index"] + 1, failure["problem"])
+        problem = SourceProblem("upload, document", failure["index"] + 1, failure["problem"])
         report.fail(problem)
         listener.problem(problem)
     return report

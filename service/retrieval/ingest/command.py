@@ -36,6 +36,7 @@ from service.retrieval.ingest.formats.base import STANDARD_INPUT
 from service.retrieval.ingest.pipeline import IngestResult, Listener, Progress, ingest
 from service.retrieval.ingest.sources import SourceProblem
 
+GONE = "removed, because their files no longer contain them"
 MOST_SHOWN = 100  # invalid lines that are printed; the totals count all of them
 
 
@@ -71,7 +72,7 @@ async def run_ingest(
     console = Console()
     with _progress_listener(console) as listener:
         if base:
-            console.print(f"through the server at {shown(base)}")
+            console.print(f"Using the server at {shown(base)}.")
             through = replace_through if replace else ingest_through
             report = await through(base, files, collection, settings, listener, format)
         elif ray:
@@ -210,7 +211,7 @@ def _print_totals(
         f"collection {collection}: {report.indexed:,} documents indexed, "
         f"{report.unchanged:,} unchanged, {report.failed:,} failed"
         + (f"; {report.embedded:,} passages embedded" if embedded else "")
-        + (f"; {report.removed:,} no longer in their files, removed" if report.removed else ""),
+        + (f"; {report.removed:,} {GONE}" if report.removed else ""),
         highlight=False,
         soft_wrap=True,
     )

@@ -164,7 +164,7 @@ class Guard:
     def _ended(self, started: float, failure: Exception | None = None) -> None:
         self._observer.search(self._backend, time.monotonic() - started, failure is not None)
         if failure is not None:
-            _log.warning("backend_failed", backend=self._backend, why=str(failure))
+            _log.warning("backend_failed", backend=self._backend, reason=str(failure))
 
     def _refusal(self) -> BackendUnavailable:
         return BackendUnavailable(

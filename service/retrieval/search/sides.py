@@ -63,7 +63,7 @@ class Sides:
         embedder's."""
         if stores.embedding != self._embedder.contract:
             apart = differences(stores.embedding, self._embedder.contract)
-            _log.warning("vectors_not_comparable", why=apart)
+            _log.warning("vectors_not_comparable", reason=apart)
             return SideResult(
                 failure=f"the vectors were made with other embedding settings: {apart}"
             )

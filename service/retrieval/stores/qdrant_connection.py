@@ -71,7 +71,7 @@ class ServerAccess:
         url = address_of(self.url).url
         if self._key and not _is_private(url):
             why = "Qdrant's API key is sent over unencrypted http; use https"
-            _log.warning("key_unencrypted", server=url, why=why)
+            _log.warning("key_unencrypted", server=url, reason=why)
 
     def hide(self, text: str) -> str:
         return without(text, (self._key,))

@@ -185,7 +185,7 @@ class QdrantEdgeStore(PointPages):
         try:
             built = await build(self._folder, self._contract, self._quantization)
         except StoreError as error:
-            _log.warning("graph_not_built", why=error.detail)
+            _log.warning("graph_not_built", reason=error.detail)
             return
         with self._lock:  # on the event loop, so no search is running
             self._shard.close()

@@ -226,7 +226,7 @@ class QdrantServer:
             with anyio.move_on_after(LOOK_S):
                 await self._examine()
         except Exception as error:  # the next call to the server fails too, and reports it
-            _log.debug("qdrant_unseen", place=self.place, why=str(error)[:300])
+            _log.debug("qdrant check failed", place=self.place, reason=str(error)[:300])
         finally:
             self._looked, self._looking = time.monotonic(), None
 
@@ -246,7 +246,9 @@ class QdrantServer:
         if relation == "same":
             self._client, self._settled = self._grpc, True
         elif relation == "other" and relation != self._relation:
-            _log.warning("qdrant_grpc_elsewhere", place=self.place, why=_ELSEWHERE)
+            _log.warning(
+                "qdrant gRPC port belongs to another server", place=self.place, reason=_ELSEWHERE
+            )
         self._relation = relation
 
     async def _make(self) -> None:

@@ -89,14 +89,17 @@ def read_shape(config: dict[str, Any]) -> ModelShape:
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_size = config.get("head_dim") or width // heads
     problems = [
-        ("LlamaForCausalLM" not in config.get("architectures", []), "its architecture is no Llama"),
-        (rope.get("rope_type", "default") != "default", "its rotations are scaled"),
+        (
+            "LlamaForCausalLM" not in config.get("architectures", []),
+            "its architecture is not LlamaForCausalLM",
+        ),
+        (rope.get("rope_type", "default") != "default", "its rotary embeddings are scaled"),
         (bool(config.get("attention_bias") or config.get("mlp_bias")), "its matrices have biases"),
         (config.get("hidden_act", "silu") != "silu", "its activation is not silu"),
-        (head_size % 16 != 0, "its head size is no multiple of 16"),
+        (head_size % 16 != 0, "its head size is not a multiple of 16"),
         (
             any(size % BLOCK for size in (width, heads * head_size, config["intermediate_size"])),
-            f"its sizes are no multiples of {BLOCK}",
+            f"its sizes are not multiples of {BLOCK}",
         ),
     ]
     if reasons := "; ".join(reason for holds, reason in problems if holds):
@@ -126,9 +129,13 @@ def _weights(source: Path) -> dict[str, NDArray[Any]]:
     for path in sorted(source.glob("*.safetensors")):
         found |= {name: tensor.float().numpy() for name, tensor in load_file(path).items()}
     if not found:
-        raise ConfigurationError(f"no *.safetensors in {source}; give a folder of float weights")
+        raise ConfigurationError(
+            f"{source} contains no *.safetensors; name a folder with float weights"
+        )
     if not all(np.isfinite(tensor).all() for tensor in found.values()):
-        raise ConfigurationError(f"the weights in {source} hold NaN or infinity")
+        raise ConfigurationError(
+            f"the weights in {source} contain NaN or infinity; use another checkpoint"
+        )
     return found
 
 

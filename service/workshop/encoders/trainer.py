@@ -53,26 +53,28 @@ MINILM = "all-MiniLM-L6-v2"
 
 class LabelSettings(TrainerSettings):
     base: str = Field(
-        MINILM, description="The encoder: the MiniLM of the wheel, or the folder of a BERT."
+        MINILM, description="Encoder: the MiniLM of the package, or the folder of a BERT model."
     )
     longest: int = Field(
-        384, ge=16, description="The word pieces of an input. A longer one is cut."
+        384,
+        ge=16,
+        description="Maximum number of word pieces of an input. Longer inputs are truncated.",
     )
     freeze_embeddings: bool = Field(True, description="Do not train the token embeddings.")
     dropout: float = Field(0.1, ge=0, lt=1)
     token_weights: tuple[float, float] = Field(
-        (1.0, 1.0), description="The weights of plain and of useful tokens in the loss."
+        (1.0, 1.0), description="Weights of plain and of useful tokens in the loss."
     )
 
 
 class LabelerSettings(LabelSettings):
     tags: Literal[2, 3] = Field(
         3,
-        description="The number of tags. With 2, FINISH becomes CONTINUE, as published.",
+        description="Number of tags. With 2, FINISH becomes CONTINUE, as published.",
     )
-    pool: Pool = Field("cls", description="The part of the output that the tag is read from.")
+    pool: Pool = Field("cls", description="Part of the output that the tag is read from.")
     mask: Literal["gold", "predicted"] = Field(
-        "gold", description="The tag that masks tokens: the true or the predicted one."
+        "gold", description="Tag that masks tokens: the true or the predicted one."
     )
 
 

@@ -181,7 +181,11 @@ class TrainingLoop:
 
     def _resume(self) -> None:
         point = last_point(self.run.folder / POINTS)
-        self.run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
+        self.run.say(
+            f"resumed at {point.name}"
+            if point
+            else "no saved state was found; training starts from the beginning"
+        )
         if point is None:
             return
         state = torch.load(point / STATE, weights_only=False)  # written by this run  # nosec B614

@@ -116,8 +116,10 @@ def read_checkpoint(folder: Path, recipe: str) -> dict[str, Any]:
     """
     path = folder / FINISHED
     if not path.exists():
-        unfinished = " (a run that has not ended: --resume it)" if (folder / RUN).exists() else ""
-        raise StoreError(f"{folder} holds no checkpoint{unfinished}")
+        unfinished = (
+            " (the run is unfinished; continue it with --resume)" if (folder / RUN).exists() else ""
+        )
+        raise StoreError(f"{folder} contains no finished checkpoint{unfinished}")
     record = _read_record(path)
     if record["recipe"] != recipe:
         raise StoreError(f"{folder} is a checkpoint of {record['recipe']}, not of {recipe}")

@@ -116,7 +116,9 @@ def load_recipe(name: str) -> Recipe[Any, Any]:
     Raises ConfigurationError if its name is unknown or its libraries are not installed.
     """
     if name not in RECIPES:
-        raise ConfigurationError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
+        raise ConfigurationError(
+            f"there is no recipe {name!r}; the recipes are {', '.join(RECIPES)}"
+        )
     what = f"train {name}"
     # The Trainer of transformers imports accelerate only when training starts.
     if problem := missing_packages(what, ["accelerate"], "train"):

@@ -49,19 +49,22 @@ HELD_OUT_SCALE = 0.15  # held-out questions as a share of the synthesised traini
 
 class RouterTraining(TrainerSettings):
     layers: int = Field(
-        3, ge=1, le=6, description="The layers of MiniLM whose mean vector the head reads."
+        3, ge=1, le=6, description="Number of layers of MiniLM whose mean vector the head reads."
     )
     longest: int = Field(
-        128, ge=8, le=512, description="The word pieces of a question that are read."
+        128,
+        ge=8,
+        le=512,
+        description="Maximum number of word pieces of a question. Longer questions are truncated.",
     )
     hidden: int = Field(128, ge=1)
     dropout: float = Field(
-        0.3, ge=0, lt=1, description="The dropout of the hidden layer. The input's is half of it."
+        0.3, ge=0, lt=1, description="Dropout of the hidden layer. That of the input is half of it."
     )
     synthesised: float = Field(
         1.0,
         ge=0,
-        description="The number of synthesised questions, as a multiple of the usual one.",
+        description="Number of synthesised questions, as a multiple of the usual number.",
     )
     threads: int = Field(1, ge=1)
 

@@ -152,13 +152,13 @@ def judge(record: Mapping[str, Any]) -> list[str]:
     loss, scores = record["loss"], record["scores"]
     problems = []
     if not loss["last"] < loss["first"] / 2:
-        problems.append("the loss did not fall below half its start")
+        problems.append("the final loss is not below half of the initial loss")
     if not scores:
-        return [*problems, "nothing was scored"]
+        return [*problems, "the run produced no score"]
     name = next(iter(scores))
     score = Score(**scores[name])
     if score.rows != SMOKE_ROWS:
-        problems.append(f"{name} was taken on {score.rows} rows, not {SMOKE_ROWS}")
+        problems.append(f"{name} was computed on {score.rows} rows instead of {SMOKE_ROWS}")
     if not score.above_chance:
         problems.append(f"{name} is not above chance")
     return problems

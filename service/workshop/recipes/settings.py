@@ -19,13 +19,15 @@ class RecipeSettings(Section):
     """The settings that every recipe has. Data, and how often to save or print, do not change the
     weights' identity."""
 
-    data: tuple[Path, ...] = Field((), description="The rows to train on.")
+    data: tuple[Path, ...] = Field((), description="Rows used for training.")
     held_out: tuple[Path, ...] = Field(
-        (), description="The rows that are only measured. The scores need them."
+        (), description="Rows used only for evaluation. Without them there are no scores."
     )
     seed: int = 0
-    save_every: int = Field(200, ge=1, description="The updates between two saved points.")
-    log_every: int = Field(10, ge=1, description="The updates between two rows of the loss table.")
+    save_every: int = Field(200, ge=1, description="Number of updates between two saved states.")
+    log_every: int = Field(
+        10, ge=1, description="Number of updates between two rows of the loss table."
+    )
 
 
 class TrainerSettings(RecipeSettings):
@@ -43,10 +45,13 @@ class TrainerSettings(RecipeSettings):
     learning_rate: float = Field(1e-4, gt=0)
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warm_up: float = Field(
-        0.1, ge=0, description="The number of updates, or a share of them if below 1."
+        0.1,
+        ge=0,
+        description="Number of first updates in which the learning rate increases, or their share "
+        "if below 1.",
     )
     weight_decay: float = Field(0.0, ge=0)
-    clip: float = Field(1.0, gt=0, description="The largest norm of a gradient.")
+    clip: float = Field(1.0, gt=0, description="Maximum norm of a gradient.")
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu"] = "auto"
 
@@ -65,7 +70,9 @@ def read_settings(
     """Return the settings. Raises ConfigurationError with the invalid preset, file or setting and
     the reason."""
     if preset is not None and preset not in presets:
-        raise ConfigurationError(f"no preset {preset!r}; this recipe has {', '.join(presets)}")
+        raise ConfigurationError(
+            f"there is no preset {preset!r}; the presets of this recipe are {', '.join(presets)}"
+        )
     chosen = dict(presets[preset]) if preset else {}
     try:
         return kind.model_validate(chosen | _read_toml(file) | dict(flags or {}))
@@ -80,7 +87,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not (name.strip() and equals):
-            raise ConfigurationError(f"--set {assignment}: it is --set NAME=VALUE")
+            raise ConfigurationError(f"--set {assignment} is not valid; use --set NAME=VALUE")
         try:
             values[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -106,7 +113,7 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no valid TOML: {error}") from None
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 
 
 def _explain(kind: type[RecipeSettings], error: ValidationError) -> str:
@@ -114,9 +121,9 @@ def _explain(kind: type[RecipeSettings], error: ValidationError) -> str:
     for problem in error.errors():
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            text = f"no such setting; there are {', '.join(kind.model_fields)}"
+            text = f"there is no such setting; the settings are {', '.join(kind.model_fields)}"
         elif problem["type"] == "missing":
-            text = f"it must be given: --set {name}=VALUE"
+            text = f"this setting is required; add --set {name}=VALUE"
         else:
             text = problem["msg"]
         problems.append(f"{name}: {text}")

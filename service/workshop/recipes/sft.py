@@ -43,9 +43,11 @@ CHAT_TEMPLATES = {"turns": Path(__file__).with_name("turns.jinja")}
 
 class SftSettings(LeanSettings):
     model: str = Field(description="The base model: a folder, or a name on the hub.")
-    longest: int = Field(2048, ge=16, description="The tokens of a row. Longer rows are left out.")
+    longest: int = Field(
+        2048, ge=16, description="Maximum number of tokens of a row. Longer rows are omitted."
+    )
     lora_rank: int = Field(
-        8, ge=0, description="The rank of LoRA's matrices. At 0, all weights are trained."
+        8, ge=0, description="Rank of LoRA's matrices. With 0, all weights are trained."
     )
     lora_alpha: int = Field(16, ge=1)
     lora_dropout: float = Field(0.0, ge=0, lt=1)
@@ -54,34 +56,39 @@ class SftSettings(LeanSettings):
         False, description="Write the whole model, with the adapter merged into it."
     )
     gradient_checkpointing: bool = Field(
-        False, description="Use less memory and a third more time."
+        False, description="Use less memory, and about a third more time."
     )
     cap_per_task: int = Field(60_000, ge=1)
     task_weights: dict[str, float] = {}
     task_temperature: float = Field(1.0, ge=1)
     score_rows: int = Field(
-        200, ge=1, description="The number of held-out rows that are answered at the end."
+        200, ge=1, description="Number of held-out rows that are answered at the end."
     )
     lean: bool = Field(False, description="Train a Llama on a CPU by the loop in workshop/lean.")
-    batch_tokens: int = Field(2048, ge=16, description="The tokens of an update, if `lean`.")
+    batch_tokens: int = Field(
+        2048, ge=16, description="Number of tokens of an update; only with `lean`."
+    )
     cool_down: float = Field(
         0.0,
         ge=0,
-        description="The last updates, or share of them, in which the rate falls, if `lean`.",
+        description="Number of final updates in which the learning rate decreases, or their share "
+        "if below 1; only with `lean`.",
     )
     save_minutes: float | None = Field(
-        None, gt=0, description="The minutes between two saved points, if `lean`."
+        None, gt=0, description="Minutes between two saved states; only with `lean`."
     )
     threads: int | None = Field(
-        None, ge=1, description="The threads of torch, if `lean`. By default, torch chooses."
+        None,
+        ge=1,
+        description="Number of threads of torch; only with `lean`. Default: chosen by torch.",
     )
     weight_bits: Literal[4] | None = Field(
         None,
-        description="Train weights that `compile --bits 4` does not change, if `lean`.",
+        description="Train weights that `compile --bits 4` does not change; only with `lean`.",
     )
     chat_template: str | None = Field(
         None,
-        description="A Jinja file in place of the model's template, or `turns` for plain turns.",
+        description="Jinja file used instead of the model's template, or `turns` for plain turns.",
     )
 
 

@@ -99,7 +99,11 @@ def fit(trainer: Trainer, run: TrainingRun) -> list[LossPoint]:
     trainer.add_callback(progress)
     point = last_point(run.folder / POINTS) if run.resume else None
     if run.resume and run.main:
-        run.say(f"resumed at {point.name}" if point else "no point was saved: from the start")
+        run.say(
+            f"resumed at {point.name}"
+            if point
+            else "no saved state was found; training starts from the beginning"
+        )
     with progress.bar:
         trainer.train(resume_from_checkpoint=str(point) if point else None)
     return losses_of(trainer.state)

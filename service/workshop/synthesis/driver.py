@@ -78,7 +78,8 @@ def _is_done(item: Item[Any], journal: Journal) -> bool:
 
 def _outage(out: TeacherOut) -> EngineFailure:
     return EngineFailure(
-        f"the teacher is out: {out.failure.detail}; what is done is kept, the same command goes on"
+        f"the teacher is unavailable: {out.failure.detail}; completed items are kept, run the same "
+        "command again to continue"
     )
 
 
@@ -93,7 +94,7 @@ async def _work(
             record, out = JournalEntry(key_of(item), dropped=drop.reason, spent=spent), None
         except TeacherOut as error:
             record = JournalEntry(
-                key_of(item), dropped="the teacher was out", again=True, spent=spent
+                key_of(item), dropped="the teacher was unavailable", again=True, spent=spent
             )
             out = error
         journal.append(record)

@@ -112,7 +112,8 @@ def _read(handle: int, path: Path) -> tuple[Mapping[str, Any] | None, list[Journ
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"{path}: is no journal of a synthesis ({error}); move it away or name another --output"
+            f"{path}: is not a journal of a synthesis ({error}); move it away, or choose another "
+            "--output"
         ) from None
 
 
@@ -121,8 +122,9 @@ def _same_run(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -
     for name in names:
         if found.get(name) != wanted.get(name):
             raise ConfigurationError(
-                f"{path}: was begun with {name} {found.get(name)!r}, now it is "
-                f"{wanted.get(name)!r}; use the same, name another --output, or remove it"
+                f"{path} was started with {name} {found.get(name)!r}, but now it is "
+                f"{wanted.get(name)!r}; use the same value, choose another --output, or delete the "
+                "file"
             )
 
 

@@ -183,7 +183,7 @@ def write_report(path: Path, report: Report) -> None:
 
 def table(report: Report) -> Table:
     """Return the report as a table for the terminal."""
-    shown = Table(title=f"{report.run['pipeline']}, taught by {report.run['teacher']}")
+    shown = Table(title=f"{report.run['pipeline']}, teacher: {report.run['teacher']}")
     shown.add_column("")
     shown.add_column("count", justify="right")
     for name, count in report.corpus.items():

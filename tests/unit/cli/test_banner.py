@@ -13,6 +13,6 @@ def test_a_browser_is_named_where_there_is_a_page(
 ) -> None:
     print_banner("http://127.0.0.1:1", page=page)
     first, *samples = capsys.readouterr().out.splitlines()
-    assert first.startswith("revelator answers at http://127.0.0.1:1 (")
+    assert first.startswith("Revelator is running at http://127.0.0.1:1 (")
     assert ("in a browser" in first) == page
     assert sum(line.startswith("curl -N http://127.0.0.1:1/answer/stream") for line in samples) == 3

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from service.cli.examples import EXAMPLES
 from service.cli.main import app
+from service.evaluation.datasets import FORMATS
 from tests.support.commands import commands, inline, parsed
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +46,11 @@ def test_help_names_the_extra(command: str, extra: str) -> None:
     """An unescaped `[extra]` would be taken for markup and vanish."""
     result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
     assert f"pip install 'revelator[{extra}]'" in " ".join(result.output.split())
+
+
+def test_help_names_every_format_of_datasets() -> None:
+    output = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "2000"}).output
+    assert f"Formats: {', '.join(FORMATS)}." in " ".join(output.split())
 
 
 def test_the_exit_codes_are_told() -> None:

@@ -64,7 +64,8 @@ def test_a_step_reads_from_top_to_bottom() -> None:
         "  2 kept: Norma",
         "  2 answer: Vincenzo Bellini",
         "  2 enough to answer: yes",
-        "  3.1 result: Catania  repaired",
+        "  3.1 result: Catania",
+        "  3.1 flags: repaired",
     ]
 
 

@@ -143,7 +143,7 @@ async def test_the_same_command_goes_on_where_it_stopped(tmp_path: Path, opened:
     opened(engine := Engine())
     code, shown = await evaluated(file, out=out)
     assert code == 0
-    assert "2 of 5 questions have a row" in shown
+    assert "2 of 5 questions already have a result" in shown
     assert engine.asked == [f"Question {n} of d?" for n in (3, 4, 5)]
     assert [row.id for row in read_rows(out)] == ["1", "2", "3", "4", "5"]
     assert re.search(r"questions\W+5\b", shown)
@@ -275,7 +275,7 @@ async def test_every_bad_line_of_every_dataset_is_named(tmp_path: Path, opened: 
         ({"collections": ["x", "y"]}, "'x' is already for all datasets"),
         ({"formats": ["d=xml"]}, "--format 'xml' is unknown; known: squad, triviaqa, "),
         ({"gold_routes": True}, "no question of the datasets has a gold `route`"),
-        ({"ray": "local", "url": "http://h"}, "--ray spreads the questions of this process"),
+        ({"ray": "local", "url": "http://h"}, "--ray cannot be combined with --url"),
         ({"routes": ["d=scenic"]}, "--route-of 'scenic' is unknown; known: direct, "),
         ({"routes": ["e=direct"]}, "there is no dataset 'e'"),
     ],

@@ -63,7 +63,7 @@ def test_what_costs_more_than_the_loop_is_not_met() -> None:
 def test_a_budget_that_no_run_spends_leaves_the_question_open() -> None:
     assert judged(run("one_retrieval", 30)) == ("open", "one_retrieval")
     verdict = judge(LOOP, "one_retrieval", [run("one_retrieval", 30)], "llm_calls")
-    assert verdict.why == "it is better, but no variant of the baseline spends the budget"
+    assert verdict.why == "it is better, but no variant of the baseline uses most of the budget"
     assert (verdict.cost, verdict.spent) == (5, 1)
     assert verdict.difference is not None
     assert verdict.difference.mean == pytest.approx(0.3)

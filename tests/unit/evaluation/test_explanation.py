@@ -81,20 +81,22 @@ async def test_a_right_answer_has_no_fault(explained: Any) -> None:
     [
         pytest.param(
             [ScriptStep("A"), ScriptStep("Palermo")], {}, gold(route="single", **SUPPORT), {},
-            "routing", "the route is not the dataset's", "the dataset says single", id="routed",
+            "routing", "the route differs from that of the dataset", "the dataset says single",
+            id="routed",
         ),
         pytest.param(
             [TRUE, ScriptStep("Oslo")], {"": [OSLO]}, gold(supporting=frozenset(["p17"])),
-            {"route": "single"}, "retrieval", "searched as it is", "not found: p17", id="in vain",
+            {"route": "single"}, "retrieval", "the unchanged question was searched",
+            "not found: p17", id="in vain",
         ),
         pytest.param(
             [TRUE, ScriptStep("Oslo")], {"": [OSLO]}, gold(), {"route": "single"},
-            "retrieval", "no passage that was found holds a gold answer", "query: Where", id="none",
+            "retrieval", "no retrieved passage contains a gold answer", "query: Where", id="none",
         ),
         pytest.param(
             [TRUE, ScriptStep("Milan")], {"": [NORMA]},
             gold("Where was the composer of Norma born?", **NORMA_AND), {"route": "single"},
-            "query", "no query asks for a passage", "not found: bellini", id="not asked for",
+            "query", "no query asks for a needed passage", "not found: bellini", id="not asked for",
         ),
         pytest.param(
             [TRUE, ScriptStep("Milan")], {"": [NORMA]},
@@ -103,11 +105,11 @@ async def test_a_right_answer_has_no_fault(explained: Any) -> None:
         ),
         pytest.param(
             [FALSE], {"": [BELLINI]}, gold(**SUPPORT), {"route": "single"},
-            "judging", "was found and not shown", "bellini (rank 1)", id="judged away",
+            "judging", "was found but not shown", "bellini (rank 1)", id="judged away",
         ),
         pytest.param(
             [FALSE], {"": [BELLINI]}, gold(), {"route": "single"},
-            "judging", "was found and not shown", "bellini (rank 1)", id="judged away by text",
+            "judging", "was found but not shown", "bellini (rank 1)", id="judged away by text",
         ),
         pytest.param(
             [TRUE, ScriptStep("Vincenzo")], {"": [BELLINI]}, gold(**SUPPORT), {"route": "single"},
@@ -119,7 +121,8 @@ async def test_a_right_answer_has_no_fault(explained: Any) -> None:
         ),
         pytest.param(
             [TRUE, ScriptStep("Catania")], {"": [BELLINI]}, gold(answers=()), {"route": "single"},
-            "reading", "it answered where no answer is known", "answer: Catania", id="no answer",
+            "reading", "an answer was given, but the dataset has none", "answer: Catania",
+            id="no answer",
         ),
     ],
 )  # fmt: skip

@@ -32,7 +32,7 @@ def test_a_line_for_each_method_without_its_variants() -> None:
     assert section.startswith(HEADING)
     assert "on 3 questions" in section
     assert "0.5 hours in all" in section
-    assert "spend as `one_retrieval@samples=8`" in section
+    assert "in the variants `one_retrieval@samples=8`" in section
     table = [line for line in section.splitlines() if line.startswith("|")]
     assert table[0] == "| method | d | NQ | LLM calls | retrievals | tokens | seconds |"
     assert [line.split("|")[1].strip() for line in table[2:]] == ["one\\_retrieval", "flare"]

@@ -68,7 +68,7 @@ async def test_an_evaluation_writes_its_report(tmp_path: Path, opened: Opened) -
     markdown = (out / "report.md").read_text(encoding="utf-8")
     assert "| single ✗ | 2 | 0 | 1.00 | 0.500 \\[0.000, 1.000\\] |" in markdown
     assert "does not beat" in markdown
-    assert "error: retrieval: no passage that was found holds a gold answer" in markdown
+    assert "error: retrieval: no retrieved passage contains a gold answer" in markdown
     assert "| d | 2 |" in markdown
     assert "| note | Use 1. |" in markdown
     first = (out / "report.html").read_bytes()

@@ -113,8 +113,8 @@ def changed(path: Path, line: int, **fields: Any) -> None:
         (1, {"gold": None}, ":1: is not the first line of a trace"),
         (2, {"event": "begin"}, ":2: is not an event of this version"),
         (2, {"more": 1}, ":2: is not an event of this version .*more"),
-        (2, {"seq": 0.0}, ":2: is not an event of this version .*its fields are others"),
-        (2, {"question": "Another?"}, r":\d+: the events before do not make this body"),
+        (2, {"seq": 0.0}, ":2: is not an event of this version .*its fields differ"),
+        (2, {"question": "Another?"}, r":\d+: the preceding events do not produce this body"),
     ],
 )
 @pytest.mark.anyio
@@ -134,7 +134,10 @@ async def test_a_trace_of_another_version(
         (b"\xff\n", "not UTF-8 at byte 0"),
         (b"{}\n", ":1: is not a trace: its first line has no field `trace`"),
         (b"[" * 99_999 + b"\n", ":1: is not a trace"),
-        (b'{"trace": 1}\n', ":1: lacks dataset, gold, id, method, request, version"),
+        (
+            b'{"trace": 1}\n',
+            ":1: the first line lacks these fields: dataset, gold, id, method, request, version",
+        ),
     ],
 )
 @pytest.mark.anyio

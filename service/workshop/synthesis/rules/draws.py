@@ -262,7 +262,8 @@ def draw_all(name: PipelineName, corpus: Corpus, size: int | None) -> Account:
     account = Account(items, records, {}, corpus.bad, corpus.counts)
     if not any(record.rows for record in records.values()):
         drops = Counter(record.dropped for record in records.values())
-        raise _unusable(name, corpus, f"all {len(items)} draws came to nothing: {dict(drops)}")
+        why = f"none of the {len(items)} attempts produced a row: {dict(drops)}"
+        raise _unusable(name, corpus, why)
     return account
 
 
@@ -279,9 +280,9 @@ def _begin(name: PipelineName, corpus: Corpus) -> Draw:
 def _unusable(name: PipelineName, corpus: Corpus, why: str) -> InvalidRequest:
     counts = ", ".join(f"{what} {count}" for what, count in corpus.counts.items())
     return InvalidRequest(
-        f"the rules of {name} make nothing of this corpus: {why} ({counts}, bad lines "
-        f"{len(corpus.bad)}); give passages in the style of an encyclopedia, whose titles are "
-        "their subjects, or a teacher"
+        f"the rules of {name} cannot create rows from this corpus: {why} ({counts}, "
+        f"{len(corpus.bad)} invalid lines); use passages in the style of an encyclopedia whose "
+        "titles are their subjects, or use a teacher model (--teacher)"
     )
 
 

@@ -209,7 +209,7 @@ async def test_a_card_of_a_later_format_is_refused(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "no Llama"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "not LlamaForCausalLM"),
         ({"attention_bias": True}, "biases"),
         ({"hidden_act": "gelu"}, "activation"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "scaled"),

@@ -51,10 +51,10 @@ def test_what_a_person_reads() -> None:
         "collection c: 1 documents, 2 passages, 3 vectors", "manifest and stores agree",
     ]  # fmt: skip
     report.findings = [StoreDifference("surplus", "vectors without a passage", 3, ["a", "b"])]
-    report.done = ["3 vectors removed"]
+    report.done = ["vectors removed: 3"]
     report.left = [StoreDifference("building", "an ingest was cut short")]
     assert lines_of(report)[1:] == [
-        "found: 3 vectors without a passage: a, b, …",
-        "done: 3 vectors removed",
+        "found: vectors without a passage: 3 (a, b, …)",
+        "done: vectors removed: 3",
         "left: an ingest was cut short",
     ]

@@ -106,7 +106,7 @@ async def test_through_the_server_that_owns_the_directory(
         stores.directory.set_url(url)
         assert await run_ingest([file], "c", own) == 1
         printed = " ".join(capsys.readouterr().out.split())
-        assert f"through the server at {url}" in printed
+        assert f"Using the server at {url}." in printed
         assert "corpus.jsonl:1: text is empty" in printed
         assert "corpus.jsonl:3: not JSON:" in printed
         assert "4 documents indexed, 0 unchanged, 3 failed" in printed

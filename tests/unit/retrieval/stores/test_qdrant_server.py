@@ -189,8 +189,9 @@ async def test_rest_is_spoken_where_another_has_the_grpc_port(wrong: Wrong) -> N
             await failing(server, RetrievalFailure, "failed: .*for a reason")
     assert wrong.paths[-1] == "/collections/c/points/count"
     assert handler.methods == ["/qdrant.Collections/CollectionClusterInfo"]
-    (line,) = [each for each in logs if each["event"] == "qdrant_grpc_elsewhere"]
-    assert "retrieval.qdrant_grpc_port" in line["why"]
+    event = "qdrant gRPC port belongs to another server"
+    (line,) = [each for each in logs if each["event"] == event]
+    assert "retrieval.qdrant_grpc_port" in line["reason"]
 
 
 async def test_a_server_that_is_too_old_is_refused(wrong: Wrong) -> None:

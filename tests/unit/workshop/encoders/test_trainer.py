@@ -48,7 +48,8 @@ def test_a_batch_has_rows_of_like_length() -> None:
 
 @pytest.mark.parametrize("recipe", [LABELER, FILTER])
 def test_numbers_of_a_base_that_cannot_be_trained_are_not_offered(recipe: Recipe[Any, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="no preset 'official'; this recipe has minilm"):
+    said = "there is no preset 'official'; the presets of this recipe are minilm"
+    with pytest.raises(ConfigurationError, match=said):
         read_settings(LabelSettings, recipe.presets, preset="official")
 
 

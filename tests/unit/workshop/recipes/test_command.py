@@ -72,8 +72,8 @@ def test_a_run_by_preset_file_and_flags(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "--out FOLDER"),
-        (["--out", "x", "--set", "wdth=3"], "wdth: no such setting"),
-        (["--out", "x", "--preset", "wide"], "this recipe has deep"),
+        (["--out", "x", "--set", "wdth=3"], "wdth: there is no such setting"),
+        (["--out", "x", "--preset", "wide"], "the presets of this recipe are deep"),
         (["--out", "x", "--resume"], "holds no run to resume"),
         (["--smoke", "--set", "seed=3"], "--smoke uses made-up data and fixed settings"),
         (["--smoke", "--resume"], "--resume needs --out"),
@@ -96,7 +96,7 @@ def test_smoke_says_what_it_found_and_its_exit_code_tells(
     assert (code, "loss: 4.000 at the start, 1.000 at the end" in said) == (0, True)
     monkeypatch.setattr(runs, "SMOKE_ROWS", 60)
     code, said = train("--smoke", "--out", str(tmp_path / "out"))
-    assert (code, "accuracy was taken on 50 rows, not 60" in said) == (1, True)
+    assert (code, "accuracy was computed on 50 rows instead of 60" in said) == (1, True)
 
 
 def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path, written: str, said: str) 
 
 
 def test_without_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(RevelatorError, match=r"holds no checkpoint$"):
+    with pytest.raises(RevelatorError, match=r"contains no finished checkpoint$"):
         read_checkpoint(tmp_path, "toy")
 
 

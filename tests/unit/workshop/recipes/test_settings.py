@@ -34,8 +34,11 @@ def test_flags_over_file_over_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"preset": "other"}, "'other'; this recipe has paper"),
-        ({"flags": {"learning_rat": 1}}, "learning_rat: no such setting; there are data,"),
+        ({"preset": "other"}, "'other'; the presets of this recipe are paper"),
+        (
+            {"flags": {"learning_rat": 1}},
+            "learning_rat: there is no such setting; the settings are data,",
+        ),
         ({"flags": {"batch": 0}}, "batch: .* greater than or equal to 1"),
         ({"flags": {"schedule": "steps"}}, "schedule: .*cosine"),
         ({"file": Path("missing.toml")}, "missing.toml: cannot be read"),
@@ -48,7 +51,7 @@ def test_what_is_wrong_is_named(given: dict[str, Any], said: str) -> None:
 
 def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("seed = ")
-    with pytest.raises(ConfigurationError, match=r"a\.toml is no valid TOML"):
+    with pytest.raises(ConfigurationError, match=r"a\.toml is not valid TOML"):
         read(file=tmp_path / "a.toml")
 
 
@@ -59,7 +62,7 @@ def test_an_assignment_has_a_name_and_a_value(text: str) -> None:
 
 
 def test_an_unknown_recipe_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="there are sft, router"):
+    with pytest.raises(ConfigurationError, match="the recipes are sft, router"):
         load_recipe("sftt")
 
 
@@ -92,11 +95,13 @@ def record(first: float, last: float, **scores: Score) -> dict[str, Any]:
 def test_a_smoke_run_judges_itself() -> None:
     good = Score(0.9, 0.5, 50)
     assert judge(record(4.0, 1.9, main=good, other=Score(0.1, 0.5, 50))) == []
-    assert judge(record(4.0, 2.0, main=good)) == ["the loss did not fall below half its start"]
-    assert judge(record(4.0, 1.0)) == ["nothing was scored"]
+    assert judge(record(4.0, 2.0, main=good)) == [
+        "the final loss is not below half of the initial loss"
+    ]
+    assert judge(record(4.0, 1.0)) == ["the run produced no score"]
     assert judge(record(4.0, 1.0, main=Score(0.6, 0.5, 50))) == ["main is not above chance"]
     assert judge(record(4.0, 1.0, main=Score(0.9, 0.5, 49))) == [
-        "main was taken on 49 rows, not 50"
+        "main was computed on 49 rows instead of 50"
     ]
     assert judge(record(4.0, float("nan"), main=good))
 

@@ -171,7 +171,8 @@ def test_a_base_must_be_named() -> None:
     from service.workshop.recipes.settings import read_settings
     from service.workshop.recipes.sft import PRESETS, SftSettings
 
-    with pytest.raises(ConfigurationError, match="model: it must be given: --set model=VALUE"):
+    said = "model: this setting is required; add --set model=VALUE"
+    with pytest.raises(ConfigurationError, match=said):
         read_settings(SftSettings, PRESETS, preset="embedded")
 
 

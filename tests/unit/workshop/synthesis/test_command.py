@@ -64,8 +64,8 @@ def test_a_teacher_that_nobody_hears_ends_the_run(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("service.workshop.synthesis.driver.OUTAGE", 1)
     code, output = run("compound", "--input", "items.jsonl", "--teacher", "big", "--model", "m")
     assert code == 2
-    assert "the teacher is out: engine 'big' at http://127.0.0.1:9/v1" in output
-    assert "what is done is kept, the same command goes on" in output
+    assert "the teacher is unavailable: engine 'big' at http://127.0.0.1:9/v1" in output
+    assert "completed items are kept, run the same command again to continue" in output
 
 
 def test_no_row_at_all_is_exit_code_1() -> None:

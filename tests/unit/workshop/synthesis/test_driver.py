@@ -190,7 +190,8 @@ async def test_the_reasons_of_what_is_dropped(tmp_path: Path) -> None:
 async def test_an_outage_ends_the_run_and_it_goes_on_later(tmp_path: Path) -> None:
     items = items_of(*"abcdefghij")
     out = ScriptedGenerator([ScriptStep("A", "a"), ScriptStep(EngineFailure("down"), times=None)])
-    with pytest.raises(EngineFailure, match="the teacher is out: down; what is done is kept"):
+    said = "the teacher is unavailable: down; completed items are kept"
+    with pytest.raises(EngineFailure, match=said):
         await run_over(tmp_path, run_of(out), items)
     assert not (tmp_path / "out.jsonl").exists()
     back = ScriptedGenerator([ANY])
@@ -204,7 +205,7 @@ async def test_items_that_the_teacher_was_out_for_are_tried_in_the_next_run(tmp_
     items = items_of(*"abc")
     broken = ScriptedGenerator([ScriptStep(EngineFailure("x"), "b", times=6), ANY])
     report, _ = await run_over(tmp_path, run_of(broken), items)
-    assert report.dropped == {"the teacher was out": 1}
+    assert report.dropped == {"the teacher was unavailable": 1}
     assert OUTAGE > 1
     report, rows = await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items)
     assert (report.dropped, len(rows)) == ({}, 3)
@@ -234,7 +235,7 @@ async def test_done_items_are_not_asked_again_but_changed_ones_are(tmp_path: Pat
 
 async def test_a_journal_of_another_run_is_refused(tmp_path: Path) -> None:
     await run_over(tmp_path, run_of(ScriptedGenerator([ANY])), items_of("a"))
-    with pytest.raises(ConfigurationError, match="was begun with seed 0, now it is 1"):
+    with pytest.raises(ConfigurationError, match="was started with seed 0, but now it is 1"):
         await run_over(tmp_path, run_of(ScriptedGenerator(), seed=1), items_of("a"))
 
 
@@ -248,7 +249,7 @@ async def test_two_processes_do_not_write_one_output(tmp_path: Path) -> None:
 
 async def test_what_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl.journal").write_text("my notes\n")
-    with pytest.raises(StoreError, match="is no journal of a synthesis"):
+    with pytest.raises(StoreError, match="is not a journal of a synthesis"):
         await run_over(tmp_path, run_of(ScriptedGenerator()), items_of("a"))
     assert (tmp_path / "out.jsonl.journal").read_text() == "my notes\n"
 
