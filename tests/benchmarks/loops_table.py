@@ -11,6 +11,9 @@ passages of its own folder. With `--report N`, the multi-hop questions are those
 only measure (`report_hotpotqa`, `report_2wikimultihopqa`, `report_musique`), of which the report
 says that this is their N-th measurement; LOG.md notes each, and there are three at most. With
 `--readme`, the section of README.md is written anew from the rows, after what is lacking was asked.
+
+`loops_table.tar.xz` contains the rows behind the table of README.md. Unpack it into OUT to continue
+them with more `--questions`, which needs the same model and settings.
 """
 
 from __future__ import annotations
@@ -177,7 +180,8 @@ for questions about one fact.
 model than the shipped one, which loses its way in long chains of thought.
 
 The table shows F1 with 95 % intervals, measured with the shipped model on {asked} questions of each
-set, and the average cost of a question ({machine()}; {hours:.1f} hours in all).
+set, and the average cost of a question, asked {concurrency} at a time ({machine()}; {hours:.1f}
+hours in all).
 {MARK} marks a method that does not beat plain retrieval (`one_retrieval`) or the entropy gate when
 these may spend as many LLM calls or tokens, in the variants {variants}.
 A method without a mark may still not beat them; `direct`, `no_retrieval` and these two are never
