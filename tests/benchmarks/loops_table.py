@@ -180,8 +180,8 @@ for questions about one fact.
 model than the shipped one, which loses its way in long chains of thought.
 
 The table shows F1 with 95 % intervals, measured with the shipped model on {asked} questions of each
-set, and the average cost of a question, asked {concurrency} at a time ({machine()}; {hours:.1f}
-hours in all).
+set, and the average cost of a question, asked {concurrency} at a time ({machine()};
+{hours:.1f} hours in all).
 {MARK} marks a method that does not beat plain retrieval (`one_retrieval`) or the entropy gate when
 these may spend as many LLM calls or tokens, in the variants {variants}.
 A method without a mark may still not beat them; `direct`, `no_retrieval` and these two are never
