@@ -153,5 +153,5 @@ async def test_check_says_that_it_does_not_answer(
     settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing", **retrieval})
     assert await check_in_terminal(settings) == 1
     (row,) = [line for line in capsys.readouterr().out.splitlines() if " qdrant " in line]
-    assert row.split()[0] == "no"
+    assert row.split()[0] == "failed"
     assert "cannot be reached" in row
