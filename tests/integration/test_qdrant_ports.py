@@ -109,6 +109,12 @@ async def test_what_began_while_it_was_down_speaks_grpc_later(
     await server.aclose()
 
 
+def qdrant_row(printed: str) -> str:
+    """The row of the table, which has a mark before the name; lines of the log have not."""
+    (row,) = [line for line in printed.splitlines() if line.split()[1:2] == ["qdrant"]]
+    return row
+
+
 @pytest.mark.parametrize(
     ("at_the_port", "told"),
     [
@@ -140,7 +146,7 @@ async def test_check_says_how_it_is_spoken_to(
     retrieval = {"qdrant_url": nodes[0].url, "qdrant_grpc_port": ports[at_the_port]}
     settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing", **retrieval})
     await check_in_terminal(settings)
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if " qdrant " in line]
+    row = qdrant_row(capsys.readouterr().out)
     assert row.split()[0] == "ok"
     assert row.rstrip().endswith(f"{nodes[0].url}: {told}")
 
@@ -152,6 +158,6 @@ async def test_check_says_that_it_does_not_answer(
     retrieval = {"qdrant_url": f"http://127.0.0.1:{free_port()}"}
     settings = config(data_dir=str(tmp_path), retrieval={"embedding_model": "hashing", **retrieval})
     assert await check_in_terminal(settings) == 1
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if " qdrant " in line]
+    row = qdrant_row(capsys.readouterr().out)
     assert row.split()[0] == "failed"
     assert "cannot be reached" in row
