@@ -121,6 +121,7 @@ _TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eight
 NUMBER_WORDS: Final = {word: value for value, word in enumerate(_UNITS)} | {
     word: value for value, word in zip(range(20, 100, 10), _TENS, strict=True)
 }
+NUMBER_SCALES: Final = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9}
 OTHER_FORMS: Final = frozenset(["percent", *NUMBER_WORDS, *_MONTH, *MONTHS])
 _ARTICLES: Final = frozenset(["a", "an", "the"])
 _DIGIT = re.compile(r"\d")

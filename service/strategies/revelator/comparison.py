@@ -13,7 +13,7 @@ from itertools import product, takewhile
 from typing import Final, NamedTuple
 
 from service.prompts.templates import Pair
-from service.text.words import MONTHS, normal_words
+from service.text.words import MONTHS, NUMBER_SCALES, normal_words
 
 _WORD = re.compile(r"[^\W_]+(?:(?!['’](?i:s)\b)[-'’.][^\W_]+)*")
 _EARLY: Final = frozenset([
@@ -57,7 +57,6 @@ _COUNTRIES: Final = {
     "uk": "uk", "united kingdom": "uk", "britain": "uk", "great britain": "uk", "british": "uk",
 }  # fmt: skip
 _STEM: Final = 4  # letters that "Iran" and "Iranian" share
-_SCALE: Final = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9}
 _YEARS: Final = range(1000, 2100)
 
 
@@ -224,8 +223,8 @@ def _number(answer: str) -> tuple[float, str] | None:
         except ValueError:
             continue
         rest = words[at + 1 :]
-        while rest and rest[0] in _SCALE:
-            value, rest = value * _SCALE[rest[0]], rest[1:]
+        while rest and rest[0] in NUMBER_SCALES:
+            value, rest = value * NUMBER_SCALES[rest[0]], rest[1:]
         return value, rest[0] if rest else ""
     return None
 

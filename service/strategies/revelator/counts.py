@@ -7,11 +7,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from service.text.words import NUMBER_WORDS, STOP_WORDS, letter_words, normal_words
+from service.text.words import (
+    NUMBER_SCALES,
+    NUMBER_WORDS,
+    STOP_WORDS,
+    letter_words,
+    normal_words,
+)
 
 _HOW_MANY = re.compile(r"\bhow many (?:more |other |different )?([a-z]{3,})\b", re.IGNORECASE)
 _FIRST: Final = "|".join(NUMBER_WORDS)
-_NEXT: Final = rf"{_FIRST}|hundred|thousand|million|billion|dozen"
+_NEXT: Final = "|".join([*NUMBER_WORDS, *NUMBER_SCALES, "dozen"])
 _NUMBER: Final = rf"(?:\d+(?:[,.]\d+)*|(?:{_FIRST})\b)(?:[ -](?:{_NEXT})\b)*"
 
 

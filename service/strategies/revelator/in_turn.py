@@ -39,7 +39,8 @@ async def answer_in_turn(
     readings = by_document(passages[:top_k])
     unread: list[Prompt] = []
     for index, document in enumerate(readings):
-        prompt = _prompt(step, question, document)
+        shown = joined(document)
+        prompt = step.inquiry.roles.reader.templates.answer(question, [shown])
         try:
             reading = await _read(step, prompt, as_role)
         except LimitReached as limit:
@@ -52,7 +53,7 @@ async def answer_in_turn(
         await _judge(step, document, reading)
         if reading.answer:
             await _pass_over(step, [*chain(*readings[index + 1 :]), *passages[top_k:]])
-            counted = corrected_count(question, joined(document).text, reading.answer)
+            counted = corrected_count(question, shown.text, reading.answer)
             if counted != reading.answer:
                 step.flag("computed")
             await _settle(step, prompt, counted, as_role)
@@ -90,10 +91,6 @@ def joined(pieces: Sequence[Passage]) -> PassageText:
 def _place(piece: Passage) -> int:
     number = _PIECE.search(piece.passage_id)
     return int(number[0][1:]) if number else 0
-
-
-def _prompt(step: OpenStep, question: str, document: Sequence[Passage]) -> Prompt:
-    return step.inquiry.roles.reader.templates.answer(question, [joined(document)])
 
 
 async def _read(step: OpenStep, prompt: Prompt, as_role: TokenRole) -> AnswerReading:
