@@ -2,20 +2,23 @@
 in this process.
 
     VLLM_PYTHON=… python -m tests.benchmarks.prefix_cache [--loops autorag dragin] [--questions 30]
-    python -m tests.benchmarks.prefix_cache --model FOLDER
+    python -m tests.benchmarks.prefix_cache --model FOLDER [--at-once 8]
 
 The sample questions over the sample corpus, four at once, first on one worker with the shipped
 model and our plugin, then on two behind a pool; rates are vLLM's own counters (hits / queries,
 tokens), of blocks of 32 tokens. Aims: two workers >= 0.9 x one (autorag); dragin >= 0.6. With
 --model the folder's model runs here, a compiled one (service/models/reader) with its own prompts,
 any other with `full` ones, first without a prefix cache, then with one: the same answers, in less
-CPU time.
+CPU time. Each run has a process of its own, whose highest memory is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
+import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -54,7 +57,9 @@ def read(workers: Sequence[Vllm]) -> tuple[float, float]:
     return asked, hit
 
 
-async def ask_all(runtime: Runtime, questions: Sequence[str], loop: str) -> tuple[float, float]:
+async def ask_all(
+    runtime: Runtime, questions: Sequence[str], loop: str, at_once: int = AT_ONCE
+) -> tuple[float, float]:
     """Steps and engine calls per question."""
     left = iter(questions)
     bodies: list[Answer] = []
@@ -67,7 +72,7 @@ async def ask_all(runtime: Runtime, questions: Sequence[str], loop: str) -> tupl
             assert isinstance(body, Answer), body
             bodies.append(body)
 
-    await gather([lane for _ in range(AT_ONCE)])
+    await gather([lane for _ in range(at_once)])
     count = len(bodies)
     return (
         sum(body.usage.steps for body in bodies) / count,
@@ -104,7 +109,9 @@ class Counted(PrefixCache[Any]):
         super().add(names, states)
 
 
-async def in_process(model: str, folder: Path, known: bool, loop: str, asked: list[str]) -> None:
+async def in_process(
+    model: str, folder: Path, known: bool, loop: str, asked: list[str], at_once: int
+) -> None:
     compiled = (Path(model) / CARD_FILE).exists()
     full = {role: {"templates": "full"} for role in ("revelator", "reader")}
     sections = {"roles": {} if compiled else full}
@@ -115,24 +122,43 @@ async def in_process(model: str, folder: Path, known: bool, loop: str, asked: li
         await runtime.warm()
         generator: Any = runtime.engines["default"]
         own = generator._worker._engine
+        if not known:
+            module: Any = sys.modules[type(own).__module__]
+            module.PREFIX_BYTES = 0
         most_bytes = own._prefixes._most_bytes if known else 0
         cache = own._prefixes = Counted(most_bytes, own._prefixes._size)
         begun, spent = time.perf_counter(), time.process_time()
-        steps, calls = await ask_all(runtime, asked, loop)
+        steps, calls = await ask_all(runtime, asked, loop, at_once)
         took, spent = time.perf_counter() - begun, time.process_time() - spent
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(
-        f"{loop:8} {most_bytes >> 20:3} MB: {cache.found / cache.asked:.3f} of "
+        f"{loop:8} {'with' if known else 'without':7}: {cache.found / cache.asked:.3f} of "
         f"{cache.asked * BLOCK} prompt tokens found; {spent / len(asked):.1f} s of CPU and "
-        f"{took / len(asked):.1f} s a question; {steps:.1f} steps and {calls:.1f} calls",
+        f"{took / len(asked):.1f} s a question; {steps:.1f} steps and {calls:.1f} calls; "
+        f"memory {highest} MB, of which cached {cache.nbytes >> 20} MB at the end",
         flush=True,
     )
+
+
+def in_new_process(*arguments: Any) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=run, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(process.exitcode)
+
+
+def run(*arguments: Any) -> None:
+    configure_logging("error")
+    asyncio.run(in_process(*arguments))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loops", nargs="+", default=["anrag", "autorag", "dragin"])
     parser.add_argument("--questions", type=int, default=30)
-    parser.add_argument("--model", help="a Hugging Face folder, run in this process")
+    parser.add_argument("--model", help="a Hugging Face or compiled folder, run on this machine")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="questions, with --model")
     options = parser.parse_args()
     configure_logging("error")
     rows = [orjson.loads(line) for line in QUESTIONS.read_bytes().splitlines()]
@@ -142,7 +168,7 @@ def main() -> None:
         if options.model:
             for loop in options.loops:
                 for known in (False, True):
-                    asyncio.run(in_process(options.model, folder, known, loop, questions))
+                    in_new_process(options.model, folder, known, loop, questions, options.at_once)
             return
         flags = (*FLAGS, "--block-size", "32", "--scheduling-policy", "priority")
         environment = plugin_environment(folder / "plugin")

@@ -63,8 +63,16 @@ class PrefixCache(Generic[States]):
                 continue
             self._blocks[name] = states(number)
             self.nbytes += self._size(self._blocks[name])
-            while self.nbytes > self._most_bytes:
-                self.nbytes -= self._size(self._blocks.popitem(last=False)[1])
+            self._evict()
+
+    def limit(self, most_bytes: int) -> None:
+        """Change the maximum, and evict what exceeds it."""
+        self._most_bytes = most_bytes
+        self._evict()
+
+    def _evict(self) -> None:
+        while self.nbytes > self._most_bytes:
+            self.nbytes -= self._size(self._blocks.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Free the memory."""

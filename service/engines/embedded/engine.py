@@ -20,12 +20,16 @@ from service.engines.batch.constraints import SchemaCompiler
 from service.engines.batch.prefixes import BLOCK, PrefixCache
 from service.engines.batch.rows import BatchRow, ReadingRow, SignalRow
 from service.engines.batch.worker import AnyJob, Call, deliver
-from service.engines.embedded.network import Network, Slots
+from service.engines.embedded.network import Network
+from service.engines.embedded.slots import Slots
 from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
 
 CHUNK = 256  # tokens of one prefill pass, which an abort cannot interrupt
-PREFIX_BYTES = 96 * 2**20  # bytes of cached prompts: 2,176 tokens of the shipped model
+ROW_BYTES = 512 * 2**20  # bytes of all running rows; a longer row runs alone
+PREFIX_BYTES = 96 * 2**20  # bytes of cached prompts, for each of the calls that run together
+MOST_SHARES = 6
+STEPS = 256  # number of steps over which the number of running calls is averaged
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +78,7 @@ class Engine:
         self._pending: deque[BatchRow | ReadingRow] = deque()
         self._prefill: Prefill | None = None
         self._rows: list[BatchRow] = []
+        self._busy = 1.0  # calls that run at the same time, averaged over the last steps
 
     @property
     def running(self) -> int:
@@ -86,6 +91,7 @@ class Engine:
         """Read one chunk of the oldest waiting job, and decode one token of every row."""
         rows, readings = self._admission.open(newcomers)
         self._pending += [*readings, *rows]
+        self._share()
         self._drop([number for number, row in enumerate(self._rows) if row.job.cancelled])
         if prefill := self._next_prefill():
             self._read_on(prefill)
@@ -103,18 +109,32 @@ class Engine:
         self._prefixes.clear()
         deliver((job, error) for job in jobs)
 
+    def _share(self) -> None:
+        """Keep more prompts while more calls run, because most of them repeat a prompt of their
+        own question.
+        """
+        self._busy += (self.running - self._busy) / STEPS
+        self._prefixes.limit(int(PREFIX_BYTES * min(max(self._busy, 1.0), MOST_SHARES)))
+
     def _next_prefill(self) -> Prefill | None:
-        """Return the job that is being read, or the one to read next."""
+        """Return the job that is being read, or the one to read next, if there is room for it."""
         if self._prefill is not None and self._prefill.subject.job.cancelled:
             self._prefill = None
         while self._prefill is None and self._pending:
-            subject = self._pending.popleft()
+            subject = self._pending[0]
+            ids = subject.prompt if isinstance(subject, BatchRow) else subject.ids
+            if not (subject.job.cancelled or self._has_room(len(ids))):
+                break
+            self._pending.popleft()
             if not subject.job.cancelled:
-                ids = subject.prompt if isinstance(subject, BatchRow) else subject.ids
                 self._prefill = Prefill(subject, np.array(ids, np.int64), len(self._rows))
                 if isinstance(subject, BatchRow):  # every query of a text is needed
                     self._recall(self._prefill, subject.blocks)
         return self._prefill
+
+    def _has_room(self, tokens: int) -> bool:
+        held = sum(row.length for row in self._rows)
+        return not held or (held + tokens) * self._slots.position_bytes <= ROW_BYTES
 
     def _recall(self, prefill: Prefill, names: list[bytes]) -> None:
         """Begin a prompt with its cached blocks."""
@@ -216,4 +236,4 @@ class Engine:
         filled = [row.length - 1 for row in self._rows]
         if self._prefill is not None:
             filled.append(self._prefill.done)
-        self._slots.reserve(len(filled), room, filled)
+        self._slots.reserve(room, filled)

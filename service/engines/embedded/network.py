@@ -1,4 +1,4 @@
-"""The key-value cache, and one forward pass of the graph over a stretch of it."""
+"""One forward pass of the graph over a range of slots of the key-value cache."""
 
 from __future__ import annotations
 
@@ -21,72 +21,9 @@ from service.engines.compiled import (
     past,
     present,
 )
-
-ROOM = 128  # fewest positions of a slot
-GROWTH = 1.5
+from service.engines.embedded.slots import Slots
 
 Array = NDArray[Any]
-
-
-class Slots:
-    """The keys and values of each layer, (slots, kv_heads, room, size), in the order of the graph's
-    inputs.
-
-    Reserved room is not touched, so memory is used only for positions that are written. Slots
-    `first` to `first` + `count` are one block of memory, so any range of them is a batch.
-    """
-
-    def __init__(self, shape: ModelShape) -> None:
-        self._shape = shape
-        self._slots = 0
-        self._room = 0
-        self._buffers: list[Array] = []
-
-    def reserve(self, slots: int, room: int, filled: list[int]) -> None:
-        """Provide at least so many slots and positions. `filled` is the number of positions to
-        keep, slot by slot.
-        """
-        if slots <= self._slots and room <= self._room:
-            return
-        if slots > self._slots:
-            self._slots = max(slots, int(self._slots * GROWTH))
-        if room > self._room:
-            grown = max(ROOM, room, int(self._room * GROWTH))
-            self._room = min(grown, self._shape.context)
-        size = (self._slots, self._shape.kv_heads, self._room, self._shape.head_size)
-        fresh = [np.empty(size, np.float32) for _ in range(2 * self._shape.layers)]
-        for old, new in zip(self._buffers, fresh, strict=False):  # there are no buffers at first
-            for slot, length in enumerate(filled[: len(old)]):
-                new[slot, :, :length] = old[slot, :, :length]
-        self._buffers = fresh
-
-    def views(self, first: int, count: int) -> list[Array]:
-        return [buffer[first : first + count] for buffer in self._buffers]
-
-    def keys(self, slot: int, length: int) -> Array:
-        """Return the keys of the last layer: (kv_heads, length, size)."""
-        keys: Array = self._buffers[-2][slot, :, :length]
-        return keys
-
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy one slot to another."""
-        if source != target and length:
-            for buffer in self._buffers:
-                buffer[target, :, :length] = buffer[source, :, :length]
-
-    def block(self, slot: int, start: int, end: int) -> Array:
-        """Copy the positions from `start` to `end`: (2 x layers, kv_heads, positions, size)."""
-        return np.stack([buffer[slot, :, start:end] for buffer in self._buffers])
-
-    def put(self, slot: int, start: int, block: Array) -> None:
-        """Write a copied block at the positions from `start` on."""
-        for buffer, states in zip(self._buffers, block, strict=True):
-            buffer[slot, :, start : start + states.shape[1]] = states
-
-    def clear(self) -> None:
-        """Free the memory."""
-        self._slots = self._room = 0
-        self._buffers = []
 
 
 class Network:

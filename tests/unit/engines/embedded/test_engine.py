@@ -73,6 +73,30 @@ async def test_sixty_four_calls_at_once(open_embedded: OpenEmbedded, compiled: P
     assert many == [one] * 64
 
 
+async def test_calls_wait_where_all_rows_would_be_too_large(
+    open_embedded: OpenEmbedded, compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_embedded(compiled)
+    requests = [ask("Paris " * (1 + 40 * (n % 3)), max_tokens=12) for n in range(9)]
+    alone = [await complete(engine, request) for request in requests]
+    inner: Any = engine._worker._engine  # type: ignore[union-attr]
+    most = 200 * inner._slots.position_bytes
+    monkeypatch.setattr(module, "ROW_BYTES", most)
+    decode, held = inner._decode, []
+
+    def watched() -> None:
+        held.append([row.length for row in inner._rows])
+        decode()
+
+    monkeypatch.setattr(inner, "_decode", watched)
+    together = await asyncio.gather(*(complete(engine, request) for request in requests))
+
+    assert together == alone
+    written = 12
+    assert all(len(rows) == 1 or sum(rows) <= 200 + written * len(rows) for rows in held)
+    assert max(len(rows) for rows in held) > 1
+
+
 async def test_waiting_for_other_calls_is_no_silence(
     open_embedded: OpenEmbedded, compiled: Path
 ) -> None:

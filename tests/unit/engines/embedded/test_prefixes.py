@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import EngineFailure
-from service.engines.base import complete
+from service.engines.base import GenerationRequest, complete
 from service.engines.batch.prefixes import BLOCK
 from service.engines.embedded import EmbeddedGenerator
 from service.engines.embedded import engine as module
@@ -79,6 +79,7 @@ async def test_memory_is_bounded_and_a_short_one_harms_nothing(
     asked = requests()
     roomy = await opened(open_embedded, monkeypatch, 2**20)
     expected = [await complete(roomy, request) for request in asked]
+    monkeypatch.setattr(module, "MOST_SHARES", 1)
     small = await opened(open_embedded, monkeypatch, 5 * OF_A_BLOCK + 1)
 
     found = await asyncio.gather(*(complete(small, request) for request in asked))
@@ -86,6 +87,25 @@ async def test_memory_is_bounded_and_a_short_one_harms_nothing(
     assert engine_of(small)._prefixes.nbytes == 5 * OF_A_BLOCK < engine_of(roomy)._prefixes.nbytes
     for one, other in zip(found, expected, strict=True):
         same(one, other)
+
+
+async def test_more_is_kept_while_more_calls_run(
+    open_embedded: OpenEmbedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = 3 * OF_A_BLOCK
+    monkeypatch.setattr(module, "STEPS", 4)
+    generator = await opened(open_embedded, monkeypatch, share)
+    prompts = [f"{number} {RULES}" for number in range(9)]
+
+    async def ask(prompt: str) -> None:
+        await complete(generator, GenerationRequest(prompt=prompt, max_tokens=24))
+
+    await asyncio.gather(*(ask(prompt) for prompt in prompts))
+    together = engine_of(generator)._prefixes.nbytes
+    await ask("The film")
+
+    assert share < together <= module.MOST_SHARES * share
+    assert engine_of(generator)._prefixes.nbytes == share
 
 
 async def test_attention_reaches_over_known_blocks(
