@@ -38,7 +38,7 @@ def synthesize(
         str,
         typer.Option(
             help="Name of an engine in the settings, or `rules` to extract facts by patterns, "
-            "without a model."
+            "without a model. `embedded` needs `rules`."
         ),
     ] = "default",
     model: Annotated[str | None, typer.Option(help="Model that the teacher's engine uses.")] = None,

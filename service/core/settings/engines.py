@@ -58,8 +58,10 @@ class EngineSettings(SectionWithSecrets):
     )
     constrained: Literal["auto", "vllm", "json_schema", "none"] = Field(
         "auto",
-        description="How the engine is asked to restrict its output to choices and schemas. "
-        "`none`: the service parses free text.",
+        description="How the engine is asked to restrict its output to choices and schemas: `vllm` "
+        "(by `structured_outputs`), `json_schema` (by `response_format`), or `none` (not at all; "
+        "the service parses free text). `auto`: `vllm` if the server is a vLLM, else "
+        "`json_schema`.",
     )
     extra_body: Annotated[dict[str, Any], JsonObject] = Field(
         {},

@@ -23,7 +23,7 @@ HanragRole = Literal["relevance", "ending", "refine"]
 
 
 class HanragSettings(Section):
-    """HANRAG (METHODS.md §1.2, §1.6)."""
+    """HANRAG (METHODS.md §1.2, §1.3)."""
 
     skip: Annotated[list[HanragRole], NoDecode, CommaList] = Field(
         [],
@@ -33,10 +33,10 @@ class HanragSettings(Section):
     )
     relevance_by: Literal["model", "labeler"] | None = Field(
         None,
-        description="What judges the relevance of passages: the judge's model, as in the paper, "
-        "or EfficientRAG's labeler. Default: the reader itself for models that read one passage "
-        "at a time (such as the shipped one), the labeler for others known to judge poorly, if "
-        "it can run, else the model.",
+        description="What judges the relevance of passages: `model` (the judge's model, as in the "
+        "paper) or `labeler` (EfficientRAG's labeler). Default: the reader itself for models that "
+        "read one passage at a time (such as the shipped one), the labeler for others known to "
+        "judge poorly, if it can run, else the model.",
     )
     fetch_k: int = Field(
         10, ge=1, le=100, description="Number of passages per search that are judged."
@@ -81,7 +81,7 @@ class DraginSettings(Section):
     profile: Literal["official", "in_context", "service"] = Field(
         "service",
         description="`official`: as in the official code. `in_context`: with attention within the "
-        "whole generation. `service`: with the service's further changes (METHODS.md §3.3).",
+        "whole generation. `service`: with the service's further changes (METHODS.md §3.2).",
     )
     threshold: float = Field(1.0, gt=0, description="θ, the threshold of the trigger.")
     max_tokens: int = Field(
@@ -96,9 +96,10 @@ class DraginSettings(Section):
     )
     tagger: Literal["stopwords", "hanta", "spacy"] = Field(
         "stopwords",
-        description="How content words are identified: by a list of stop words, by HanTa's "
-        "part-of-speech tags, or by those of spaCy's model en_core_web_sm, which then also finds "
-        "the sentences. With `spacy`, the profile `official` reproduced the official code's "
+        description="How content words are identified: `stopwords` (by a list of stop words), "
+        "`hanta` (by HanTa's part-of-speech tags) or `spacy` (by those of spaCy's model "
+        "en_core_web_sm, which then also finds the sentences). The last two need the extra "
+        "`tagger`. With `spacy`, the profile `official` reproduced the official code's "
         "trajectories exactly.",
     )
 

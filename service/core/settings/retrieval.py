@@ -42,7 +42,9 @@ class EmbeddingSettings(SectionWithSecrets):
         None, description="`mean`: average over the tokens. `cls`: the first token."
     )
     distance: Distance | None = Field(
-        None, description="Distance that the store uses to compare vectors."
+        None,
+        description="`cosine` or `dot`: how the store compares vectors. Default: that of the "
+        "preset, else `cosine`.",
     )
     max_length: int | None = Field(
         None, ge=8, description="Maximum tokens of a text, including its prefix."
@@ -138,8 +140,8 @@ class RetrievalSettings(SectionWithSecrets):
     embedding: EmbeddingSettings = EmbeddingSettings()
     fusion: Literal["rrf", "weighted"] = Field(
         "weighted",
-        description="How `hybrid` combines its two rankings: by reciprocal rank fusion, or by "
-        "the weighted sum of normalised scores.",
+        description="How `hybrid` combines its two rankings: `weighted` (the weighted sum of "
+        "normalised scores) or `rrf` (reciprocal rank fusion).",
     )
     dense_weight: float = Field(
         0.5,

@@ -49,7 +49,7 @@ class EscalationSettings(Section):
         0.0,
         ge=0,
         le=1,
-        description="Escalate not only if no passage was found relevant, but also if the geometric "
-        "mean of the answer's token probabilities is below this value, for engines that report "
-        "them.",
+        description="Escalate not only if no relevant passage or no answer was found, but also if "
+        "the geometric mean of the answer's token probabilities is below this value, for engines "
+        "that report them.",
     )

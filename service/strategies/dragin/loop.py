@@ -45,8 +45,8 @@ class Dragin:
         if not gives_signals(reader.generator):
             return (
                 f"the engine {reader.generator.name!r} of roles.reader does not provide token "
-                "signals; use an engine of kind local, or of kind vllm with workers started by "
-                "`revelator worker`"
+                "signals; use an engine of kind embedded or local, or of kind vllm with workers "
+                "started by `revelator worker`"
             )
         return lacking_template(reader.templates, ROLES) or missing(settings.dragin.tagger)
 

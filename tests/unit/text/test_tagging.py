@@ -54,7 +54,7 @@ def test_spacy_s_rules_split_after_every_mark() -> None:
 
 
 def test_spacy_s_model() -> None:
-    pytest.importorskip("en_core_web_sm", reason="no registry has spaCy's model")
+    pytest.importorskip("en_core_web_sm", reason="spaCy's model en_core_web_sm is not installed")
     model = open_tagger("spacy")
     assert {"born", "Catania", "1801"} <= model.content_words(TEXT)
     assert open_splitter("model") is model
