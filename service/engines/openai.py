@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -29,6 +29,7 @@ from service.core.trace_context import outgoing
 from service.engines.base import Capabilities, Delta, GenerationRequest
 from service.engines.encoding import simplest
 from service.engines.openai_wire import (
+    LARGEST_BODY,
     BadCompletion,
     EventLines,
     Mode,
@@ -37,7 +38,9 @@ from service.engines.openai_wire import (
     body_error,
     encode_body,
     is_constrained,
+    may_be_template,
     path_of,
+    read_into,
     retry_after,
 )
 from service.engines.reasoning import Reasoning
@@ -47,7 +50,8 @@ _REFUSALS: dict[int, type[EngineFailure]] = {
     400: EngineRefusal, 413: EngineRefusal, 422: EngineRefusal, 429: EngineLimited,
 }  # fmt: skip
 SESSION_HEADER: Final = "x-session-id"
-_OF_TEMPLATE = re.compile(r"template|\broles?\b|alternat", re.IGNORECASE)
+_ERROR_BYTES: Final = 20_000
+_ERROR_S: Final = 5.0  # seconds to read the text of an error
 _ADVICE = {
     400: "the server refuses this call",
     401: "check engines.{name}.key",
@@ -180,8 +184,8 @@ class OpenAIGenerator:
         if priority and response.status == 400 and "priority" in failure.detail.lower():
             self._priority = False
             return await self._open(request)
-        if self._may_be_template(request, response.status, failure):
-            return await self._open_simplest(request, failure)
+        if may_be_template(request, response.status, failure.detail):
+            return await self._open_simplest(request, mode, failure)
         may_retry = self._settings.constrained == "auto" and response.status in (400, 422)
         if mode == "none" or not may_retry:
             raise failure
@@ -193,30 +197,19 @@ class OpenAIGenerator:
         self._refused.add((path, bool(request.choices)))
         return response, ReplyReader(request, "none")
 
-    def _may_be_template(
-        self, request: GenerationRequest, status: int, failure: EngineFailure
-    ) -> bool:
-        """Whether the model's chat template may have refused the messages, and a simpler form
-        exists.
-
-        vLLM and SGLang answer such a call with 400, some versions of llama.cpp with 500.
-        """
-        if self._simplest or simplest(request.messages) == list(request.messages):
-            return False
-        return status in (400, 422) or (status == 500 and bool(_OF_TEMPLATE.search(failure.detail)))
-
     async def _open_simplest(
-        self, request: GenerationRequest, failure: EngineFailure
+        self, request: GenerationRequest, mode: Mode, failure: EngineFailure
     ) -> tuple[aiohttp.ClientResponse, ReplyReader]:
-        """Try once without system messages and consecutive turns of one role. Success is
-        remembered.
+        """Try once without system messages and consecutive turns of one role. Success in the same
+        `mode` is remembered; in another one, the constraint may be what the server had refused.
         """
-        self._simplest = True
         try:
-            return await self._open(request)
+            plain = replace(request, messages=tuple(simplest(request.messages)))
+            response, reader = await self._open(plain)
         except EngineFailure:
-            self._simplest = False
             raise failure from None
+        self._simplest = self._simplest or reader.mode == mode
+        return response, reader
 
     def _session_of(self, request: GenerationRequest) -> dict[str, str]:
         """Return the header for load balancers with session affinity."""
@@ -250,8 +243,13 @@ class OpenAIGenerator:
                 return _Server((), False)
             if response.status != 200:
                 raise await self._refusal(response)
+            body = bytearray()
+            with closing(response):
+                await read_into(body, partial(self._read, response), LARGEST_BODY)
+            if len(body) > LARGEST_BODY:
+                raise BadCompletion(f"sent a list of models of more than {LARGEST_BODY:,} bytes")
             try:
-                rows = orjson.loads(await response.read())["data"]
+                rows = orjson.loads(body)["data"]
                 return _Server(
                     tuple(row["id"] for row in rows),
                     any(row.get("owned_by") == "vllm" for row in rows),
@@ -318,11 +316,13 @@ class OpenAIGenerator:
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> EngineFailure:
         """Return the error of a response that is not 200, and close the response."""
-        try:
-            with self._boundary(response.url):
-                message = body_error(await response.content.read(20_000))
-        finally:
-            response.close()
+        text = bytearray()
+        with closing(response), self._boundary(response.url):
+            # the status says enough: of a text that breaks off or does not end, a part will do
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with asyncio.timeout(_ERROR_S):
+                    await read_into(text, partial(self._read, response), _ERROR_BYTES)
+            message = body_error(bytes(text))
         status = response.status
         kind = "check the server's log" if status >= 500 else "check engines.{name}.urls"
         advice = _ADVICE.get(status, kind).format(name=self._name)
@@ -388,6 +388,7 @@ def _connections(
 async def _read_end(response: aiohttp.ClientResponse) -> None:
     try:
         async with asyncio.timeout(1.0):
-            await response.content.read()
+            while await response.content.readany():
+                pass
     except (aiohttp.ClientError, TimeoutError):
         return

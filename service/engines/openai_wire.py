@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
 from service.core.settings.engines import TEMPLATE_FIELD
 from service.engines.base import Delta, FinishReason, GenerationRequest, TokenUsage
+from service.engines.encoding import simplest
 from service.engines.label_chance import TOP_LOGPROBS, LabelChance
 
 Mode = Literal["vllm", "json_schema", "none"]
@@ -27,6 +29,8 @@ _WRAPPER_TOKENS = 24  # tokens of `{"choice": "…"}` around a label, in any tok
 _CHOICE_TOKENS = 64
 # The most characters of a token, generously: a longer reply has ignored its `max_tokens`.
 _TOKEN_LETTERS = 32
+LARGEST_BODY: Final = 4_000_000  # bytes of a body that is one JSON document, and of a line
+_OF_TEMPLATE = re.compile(r"template|\broles?\b|alternat", re.IGNORECASE)
 
 
 class BadCompletion(ValueError):
@@ -122,10 +126,11 @@ class ReplyReader:
     A label that the server wrapped into `{"choice": …}` (mode `json_schema`) is unwrapped and
     becomes one delta. Reasoning in a field of its own is marked, without its text. `done` is set
     after `[DONE]`. A reply far longer than its `max_tokens`, from a server that ignores them, is
-    cut; then `overran` is set as well.
+    cut; then `overran` is set as well. `mode` is how the call was constrained.
     """
 
     def __init__(self, request: GenerationRequest, mode: Mode) -> None:
+        self.mode: Mode = mode
         self.done = False
         self.overran = False
         self.events = 0
@@ -267,15 +272,34 @@ def _excerpt(text: str | bytes, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def may_be_template(request: GenerationRequest, status: int, detail: str) -> bool:
+    """Whether the model's chat template may have refused the messages of a request that was
+    answered by `status` and an error's `detail`, and a simpler form exists.
+
+    vLLM and SGLang answer such a call with 400, some versions of llama.cpp with 500.
+    """
+    if simplest(request.messages) == list(request.messages):
+        return False
+    return status in (400, 422) or (status == 500 and bool(_OF_TEMPLATE.search(detail)))
+
+
 def retry_after(header: str) -> int | None:
     """Return the seconds of a `Retry-After` header (a number or a date), or None."""
-    if header.strip().isdecimal():
-        return int(header)
     try:
+        if header.strip().isdecimal():
+            return int(header)  # ValueError for thousands of digits
         then = parsedate_to_datetime(header)
     except ValueError:
         return None
     return max(0, math.ceil(then.timestamp() - time.time()))
+
+
+async def read_into(body: bytearray, read: Callable[[], Awaitable[bytes]], limit: int) -> None:
+    """Append to `body` the pieces that `read` returns, up to the empty one at the end, or until
+    `body` has more than `limit` bytes. If `read` raises an error, `body` has the pieces before it.
+    """
+    while len(body) <= limit and (piece := await read()):
+        body += piece
 
 
 class EventLines:
@@ -286,7 +310,7 @@ class EventLines:
     comments and other fields are skipped.
     """
 
-    def __init__(self, limit: int = 4_000_000) -> None:
+    def __init__(self, limit: int = LARGEST_BODY) -> None:
         self._limit = limit
         self._rest = b""
 
@@ -308,12 +332,16 @@ class EventLines:
 class WholeBody:
     """Replaces `EventLines` if a server answers a streamed call with one JSON body."""
 
-    def __init__(self) -> None:
-        self._body = b""
+    def __init__(self, limit: int = LARGEST_BODY) -> None:
+        self._limit = limit
+        self._body = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        """Take the next piece. Raises BadCompletion for a body that exceeds the limit."""
         self._body += chunk
+        if len(self._body) > self._limit:
+            raise BadCompletion(f"sent a body of more than {self._limit:,} bytes")
         return []
 
     def flush(self) -> list[bytes]:
-        return [self._body, b"[DONE]"]
+        return [bytes(self._body), b"[DONE]"]

@@ -120,7 +120,9 @@ class PoolGenerator:
 
     async def check(self) -> None:
         """Raise EngineFailure if no worker that serves the engine's model is up."""
+        self._require_open()
         await self._upkeep.ready()
+        self._require_open()
         if self._upkeep.problem and not self._members:
             raise EngineFailure(f"engine {self._name!r}: {self._upkeep.problem}")
         waiter = WaitingCall("", model=self._settings.model)
@@ -141,10 +143,10 @@ class PoolGenerator:
     @asynccontextmanager
     async def _worker_for(self, waiter: WaitingCall) -> AsyncIterator[Member]:
         """Provide a worker for one attempt, and record the result in its health. Raises _Lost."""
-        if self._closed:
-            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
+        self._require_open()
         self._upkeep.start()
         async with self._admission.place(waiter) as member:
+            self._require_open()  # it may have waited for its place
             try:
                 yield member
             except EngineRefusal:
@@ -155,6 +157,10 @@ class PoolGenerator:
                 self._upkeep.call_failed(member, failure)
                 raise _WorkerLost(member.name, failure) from None
             self._upkeep.call_succeeded(member)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineFailure(f"engine {self._name!r} is closed; the service is shutting down")
 
     async def _again(
         self, waiter: WaitingCall, call: Callable[[SignalGenerator], Awaitable[Result]]

@@ -12,6 +12,7 @@ from service.core.connections import open_session, reason_of
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
 from service.core.settings.urls import authorization
+from service.engines.openai_wire import read_into
 from service.engines.pool.member import Profile
 
 MOST_BYTES = 1_000_000
@@ -61,6 +62,11 @@ class Probe:
             raise EngineFailure(f"rejected the key ({status}); check engines.*.key")
         if status != 200:
             raise EngineFailure(f"{url.path} answered {status}; engines.*.urls must end with /v1")
+        if len(body) > MOST_BYTES:
+            raise EngineFailure(
+                f"{url.path} returned more than {MOST_BYTES:,} bytes; check that it is an "
+                "OpenAI-compatible server"
+            )
         try:
             content = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -72,14 +78,21 @@ class Probe:
         return content
 
     async def _get(self, url: URL) -> tuple[int, bytes]:
+        """Return the status and the body. What follows after `MOST_BYTES` is not read."""
+        body = bytearray()
         try:
             async with self._connected().get(url, allow_redirects=False) as response:
-                return response.status, await response.content.read(MOST_BYTES)
+                await read_into(body, response.content.readany, MOST_BYTES)
+                return response.status, bytes(body)
         except TimeoutError:
             raise EngineFailure(f"no response to a probe within {self._limit_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
             raise EngineUnreached(
                 f"the server did not accept the connection ({reason_of(error)})"
+            ) from None
+        except UnicodeError:  # from the look-up of the name
+            raise EngineFailure(
+                f"{url.host} is not a valid host name; check engines.*.urls"
             ) from None
         except (aiohttp.ClientError, ValueError) as error:
             raise EngineFailure(

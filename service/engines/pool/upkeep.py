@@ -58,6 +58,8 @@ async def _look_up(url: URL) -> list[str]:
         raise EngineFailure(
             f"the DNS look-up of {host} took longer than {DNS_TIMEOUT_S:g} s"
         ) from None
+    except UnicodeError:
+        raise EngineFailure(f"{host} is not a valid host name; check engines.*.urls") from None
     except OSError as error:
         raise EngineFailure(
             f"the DNS has no address for {host} ({error.strerror}); check engines.*.urls, and "
@@ -102,7 +104,9 @@ class Upkeep:
             self._task = asyncio.create_task(self._run(), name=f"upkeep of {self._name}")
 
     async def ready(self) -> None:
-        """Wait until every worker has been probed once."""
+        """Wait until every worker has been probed once, or the first round has failed, or `aclose`
+        was called.
+        """
         self.start()
         await self._first_round.wait()
 
@@ -112,13 +116,14 @@ class Upkeep:
             await self._look_up()
         async with asyncio.TaskGroup() as group:
             for member in list(self._members.values()):
-                group.create_task(self._visit(member))
+                group.create_task(self._visit_alone(member))
 
     async def aclose(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        self._first_round.set()  # whoever waits in `ready` must not wait for ever
         await self._probe.aclose()
 
     def call_failed(self, member: Member, error: EngineFailure) -> None:
@@ -139,7 +144,11 @@ class Upkeep:
 
     async def _run(self) -> None:
         while True:
-            await self.round()
+            try:
+                await self.round()
+            except Exception as error:
+                self.problem = f"the upkeep of its workers failed ({error!r}); see the log"
+                log.exception("upkeep failed", engine=self._name)
             self._first_round.set()
             await asyncio.sleep(self._pause())
 
@@ -173,6 +182,14 @@ class Upkeep:
     def _member(self, url: URL, now: float) -> Member:
         return Member(url, self._connect, now)
 
+    async def _visit_alone(self, member: Member) -> None:
+        """Visit one worker. An unexpected error must not end the visits of the others."""
+        try:
+            await self._visit(member)
+        except Exception as error:
+            member.problem = f"its upkeep failed ({error!r}); see the log"
+            log.exception("upkeep failed", engine=self._name, worker=member.name)
+
     async def _visit(self, member: Member) -> None:
         health = member.health
         if health.phase == "draining":
@@ -192,7 +209,8 @@ class Upkeep:
             log.exception("probe failed", engine=self._name, worker=member.name)
             await self._probe_failed(member, EngineFailure("the probe failed; see the log"))
         else:
-            self._set(member, joined(member.health, time.monotonic()))
+            if member.health.phase == health.phase:  # calls may have ejected it meanwhile
+                self._set(member, joined(member.health, time.monotonic()))
 
     async def _probe_failed(self, member: Member, error: EngineFailure) -> None:
         """Record a failed probe. If it ejects the worker, the calls still running there fail now

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engines.base import GenerationRequest, Message, TokenUsage
-from service.engines.openai_wire import BadCompletion, ReplyReader, body_error, encode_body
+from service.engines.openai_wire import (
+    BadCompletion,
+    ReplyReader,
+    WholeBody,
+    body_error,
+    encode_body,
+    read_into,
+    retry_after,
+)
 
 CHAT = GenerationRequest(messages=(Message("user", "Who?"),), logprobs=True)
 KEYS = ["choices", "delta", "content", "text", "usage", "prompt_tokens", "error", "logprobs"]
@@ -101,3 +109,30 @@ def test_a_reply_that_passes_over_max_tokens_is_cut() -> None:
     text = "".join(delta.text for delta in deltas if delta)
     assert 64 * 6 < len(text) < 4_000
     assert reader.end().finish == "length"
+
+
+def test_a_whole_body_is_collected_up_to_its_limit() -> None:
+    body = WholeBody(limit=1000)
+
+    assert body.feed(b"x" * 999) == body.feed(b"y") == []
+    assert body.flush() == [b"x" * 999 + b"y", b"[DONE]"]
+    with pytest.raises(BadCompletion, match="a body of more than 1,000 bytes"):
+        body.feed(b"z")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("limit", "read"), [(3, b"abcd"), (4, b"abcdef"), (99, b"abcdef")])
+async def test_pieces_are_read_to_the_end_or_past_the_limit(limit: int, read: bytes) -> None:
+    pieces = iter([b"ab", b"cd", b"ef", b""])
+
+    async def piece() -> bytes:
+        return next(pieces)
+
+    body = bytearray()
+    await read_into(body, piece, limit)
+
+    assert body == read
+
+
+def test_a_time_to_wait_of_thousands_of_digits_is_none() -> None:
+    assert retry_after("9" * 5000) is None

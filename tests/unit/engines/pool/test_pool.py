@@ -205,6 +205,36 @@ async def test_all_workers_down_says_so_and_recovers() -> None:
         assert (await complete(pool, ask())).text == "It is Paris ."
 
 
+async def test_a_name_that_cannot_be_looked_up_fails_the_check() -> None:
+    settings = EngineSettings.model_validate(
+        {"kind": "vllm", "urls": [f"http://{'a' * 64}:8000/v1"], "resolve": True}
+    )
+    pool = open_generator("workers", settings)
+    async with asyncio.timeout(10):
+        with pytest.raises(EngineFailure, match=r"'workers': a{64} is not a valid host name"):
+            await pool.check()
+    await pool.aclose()
+
+
+async def test_a_call_that_waits_for_a_place_fails_when_the_pool_is_closed() -> None:
+    async with (
+        stubs(1, failure="silent") as (server,),
+        pool_of(server, max_concurrency=1, timeout_s=600.0, pool={"probe_s": 5.0}) as pool,
+    ):
+        await pool.check()
+        calls = [asyncio.create_task(complete(pool, ask(f"q{n}"))) for n in range(2)]
+        await eventually(lambda: server.running == 1)
+
+        await pool.aclose()
+
+        async with asyncio.timeout(10):
+            for failure in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(failure, EngineFailure)
+        assert server.requests == 1
+        with pytest.raises(EngineFailure, match="closed"):
+            await pool.check()
+
+
 async def test_calls_go_only_where_the_model_is_served() -> None:
     async with stubs(2) as (one, other), pool_of(one, other) as pool:
         other.models = ("stub-model", "adapter")

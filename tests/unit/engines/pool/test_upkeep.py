@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from yarl import URL
 
-from service.core.errors import EngineFailure
-from service.engines.pool.upkeep import addresses
+from service.core.errors import EngineFailure, EngineUnreached
+from service.core.settings import EngineSettings
+from service.engines.pool.limits import PoolLimits
+from service.engines.pool.member import Member, Profile
+from service.engines.pool.upkeep import Upkeep, addresses
 
 pytestmark = pytest.mark.anyio
 
@@ -44,3 +48,105 @@ async def test_an_unknown_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(EngineFailure, match=r"no address for workers.*not known.*urls"):
         await addresses([URL("http://workers:8000/v1")], True)
+
+
+@pytest.mark.parametrize("host", ["a" * 64, f"{'b' * 64}.svc", "a..b"])
+async def test_a_name_that_cannot_be_looked_up_is_told(host: str) -> None:
+    with pytest.raises(EngineFailure, match=rf"{host} is not a valid host name.*urls"):
+        await addresses([URL(f"http://{host}:8000/v1")], True)
+
+
+class FakeProbe:
+    """Finds every worker healthy. `before` is called with a worker's URL at each probe."""
+
+    def __init__(self, before: Callable[[URL], None] = lambda url: None) -> None:
+        self._before = before
+
+    async def health(self, base: URL) -> None:
+        self._before(base)
+
+    async def profile(self, base: URL) -> Profile:
+        return Profile(("base",))
+
+    async def aclose(self) -> None:
+        pass
+
+
+class World:
+    """The upkeep of two workers. `broken` are names of workers of which no change is accepted."""
+
+    def __init__(self, *, resolve: bool = False, **limits: float) -> None:
+        self.members: dict[str, Member] = {}
+        self.broken: set[str] = set()
+        settings = EngineSettings.model_validate(
+            {"kind": "vllm", "urls": ["http://a:80/v1", "http://b:80/v1"], "resolve": resolve}
+        )
+        self.upkeep = Upkeep(
+            "e",
+            settings,
+            self.members,
+            lambda url: pytest.fail("no call is made"),
+            self._changed,
+            PoolLimits(**{"probe_s": 0.01, "resolve_s": 0.0, **limits}),  # type: ignore[arg-type]
+        )
+        self.upkeep._probe = FakeProbe()  # type: ignore[assignment]
+
+    def _changed(self, member: Member) -> None:
+        if member.name in self.broken:
+            raise RuntimeError("the observer is broken")
+
+    def phases(self) -> list[str]:
+        return [member.health.phase for member in self.members.values()]
+
+
+async def test_a_round_that_fails_unexpectedly_is_told_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, RuntimeError("no such luck"))
+    world = World(resolve=True)
+    async with asyncio.timeout(10):
+        await world.upkeep.ready()
+        assert world.upkeep.problem is not None
+        assert "no such luck" in world.upkeep.problem
+
+        answering(monkeypatch, ["10.0.0.1"])
+        while "up" not in world.phases():  # noqa: ASYNC110 (the rounds have no event)
+            await asyncio.sleep(0.01)
+    assert world.upkeep.problem is None
+    await world.upkeep.aclose()
+
+
+async def test_an_unexpected_failure_at_one_worker_spares_the_others() -> None:
+    world = World()
+    world.broken.add("a:80")
+
+    await world.upkeep.round()
+
+    assert world.members["b:80"].health.usable
+    assert "the observer is broken" in world.members["a:80"].problem
+
+
+async def test_closing_ends_the_wait_for_the_first_round() -> None:
+    world = World()
+    waiting = asyncio.create_task(world.upkeep.ready())
+    await asyncio.sleep(0)  # the round has not begun
+
+    await world.upkeep.aclose()
+
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_a_probe_does_not_readmit_a_worker_that_calls_ejected_meanwhile() -> None:
+    world = World(eject_s=60.0)
+    await world.upkeep.round()
+    member = world.members["a:80"]
+
+    def lose_a_call(base: URL) -> None:
+        if base == member.url:
+            world.upkeep.call_failed(member, EngineUnreached("nobody listens"))
+
+    world.upkeep._probe = FakeProbe(lose_a_call)  # type: ignore[assignment]
+    await world.upkeep.round()
+
+    assert world.phases() == ["ejected", "up"]
