@@ -63,6 +63,11 @@ class BatchRow:
         """The number of cache positions after the last chosen token has been processed."""
         return len(self.prompt) + self.written
 
+    @property
+    def most(self) -> int:
+        """The number of cache positions that the row may come to use."""
+        return len(self.prompt) + self.job.request.max_tokens
+
     @cached_property
     def blocks(self) -> list[bytes]:
         """Names of the prompt's blocks in a `PrefixCache`."""

@@ -26,7 +26,7 @@ from service.engines.encoding import PromptEncoder
 from service.engines.signals import Span
 
 CHUNK = 256  # tokens of one prefill pass, which an abort cannot interrupt
-ROW_BYTES = 512 * 2**20  # bytes of all running rows; a longer row runs alone
+ROW_BYTES = 512 * 2**20  # bytes that the running rows may come to use; a longer row runs alone
 PREFIX_BYTES = 96 * 2**20  # bytes of cached prompts, for each of the calls that run together
 MOST_SHARES = 6
 STEPS = 256  # number of steps over which the number of running calls is averaged
@@ -122,19 +122,20 @@ class Engine:
             self._prefill = None
         while self._prefill is None and self._pending:
             subject = self._pending[0]
-            ids = subject.prompt if isinstance(subject, BatchRow) else subject.ids
-            if not (subject.job.cancelled or self._has_room(len(ids))):
+            if not (subject.job.cancelled or self._has_room(subject)):
                 break
             self._pending.popleft()
             if not subject.job.cancelled:
+                ids = subject.prompt if isinstance(subject, BatchRow) else subject.ids
                 self._prefill = Prefill(subject, np.array(ids, np.int64), len(self._rows))
                 if isinstance(subject, BatchRow):  # every query of a text is needed
                     self._recall(self._prefill, subject.blocks)
         return self._prefill
 
-    def _has_room(self, tokens: int) -> bool:
-        held = sum(row.length for row in self._rows)
-        return not held or (held + tokens) * self._slots.position_bytes <= ROW_BYTES
+    def _has_room(self, subject: BatchRow | ReadingRow) -> bool:
+        held = sum(row.most for row in self._rows)
+        wanted = subject.most if isinstance(subject, BatchRow) else len(subject.ids)
+        return not held or (held + wanted) * self._slots.position_bytes <= ROW_BYTES
 
     def _recall(self, prefill: Prefill, names: list[bytes]) -> None:
         """Begin a prompt with its cached blocks."""

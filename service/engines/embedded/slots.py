@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from math import prod
 from typing import Any, Final
 
@@ -105,6 +106,7 @@ def _empty(size: tuple[int, ...]) -> Array:
     numpy asks the kernel for pages of 2 MB, of which one position of a slot would use a whole one.
     """
     memory = mmap.mmap(-1, prod(size) * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux, of which some kernels have no huge pages
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, np.float32).reshape(size)
