@@ -49,8 +49,10 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="Methods, separated by commas: a route (auto, direct, single, compound or "
-            "complex), a loop, which then answers every question, ROUTE/LOOP, or all. Each may "
-            "change top_k, max_steps, samples or retriever: one_retrieval@top_k=10. Default: auto."
+            "complex), a loop, which then answers every question, ROUTE/LOOP, or all. Each but all "
+            "may change top_k, max_steps, samples or retriever: one_retrieval@top_k=10. Default: "
+            "auto. Loops: anrag, autorag, dragin, efficientrag, entropy_gate, fixed_length, "
+            "fixed_sentence, flare, ircot, iter_retgen, no_retrieval, one_retrieval, self_ask."
         ),
     ] = None,
     engine: Annotated[
@@ -119,7 +121,7 @@ def evaluate(
     max_steps: MaxSteps = None,
     timeout_s: Timeout = None,
     limit: Annotated[
-        int | None, typer.Option(help="Use only the first N questions of each dataset.")
+        int | None, typer.Option(min=1, help="Use only the first N questions of each dataset.")
     ] = None,
     concurrency: Concurrency = 4,
     gold_routes: Annotated[
@@ -207,7 +209,7 @@ def tune(
             help="Threshold to evaluate. May be repeated. Default: seven values from 0.4 to 1.6."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only the first N questions.")] = 200,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N questions.")] = 200,
     concurrency: Concurrency = 4,
 ) -> None:
     """Evaluate a question file at several thresholds, and report the best one."""

@@ -46,14 +46,22 @@ def explain(
     """Show where recorded questions spent their time, and which stage caused a wrong answer.
 
     The stages are routing, query, retrieval, judging, reading and merging. Fixed rules find the
-    stage, without calling a model, and the evidence is printed.
+    stage, without calling a model, and the evidence is printed. A trace that cannot be read does
+    not end the command; its error is printed, and the exit code is 2.
     """
     from service.evaluation.explanation import explain_trace, lines_of  # noqa: PLC0415
     from service.evaluation.traces import find_traces, read_trace  # noqa: PLC0415
 
     try:
-        for path in find_traces(traces):
-            trace = read_trace(path)
-            typer.echo("\n".join(lines_of(trace, explain_trace(trace))))
+        paths = find_traces(traces)
     except RevelatorError as error:
         fail(error.detail)
+    exit_code = 0
+    for path in paths:
+        try:
+            trace = read_trace(path)
+            typer.echo("\n".join(lines_of(trace, explain_trace(trace))))
+        except RevelatorError as error:
+            typer.echo(f"revelator: {error.detail}", err=True)
+            exit_code = 2
+    raise typer.Exit(exit_code)

@@ -25,9 +25,10 @@ from service.evaluation.document.writing import write_report
 from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry
 from service.evaluation.identity import with_engine
 from service.evaluation.llm_judge import Judge, open_judge
-from service.evaluation.methods import ALL, Method, methods_of
+from service.evaluation.methods import ALL, Method, method_of, methods_of
 from service.evaluation.metrics import VERSIONS, ScoringOptions
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
+from service.evaluation.provenance import process
 from service.evaluation.report import compare, table, versions
 from service.evaluation.rows import Row
 from service.evaluation.run_folder import EvaluationRun, RunFolder, open_run
@@ -176,12 +177,13 @@ async def plans_of(
 ) -> tuple[list[Plan], list[str]]:
     """Check every combination of method and dataset before any question is asked.
 
-    Returns the plans, and a note for each method that `all` includes but this deployment cannot
-    run. Raises the errors of `Entry.prepare`.
+    Returns the plans, and a note for each method that only `all` includes and that this deployment
+    cannot run. Raises the errors of `Entry.prepare`.
     """
     if options.gold_routes and not any(q.route for data in datasets for q in data.questions):
         raise InvalidRequest("--gold-routes: no question of the datasets has a gold `route`")
     plans: list[Plan] = []
+    named = named_methods(options.methods)
     skipped: dict[str, str] = {}
     for dataset in datasets:
         for method in methods:
@@ -192,7 +194,7 @@ async def plans_of(
             try:
                 request = await entry.prepare(parse_request(fields))
             except LoopUnavailable as error:
-                if ALL not in options.methods:
+                if method.name in named:
                     raise
                 skipped[method.name] = f"skipped: method {method.name}: {error.detail}"
                 continue
@@ -203,6 +205,12 @@ async def plans_of(
             )  # fmt: skip
             plans.append(plan)
     return plans, list(skipped.values())
+
+
+def named_methods(given: Sequence[str]) -> set[str]:
+    """Return the names of the methods that are named themselves, not only by `all`."""
+    names = [name.strip() for part in given for name in part.split(",")]
+    return {method_of(name).name for name in names if name and name != ALL}
 
 
 def scoring_of(dataset: Dataset, options: EvaluationOptions) -> ScoringOptions:
@@ -255,6 +263,7 @@ async def run_of(
             if data.name in searched
         },
         {p.method: {"route": p.request.route, "loop": p.request.loop} for p in plans},
+        [await anyio.to_thread.run_sync(process)],
     )
 
 

@@ -22,7 +22,9 @@ BUDGETS: Final[tuple[Budget, ...]] = ("llm_calls", "tokens")
 BASELINES: Final = ("one_retrieval", "entropy_gate")
 UNJUDGED: Final = frozenset({*BASELINES, "no_retrieval", "direct"})
 TOLERANCE: Final = 0.05  # share by which a baseline may exceed the budget
-ENOUGH: Final = 0.8  # share of the budget that a baseline must spend for a final verdict
+# Share of the budget that a baseline must spend for a final verdict, and of the loop's questions
+# that it must have been asked.
+ENOUGH: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +86,27 @@ def judge(loop: MethodRun, baseline: str, runs: Sequence[MethodRun], budget: Bud
     """Compare a loop with the best variant of a baseline that costs no more.
 
     A loop that is not significantly better does not beat the baseline. A significantly better loop
-    beats it if the variants spend most of the loop's budget, or if one spends more. Otherwise the
-    verdict is open, because the baseline's score with the remaining budget is unknown.
+    beats it if a variant that it was compared with spends most of the loop's budget, or if every
+    variant costs more. Otherwise the verdict is open, because the baseline's score with the
+    remaining budget is unknown. Variants that were asked fewer than `ENOUGH` of the loop's
+    questions do not count.
     """
     variants = [
         run
         for run in runs
-        if family(run.method) == baseline and run.scores.keys() & loop.scores.keys()
+        if family(run.method) == baseline
+        and len(run.scores.keys() & loop.scores.keys()) >= ENOUGH * len(loop.scores)
     ]
     if not variants:
         return Verdict(loop.method, baseline, budget, "open", f"{baseline} was not evaluated")
     limit = loop.cost(budget) * (1 + TOLERANCE)
     affordable = [run for run in variants if run.cost(budget) <= limit]
-    dearer = len(affordable) < len(variants)
     # A loop that is cheaper than every variant is compared with the cheapest one.
     met = affordable or [min(variants, key=lambda run: run.cost(budget))]
     against = min(met, key=lambda run: _mean(_deltas(loop, run)))
     found = _difference(loop, against)
-    most = max(run.cost(budget) for run in met)
-    result, why = _result(found, bool(affordable), dearer or most >= ENOUGH * loop.cost(budget))
+    spent = max(run.cost(budget) for run in met) >= ENOUGH * loop.cost(budget)
+    result, why = _result(found, bool(affordable), spent)
     return Verdict(
         loop.method, baseline, budget, result, why, against.method, found,
         loop.cost(budget), against.cost(budget),

@@ -147,7 +147,11 @@ def find_fault(trace: Trace) -> Fault:
     """Return the stage at which the right answer was lost, by the first rule that applies."""
     if isinstance(trace.result, Problem):
         return _failure(trace.result, trace.events)
-    gold, seen = trace.gold, _seen(trace, trace.result)
+    gold = trace.gold
+    if gold is None:
+        why = "the question is not of a dataset, so there is no gold answer to compare with"
+        return Fault(None, why, (_answer(trace.result),))
+    seen = _seen(trace.events, gold, trace.result)
     outcome = QuestionResult(seen.result.answer, seen.result.answered)
     scores = score(outcome, gold)
     if not gold.answers:
@@ -174,10 +178,10 @@ def _failure(problem: Problem, events: Sequence[BaseEvent]) -> Fault:
     return Fault(stage, f"the question failed: {slug}", (problem.detail,))
 
 
-def _seen(trace: Trace, result: Answer) -> _Seen:
+def _seen(events: Sequence[BaseEvent], gold: GoldQuestion, result: Answer) -> _Seen:
     passages: dict[str, RetrievedPassage] = {}
     withdrawn, text = "", ""
-    for event in trace.events:
+    for event in events:
         if isinstance(event, PassagesFound):
             passages |= {passage.passage_id: passage for passage in event.passages}
         elif isinstance(event, StepEnd) and event.answer:
@@ -185,10 +189,10 @@ def _seen(trace: Trace, result: Answer) -> _Seen:
         elif isinstance(event, Withdraw) and event.reason == "unsupported":
             withdrawn = text
     return _Seen(
-        trace.gold,
+        gold,
         result,
-        next((event for event in trace.events if isinstance(event, RouteChosen)), None),
-        tuple(event.query for event in trace.events if isinstance(event, QueryIssued)),
+        next((event for event in events if isinstance(event, RouteChosen)), None),
+        tuple(event.query for event in events if isinstance(event, QueryIssued)),
         tuple(passages.values()),
         withdrawn,
     )
@@ -338,7 +342,7 @@ def lines_of(trace: Trace, explanation: Explanation) -> list[str]:
     parts = [f"{stage} {ms / 1000:.2f} s" for stage, ms in sorted(stages, key=lambda s: -s[1])]
     waited = f", {explanation.queue_ms / 1000:.2f} s in the queue" if explanation.queue_ms else ""
     return [
-        f"{key.dataset}/{key.method}/{key.id}: {_short(trace.gold.question)}",
+        f"{key.dataset}/{key.method}/{key.id}: {_short(trace.question)}",
         f"  time: {explanation.total_ms / 1000:.2f} s{waited}: {', '.join(parts) or 'no step'}",
         f"  error: {fault.stage}: {fault.why}" if fault.stage else f"  {fault.why}",
         *(f"    {line}" for line in fault.evidence),

@@ -7,18 +7,21 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from service.core.errors import InvalidRequest
-from service.core.settings import Settings
+from service.core.settings import RoleSettings, Settings
 from service.core.settings.urls import shown
 
-# The data directory and the server's settings do not change an answer.
-_LEFT_OUT: Final = {"data_dir", "server"}
+# These settings do not change an answer.
+_LEFT_OUT: Final = {"data_dir", "server", "tracing"}
 
 
 def described(settings: Settings) -> dict[str, Any]:
     """Return the settings that answers depend on as JSON, without secrets and without credentials
     in URLs."""
     plain: dict[str, Any] = _plain(settings.model_dump(mode="python", exclude=_LEFT_OUT))
-    return plain
+    used = {own["engine"] for own in plain["roles"].values() if own}
+    return plain | {
+        "engines": {name: own for name, own in plain["engines"].items() if name in used}
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -35,7 +38,11 @@ def _plain(value: Any) -> Any:
 
 def with_engine(settings: Settings, name: str | None) -> Settings:
     """Return the settings with one engine for all roles. Raises InvalidRequest if the name is
-    unknown."""
+    unknown.
+
+    A role whose engine changes loses its model, adapter and templates, which belong to the other
+    engine.
+    """
     if name is None:
         return settings
     if name not in settings.engines:
@@ -44,8 +51,8 @@ def with_engine(settings: Settings, name: str | None) -> Settings:
             f"{', '.join(sorted(settings.engines))}"
         )
     roles = {
-        role: own.model_copy(update={"engine": name})
+        role: RoleSettings(engine=name)
         for role, own in settings.roles
-        if own is not None
+        if own is not None and own.engine != name
     }
     return settings.model_copy(update={"roles": settings.roles.model_copy(update=roles)})

@@ -18,7 +18,7 @@ from service.evaluation.rows import Row
 from service.prompts.quoting import quote
 
 MEASURE: Final = "judge"
-VERSION: Final = 1  # version of the prompt and of the parsing of its reply
+VERSION: Final = 2  # version of the prompt and of the parsing of its reply
 LABELS: Final = ("correct", "incorrect")
 MOST_TOKENS: Final = 64
 MOST_CHARS: Final = 2_000  # most characters of an answer in the prompt
@@ -35,7 +35,7 @@ Reference answers: {golds}
 Answer: {answer}
 
 Reply with one word, correct or incorrect."""
-_VERDICT: Final = re.compile(r"\b(in)?correct\b", re.IGNORECASE)
+_VERDICT: Final = re.compile(r"""(?:(\bnot|n['’]t)[\s*"'“‘`]+)?\b(in)?correct\b""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Judge:
     async def judged(self, row: Row) -> Row:
         """Return the row with the score `judge`: 1 or 0, or None with the reason in `judge_error`.
 
-        The generator is not called if no answer was given or if there is no gold answer.
+        The generator is not called if no answer was given or if there is no gold answer. No error
+        of it is raised, so that the row is not lost.
         """
         if not row.answered or not row.gold:
             right = not row.answered and not row.gold and row.error is None
@@ -64,6 +65,8 @@ class Judge:
             return _with(row, None, f"no verdict within {WITHIN_S:.0f} s")
         except RevelatorError as error:
             return _with(row, None, f"urn:revelator:problem:{error.slug}: {error.detail}")
+        except Exception as error:
+            return _with(row, None, f"{type(error).__name__}: {error}")
         verdict = read_verdict(reply)
         return _with(row, verdict, None if verdict is not None else f"no verdict: {reply[:80]!r}")
 
@@ -82,9 +85,15 @@ def prompt_of(row: Row) -> str:
 
 def read_verdict(reply: str) -> float | None:
     """Return 1 or 0 for the last verdict in the reply, after any reasoning, or None without a
-    verdict."""
+    verdict.
+
+    A `not` or `n't` directly before a verdict negates it.
+    """
     found = list(_VERDICT.finditer(reply))
-    return float(found[-1][1] is None) if found else None
+    if not found:
+        return None
+    negated, wrong = (part is not None for part in found[-1].groups())
+    return float(negated == wrong)
 
 
 @asynccontextmanager

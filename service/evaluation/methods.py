@@ -68,8 +68,8 @@ def method_of(name: str) -> Method:
     elif name in _LOOPS:
         return Method(name, "complex", _LOOPS[name])
     raise InvalidRequest(
-        f"method {name!r} is unknown; known: {', '.join(known_methods())}, ROUTE/LOOP for a loop "
-        f"under a route, {ALL}, and each with @FIELD=VALUE"
+        f"method {name!r} is unknown; known: {', '.join(known_methods())}, and ROUTE/LOOP for a "
+        f"loop under a route, each also with @FIELD=VALUE; and {ALL}, only without it"
     )
 
 

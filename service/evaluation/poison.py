@@ -102,9 +102,13 @@ def _wrong(question: GoldQuestion, offered: Sequence[str]) -> str:
     number = _has_digit(first)
     for wrong in reversed(offered):
         fits = _has_digit(wrong) == number and not is_verdict(wrong)
-        if fits and not any(contains(g, wrong) or contains(wrong, g) for g in question.golds):
+        if fits and _is_wrong(wrong, question):
             return wrong
     return _STRANGERS[number]
+
+
+def _is_wrong(answer: str, question: GoldQuestion) -> bool:
+    return not any(contains(g, answer) or contains(answer, g) for g in question.golds)
 
 
 def _has_digit(text: str) -> bool:
@@ -185,10 +189,25 @@ class PoisonedRetriever:
 def planting(
     attack: Attack, victims: Sequence[Victim]
 ) -> Callable[[Retriever, PreparedRequest], Retriever]:
-    """Return a function that wraps the retriever for the question of a request."""
-    known = {victim.question.question: victim for victim in victims}
+    """Return a function that wraps the retriever for the question of a request.
+
+    A request has no other key than the question's text, so questions of the same text (MuSiQue-Full
+    has each twice) are one victim, whose gold answers are those of all.
+    """
+    known: dict[str, Victim] = {}
+    for victim in victims:
+        text = victim.question.question
+        known[text] = _united(known[text], victim) if text in known else victim
 
     def alter(retriever: Retriever, request: PreparedRequest) -> Retriever:
         return PoisonedRetriever(retriever, attack, known[request.question])
 
     return alter
+
+
+def _united(one: Victim, other: Victim) -> Victim:
+    golds = dict.fromkeys([*one.question.golds, *other.question.golds])
+    question = replace(one.question, answers=tuple(golds), parts=())
+    offered = (one.wrong, other.wrong, *_STRANGERS)
+    wrong = next((wrong for wrong in offered if _is_wrong(wrong, question)), one.wrong)
+    return Victim(question, wrong)

@@ -13,6 +13,11 @@ import service
 _GIT: Final = ("git", "-C", str(Path(service.__file__).parent))
 
 
+def process() -> dict[str, str | None]:
+    """Return commit and machine of this process for `run.json`. Blocking."""
+    return {"commit": commit(), "machine": machine()}
+
+
 def commit() -> str | None:
     """Return the commit of the code, with `+` if files have changed since. Blocking.
 

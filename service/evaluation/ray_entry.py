@@ -3,7 +3,8 @@
 All machines need the same version of Revelator, and the data directory and models under the same
 paths. A data directory can be open in only one process, so each worker searches a copy of it. This
 process prepares the questions and keeps the rows, which are the same as without Ray. If a worker
-dies, Ray restarts it and repeats its questions.
+dies, Ray restarts it and repeats its questions. A question that a worker could not work on fails as
+one whose engine is unavailable, so it is asked again when the evaluation is continued.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from service.runtime import Runtime, open_runtime
 AT_ONCE: Final = 1_000  # concurrent calls of a worker; this process limits the questions
 RESTARTS: Final = 3  # restarts of a worker
 CLOSING_S: Final = 10.0
+_MOST_SHOWN: Final = 500  # most characters of an error of a worker
 
 
 class Answering:
@@ -49,7 +51,7 @@ class Answering:
         self._runtime: Runtime | None = None
 
     async def answer(self, request: PreparedRequest, alter: Alter | None) -> list[BaseEvent]:
-        """Return the events of a question."""
+        """Return the events of a question. Raises EngineFailure if the runtime cannot be opened."""
         runtime = await self._opened()
         if alter is not None:
             runtime = replace(runtime, retriever=alter(runtime.retriever, request))
@@ -59,15 +61,28 @@ class Answering:
     async def _opened(self) -> Runtime:
         async with self._opening:
             if self._runtime is None:
-                folder = Path(self._stack.enter_context(TemporaryDirectory("-revelator"))) / "data"
-                await anyio.to_thread.run_sync(copy_data, self._settings.data_dir, folder)
-                own = self._settings.model_copy(update={"data_dir": folder})
-                self._runtime = await self._stack.enter_async_context(open_runtime(own))
+                try:
+                    self._runtime = await self._open()
+                except Exception as error:
+                    await self._stack.aclose()
+                    raise EngineFailure(
+                        f"a worker of Ray could not open its runtime: {_shown(error)}"
+                    ) from error
             return self._runtime
+
+    async def _open(self) -> Runtime:
+        folder = Path(self._stack.enter_context(TemporaryDirectory("-revelator"))) / "data"
+        await anyio.to_thread.run_sync(copy_data, self._settings.data_dir, folder)
+        own = self._settings.model_copy(update={"data_dir": folder})
+        return await self._stack.enter_async_context(open_runtime(own))
 
     async def close(self) -> None:
         """Close the runtime and delete the copy."""
         await self._stack.aclose()
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_MOST_SHOWN]
 
 
 def copy_data(data_dir: Path, folder: Path) -> None:
@@ -76,29 +91,47 @@ def copy_data(data_dir: Path, folder: Path) -> None:
 
 
 class OnRay(InProcessEntry):
-    """Answers questions on the workers of a cluster. Each question is sent to the worker with the
-    fewest open ones."""
+    """Answers questions on the workers of a cluster.
+
+    Each question is sent to the worker with the fewest open ones. A worker that failed is not
+    chosen while another one works, because it would fail at once and thus always be the least busy.
+    """
 
     def __init__(self, runtime: Runtime, workers: list[Any]) -> None:
         super().__init__(runtime)
         self._workers = workers
         self._busy = [0] * len(workers)
+        self._failed: set[int] = set()
         self.ask = partial(self._ask, None)
 
     def altered(self, alter: Alter) -> Ask:
         return partial(self._ask, alter)
 
     async def _ask(self, alter: Alter | None, request: PreparedRequest) -> AsyncIterator[BaseEvent]:
-        index = self._busy.index(min(self._busy))
+        index = self._chosen()
         self._busy[index] += 1
         try:
             events = await self._workers[index].answer.remote(request, alter)
-        except ray.exceptions.RayActorError as error:
-            raise EngineFailure(f"a worker of Ray died: {error}") from error
+        except EngineFailure:
+            self._failed.add(index)
+            raise
+        except ray.exceptions.RayTaskError:
+            raise  # an error of the question, which would recur
+        except ray.exceptions.RayError as error:
+            self._failed.add(index)
+            raise EngineFailure(f"a worker of Ray failed: {_shown(error)}") from error
         finally:
             self._busy[index] -= 1
         for event in events:
             yield event
+
+    def _chosen(self) -> int:
+        """Return the index of the least busy worker that has not failed. If all have, each is
+        tried again."""
+        if len(self._failed) == len(self._workers):
+            self._failed.clear()
+        working = [index for index in range(len(self._workers)) if index not in self._failed]
+        return min(working, key=self._busy.__getitem__)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from rich.table import Table
+from rich.text import Text
 
 from service.core.domain import RouteName
 from service.evaluation.llm_judge import MEASURE
@@ -115,11 +116,14 @@ _AMOUNTS = {
 
 
 def table(summaries: Sequence[Summary], title: str = "Means per question") -> Table:
-    """Return a table with a column per group and a row per measure that has values."""
-    result = Table(title=title)
+    """Return a table with a column per group and a row per measure that has values.
+
+    The title and the names of the groups are shown as they are, without markup.
+    """
+    result = Table(title=Text(title, "table.title"))
     result.add_column("")
     for summary in summaries:
-        result.add_column(summary.group, justify="right")
+        result.add_column(Text(summary.group), justify="right")
     result.add_row("questions", *(str(summary.rows) for summary in summaries))
     if any(summary.failed for summary in summaries):
         result.add_row("failed", *(str(summary.failed) for summary in summaries))

@@ -1,6 +1,7 @@
 """The folder of an evaluation, in which an interrupted evaluation can be continued.
 
-`run.json` is written once, before the first row, and again if datasets or methods are added:
+`run.json` is written once, before the first row, and again if datasets or methods are added, or
+another commit or machine continues:
 
 | Field | Meaning |
 |---|---|
@@ -9,6 +10,7 @@
 | `common` | what all rows have in common: version of the service and its settings, or the server; request, evaluators, judge and note |
 | `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description) |
 | `methods` | by name: `route` and `loop` |
+| `processes` | a list of `commit` and `machine`: of those that asked, each once |
 
 `rows.jsonl` is described in `rows.py`.
 """  # noqa: E501 (a table)
@@ -18,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,7 @@ class EvaluationRun:
     common: Mapping[str, Any]
     datasets: Mapping[str, Mapping[str, Any]]
     methods: Mapping[str, Mapping[str, Any]]
+    processes: Sequence[Mapping[str, Any]] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of the file in the types that reading it gives, with lists instead of
@@ -52,6 +55,7 @@ class EvaluationRun:
                     "common": self.common,
                     "datasets": self.datasets,
                     "methods": self.methods,
+                    "processes": self.processes,
                 }
             )
         )
@@ -154,10 +158,12 @@ def _join(folder: Path, run: EvaluationRun, *, any_rows: bool) -> None:
                 f"{folder} holds rows of another evaluation: {'; '.join(found[:5])}. Use the "
                 "same settings, or choose another folder"
             )
+        known = stored.get("processes", [])
         run = EvaluationRun(
             run.common,
             {**stored["datasets"], **run.datasets},
             {**stored["methods"], **run.methods},
+            [*known, *(own for own in run.processes if own not in known)],
         )
     value = run.as_json()
     if value != stored:

@@ -18,6 +18,7 @@ from service.evaluation.datasets import (
     GoldQuestion,
     load_file,
 )
+from service.evaluation.datasets.loading import ALIASES
 
 # File names that do not identify the dataset; the name of the folder is used instead.
 _PLAIN = frozenset({"questions", "dev", "test", "train", "validation", "data", "qa"})
@@ -29,7 +30,8 @@ class Dataset:
 
     `collection` is the collection to search, or None for the default one. `total` is the number of
     questions in the file, before any limit. `route` is the gold route from the command line for
-    questions that have none.
+    questions that have none. `aliases` is the digest of the file with 2Wiki's aliases, if there is
+    one.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Dataset:
     questions: tuple[GoldQuestion, ...]
     total: int
     collection: str | None = None
+    aliases: str | None = None
     route: RouteName | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -48,6 +51,7 @@ class Dataset:
             "format": self.format.name,
             "questions": self.total,
             "route": self.route,
+            **({"aliases": self.aliases} if self.aliases else {}),
         }
 
 
@@ -139,8 +143,15 @@ def _read(
     asked = tuple(loaded.questions[:limit])
     if not asked:
         raise DatasetError([f"{path}: --limit {limit} leaves no questions"])
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Dataset(name, path, digest, loaded.format, asked, len(loaded.questions), collection)
+    digest, aliases = _digest(path), path.parent / ALIASES
+    return Dataset(
+        name, path, digest, loaded.format, asked, len(loaded.questions), collection,
+        _digest(aliases) if loaded.format.name == "2wiki" and aliases.is_file() else None,
+    )  # fmt: skip
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def with_route(dataset: Dataset, route: RouteName | None) -> Dataset:

@@ -19,6 +19,7 @@ from typing import Final
 SEED: Final = 13370
 RESAMPLES: Final = 2_000
 FLIPS: Final = 10_000
+FLIPS_PER_PAIR: Final = 50
 LEVEL: Final = 0.95
 _KEPT: Final = 1_000  # number of values up to which the draws are cached
 _ALIKE: Final = 1e-9  # sums of scores that differ by less are considered equal
@@ -141,12 +142,13 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> ScoreDifferenc
     return ScoreDifference(mean, low, high, randomisation(deltas))
 
 
-def randomisation(deltas: Sequence[float]) -> float:
+def randomisation(deltas: Sequence[float], flips: int = FLIPS) -> float:
     """Return the two-sided probability that the mean of `deltas` is at least as far from 0 if their
     signs were random.
 
     It is exact if all deltas other than 0 have the same size (McNemar's exact test). Otherwise it
-    is estimated from FLIPS random draws of signs (approximate randomisation; Noreen, 1989).
+    is estimated from `flips` random draws of signs (approximate randomisation; Noreen, 1989), and
+    is at least 1 / (`flips` + 1).
     """
     sizes = [abs(delta) for delta in deltas if abs(delta) > _ALIKE]
     if not sizes:
@@ -157,10 +159,10 @@ def randomisation(deltas: Sequence[float]) -> float:
     random, total = Random(SEED), math.fsum(sizes)
     width = len(sizes)
     reached = 0
-    for _ in range(FLIPS):
+    for _ in range(flips):
         flags = f"{random.getrandbits(width):0{width}b}".encode().translate(_TO_FLAGS)
         reached += abs(total - 2 * sum(compress(sizes, flags))) >= seen - _ALIKE
-    return (reached + 1) / (FLIPS + 1)
+    return (reached + 1) / (flips + 1)
 
 
 def _sign_test(count: int, surplus: float) -> float:
@@ -171,6 +173,15 @@ def _sign_test(count: int, surplus: float) -> float:
         return 1.0
     ways = sum(math.comb(count, heads) for heads in range(more, count + 1))
     return min(1.0, ways / (1 << (count - 1)))
+
+
+def flips_of(pairs: int) -> int:
+    """Return the number of draws of signs for each of `pairs` tests that `holm` corrects.
+
+    The smallest corrected probability is then at most 1 / FLIPS_PER_PAIR, so that a difference can
+    be significant however many tests there are.
+    """
+    return max(FLIPS, FLIPS_PER_PAIR * pairs)
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:

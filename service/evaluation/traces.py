@@ -9,11 +9,11 @@ describes the question:
 | `version` | of the service that answered |
 | `dataset`, `method`, `id` | the key of the row |
 | `request` | the fields of the request |
-| `gold` | `answers`, `parts`, `route`, `supporting` and `supporting_titles` of the dataset |
+| `gold` | `answers`, `parts`, `route`, `supporting` and `supporting_titles` of the dataset; null for a question of `revelator ask`, which has no gold answers |
 
 Each later line is an event as `POST /answer/stream` sends it, with its name in `event`; the last
 is `done`. A trace thus contains all parts of the body, and `read_trace` assembles it again.
-"""
+"""  # noqa: E501 (a table)
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 
 from service import __version__
-from service.answer.events import AnswerReady, BaseEvent, Done, Event, Failed
+from service.answer.events import AnswerReady, BaseEvent, Done, Event, Failed, Start
 from service.answer.fold import Fold
 from service.core.domain import Answer, Problem
 from service.core.errors import StoreError
@@ -51,15 +51,24 @@ class TraceError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A question with all its events. `result` is the answer's body, or the problem that ended the
-    question."""
+    """A question with all its events.
+
+    `gold` is None if the question is not of a dataset. `result` is the answer's body, or the
+    problem that ended the question.
+    """
 
     key: Key
     version: str
     request: Mapping[str, Any]
-    gold: GoldQuestion
+    question: str
+    gold: GoldQuestion | None
     events: tuple[BaseEvent, ...]
     result: Answer | Problem
+
+    @property
+    def answer_id(self) -> str | None:
+        """The id of the answer, or None if the question never started."""
+        return next((event.id for event in self.events if isinstance(event, Start)), None)
 
 
 def trace_path(folder: Path, key: Key) -> Path:
@@ -77,14 +86,16 @@ def _file_name(name: str) -> str:
     return f"{quoted[:_LONGEST_NAME]}-{digest}"
 
 
-def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion) -> dict[str, Any]:
+def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion | None) -> dict[str, Any]:
     """Return the first line of a trace."""
     return {
         "trace": VERSION,
         "version": __version__,
         **key._asdict(),
         "request": dict(request),
-        "gold": {
+        "gold": None
+        if gold is None
+        else {
             "answers": list(gold.answers),
             "parts": [list(part) for part in gold.parts],
             "route": gold.route,
@@ -95,10 +106,9 @@ def header_of(key: Key, request: Mapping[str, Any], gold: GoldQuestion) -> dict[
 
 
 def recorder_of_question(path: Path, fields: Mapping[str, Any]) -> Recorder:
-    """Return a recorder that writes a question without gold answers to a file, for `replay`."""
+    """Return a recorder that writes a question without gold answers to a file."""
     key = Key("question", str(fields.get("loop", "default")), path.stem)
-    gold = GoldQuestion(path.stem, str(fields["question"]), ())
-    return Recorder(path, header_of(key, fields, gold))
+    return Recorder(path, header_of(key, fields, None))
 
 
 def encode(event: BaseEvent) -> str:
@@ -144,12 +154,14 @@ def read_trace(path: Path) -> Trace:
     if not events or not isinstance(events[-1], Done):
         raise TraceError(f"{path}:{len(lines)}: is truncated: its last event is not `done`")
     try:
-        gold = _gold(header)
         key = Key(str(header["dataset"]), str(header["method"]), str(header["id"]))
         request = dict(header["request"])
+        question = str(request["question"])
+        gold = None if header["gold"] is None else _gold(key.id, question, header["gold"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise TraceError(f"{path}:1: is not the first line of a trace ({error!r})") from None
-    return Trace(key, str(header["version"]), request, gold, events, _result(events, path))
+    result = _result(events, path)
+    return Trace(key, str(header["version"]), request, question, gold, events, result)
 
 
 def _lines(path: Path) -> list[str]:
@@ -164,6 +176,12 @@ def _lines(path: Path) -> list[str]:
         raise TraceError(f"{path}: is empty")
     if lines.pop():
         raise TraceError(f"{path}:{len(lines) + 1}: is truncated: the line has no end")
+    for number, line in enumerate(lines, 1):
+        if line.endswith("\r"):
+            raise TraceError(
+                f"{path}:{number}: ends with CR LF, but a trace is written with LF; the file was "
+                "converted, so copy it again without a conversion of line ends"
+            )
     return lines
 
 
@@ -197,11 +215,10 @@ def _event(line: str, place: str) -> BaseEvent:
     raise TraceError(f"{place}: is not an event of this version ({why})")
 
 
-def _gold(header: Mapping[str, Any]) -> GoldQuestion:
-    gold = header["gold"]
+def _gold(id: str, question: str, gold: Mapping[str, Any]) -> GoldQuestion:
     return GoldQuestion(
-        id=str(header["id"]),
-        question=str(header["request"]["question"]),
+        id=id,
+        question=question,
         answers=tuple(gold["answers"]),
         parts=tuple(tuple(part) for part in gold["parts"]),
         route=gold["route"],
@@ -240,8 +257,11 @@ def shown_again(trace: Trace, *, only_body: bool = False) -> Iterator[str]:
 
 
 def find_traces(given: Sequence[Path]) -> list[Path]:
-    """Return the given files and the traces below the given folders. Raises TraceError if there are
-    none."""
+    """Return the given files and the traces below the given folders.
+
+    Of a folder, only the files of the lowest level are taken: DATASET/METHOD/ID.jsonl below the
+    folder of an evaluation, or fewer names below a part of it. Raises TraceError if there are none.
+    """
     found = [file for path in given for file in _below(path)]
     if not found:
         raise TraceError(f"there is no trace in {', '.join(map(str, given))}")
@@ -249,4 +269,8 @@ def find_traces(given: Sequence[Path]) -> list[Path]:
 
 
 def _below(path: Path) -> Sequence[Path]:
-    return sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    # Above the folders of datasets and methods, there may be the rows of an evaluation.
+    levels = (sorted(path.glob(f"{folders}*{SUFFIX}")) for folders in ("*/*/", "*/", ""))
+    return next(filter(None, levels), [])

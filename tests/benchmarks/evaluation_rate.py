@@ -1,9 +1,10 @@
 """What an evaluation costs beside the answers, and what concurrency gives it.
 
     python -m tests.benchmarks.evaluation_rate [--questions 48] [--latency 0.1]
+    VLLM_PYTHON=… python -m tests.benchmarks.evaluation_rate --vllm [--questions 48]
 
 The bare path is the same questions asked one after another, without scoring and rows. The ratios
-are on an engine that takes a stated time for each word.
+are on an engine that takes a stated time for each word, or on a vLLM server with the tests' model.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.asking import prepared
 from tests.support.live import answering
 from tests.support.scripted import ScriptedGenerator
+from tests.support.tiny import as_trained
+from tests.support.vllm import OF_A_POOL, vllm_server
 
 
 async def bare(runtime: Runtime, tasks: Sequence[Task]) -> None:
@@ -45,12 +48,31 @@ async def evaluated(runtime: Runtime, tasks: Sequence[Task], concurrency: int) -
                 kept.append(row)
 
 
-async def main(questions: int, latency: float) -> None:
+def tasks_of(questions: int) -> list[Task]:
     plan = Plan(prepared(route="single"), dataset="d", method="single")
-    tasks = [
+    return [
         Task(GoldQuestion(str(n), f"Who wrote opera {n}?", ("Bellini",)), plan)
         for n in range(questions)
     ]
+
+
+async def on_vllm(questions: int, url: str) -> None:
+    engine = {"kind": "vllm", "urls": [url], "timeout_s": 300}
+    settings = Settings.model_validate(as_trained() | {"engines": {"default": engine}})
+    async with open_runtime(settings, retriever=FakeRetriever()) as runtime:
+        await runtime.warm()
+        await bare(runtime, tasks_of(2))
+        seconds = []
+        for at_once in (1, 8):
+            since = time.monotonic()
+            await evaluated(runtime, tasks_of(questions), at_once)
+            seconds.append(time.monotonic() - since)
+    print(f"on vLLM: {questions / seconds[0]:.2f} questions a second at 1 at once")
+    print(f"on vLLM: questions a second at 8 over 1: {seconds[0] / seconds[1]:.2f}")
+
+
+async def main(questions: int, latency: float) -> None:
+    tasks = tasks_of(questions)
     engines = {"default": ScriptedGenerator(answering("Bellini"))}
     async with open_runtime(Settings(), engines=engines, retriever=FakeRetriever()) as runtime:
         cpu: list[list[float]] = [[], []]
@@ -76,5 +98,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--questions", type=int, default=48)
     parser.add_argument("--latency", type=float, default=0.1, help="seconds a word")
+    parser.add_argument("--vllm", action="store_true", help="start a vLLM server and ask there")
     arguments = parser.parse_args()
-    anyio.run(main, arguments.questions, arguments.latency)
+    if arguments.vllm:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            vllm_server(Path(folder) / "log", *OF_A_POOL) as worker,
+        ):
+            worker.wait()
+            anyio.run(on_vllm, arguments.questions, worker.url)
+    else:
+        anyio.run(main, arguments.questions, arguments.latency)

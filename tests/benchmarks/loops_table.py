@@ -24,6 +24,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -32,10 +33,10 @@ from rich.console import Console
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.document.blocks import Table, as_markdown
-from service.evaluation.document.provenance import machine
 from service.evaluation.document.results import MARK, by_dataset, judged_loops, shown, values
 from service.evaluation.equal_budget import unproven
-from service.evaluation.methods import VARIANT
+from service.evaluation.methods import VARIANT, known_methods
+from service.evaluation.provenance import machine
 from service.evaluation.report import summary
 from service.evaluation.rows import Row, read_rows
 from service.evaluation.statistics import interval
@@ -57,6 +58,20 @@ METHODS: Final = (
     "all", "one_retrieval@top_k=8", "one_retrieval@samples=4", "one_retrieval@samples=8",
     "entropy_gate@samples=8",
 )  # fmt: skip
+TOLD: Final = """\
+Begin with the default (`auto`). Of the routes that always search, `single` costs least; it is right
+for questions about one fact. `complex` and the loops pay off where one answer leads to the next
+question, and more so with a model that is larger than the shipped one, which loses track in long
+chains of thought.
+
+The table shows F1 with 95 % intervals, measured with the shipped model on {asked} questions of each
+set, and the average cost of a question, asked {concurrency} at a time ({machine}; {hours:.1f} hours
+in all). {mark} marks a method that does not beat plain retrieval (`one_retrieval`) or the entropy
+gate when these may spend as many LLM calls or tokens, in the variants {variants}. A method without
+a mark may still not beat them; `direct`, `no_retrieval` and these two are never marked. With
+another model the order differs: before you choose, evaluate yours on your own questions with
+`revelator evaluate`. The table is made by the following command, in which N counts the measurements
+of HotpotQA, 2WikiMultihopQA and MuSiQue:"""
 COSTS: Final = {
     "llm_calls": "LLM calls", "retrievals": "retrievals", "tokens": "tokens", "seconds": "seconds",
 }  # fmt: skip
@@ -167,29 +182,23 @@ def section_of(rows: Sequence[Row], concurrency: int) -> str:
     datasets = by_dataset(rows)
     marked = {name: unproven(found) for name, found in judged_loops(datasets).items()}
     methods = list(dict.fromkeys(row.method for row in rows))
-    lines = [_cells(method, datasets, marked) for method in methods if VARIANT not in method]
-    variants = ", ".join(f"`{method}`" for method in methods if VARIANT in method)
-    asked = max(len(own) for methods_of in datasets.values() for own in methods_of.values())
-    hours = sum(row.wall_ms or 0 for row in rows) / concurrency / 3_600_000
+    lines = [_cells(name, datasets, marked) for name in known_methods() if name in methods]
     header = ["method", *(TITLES.get(name, name) for name in datasets), *COSTS.values()]
     table = as_markdown("", [Table(header, lines)])
-    told = f"""
-Begin with the default (`auto`). Of the routes that always search, `single` costs least; it is right
-for questions about one fact.
-`complex` and the loops pay where an answer leads to the next question, and more so with a larger
-model than the shipped one, which loses its way in long chains of thought.
-
-The table shows F1 with 95 % intervals, measured with the shipped model on {asked} questions of each
-set, and the average cost of a question, asked {concurrency} at a time ({machine()};
-{hours:.1f} hours in all).
-{MARK} marks a method that does not beat plain retrieval (`one_retrieval`) or the entropy gate when
-these may spend as many LLM calls or tokens, in the variants {variants}.
-A method without a mark may still not beat them; `direct`, `no_retrieval` and these two are never
-marked. Another model changes the order: evaluate yours on
-your own questions before you choose, with `revelator evaluate`. The table is made by
-`python -m tests.benchmarks.loops_table --data DIR --out OUT --readme`.
-"""
-    return f"{HEADING}{told}\n{table[table.index('|') :].strip()}\n\n"
+    asked = max(len(own) for methods_of in datasets.values() for own in methods_of.values())
+    told = TOLD.format(
+        asked=asked, concurrency=concurrency, machine=machine(), mark=MARK,
+        hours=sum(row.wall_ms or 0 for row in rows) / concurrency / 3_600_000,
+        variants=", ".join(f"`{method}`" for method in methods if VARIANT in method),
+    )  # fmt: skip
+    paragraphs = [fill(each, 115, break_on_hyphens=False) for each in told.split("\n\n")]
+    report = " --report N" if any(name in REPORT for name in datasets) else ""
+    command = (
+        f"python -m tests.benchmarks.loops_table --data DIR --out OUT{report} "
+        f"--questions {asked} --concurrency {concurrency} --readme"
+    )
+    parts = [*paragraphs, f"`{command}`", table[table.index("|") :].strip()]
+    return f"{HEADING}\n" + "\n\n".join(parts) + "\n\n"
 
 
 def _cells(method: str, datasets: dict[str, Any], marked: dict[str, set[str]]) -> list[str]:

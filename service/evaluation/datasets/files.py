@@ -64,12 +64,10 @@ def _whole(content: bytes) -> Iterator[Element] | None:
         value = json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         return iter([_not_utf8(content, error)])
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         # An error in a line of JSONL is reported together with those of other lines.
         spread = content.lstrip().partition(b"\n")[0].strip() == b"{"
-        return iter([_not_json(error)]) if spread else None
-    except RecursionError:
-        return None
+        return iter([_not_json(error, 1, 1)]) if spread else None
     found = next((own for name in _LISTS if isinstance(own := value.get(name), list)), None)
     if found is None:
         return None
@@ -85,22 +83,23 @@ def _array(content: bytes) -> Iterator[Element]:
     at = _after(text, text.index("[") + 1)
     line, counted, number = 1, 0, 0
     while not text.startswith("]", at):
+        number += 1
+        line += text.count("\n", counted, at)
+        counted = at
         try:
-            number += 1
             value, end = _DECODER.raw_decode(text, at)
             following = _after(text, end)
             if not text.startswith((",", "]"), following):
                 raise json.JSONDecodeError("Expecting ',' delimiter", text, following)
-        except json.JSONDecodeError as error:
-            yield _not_json(error)
+        except (ValueError, RecursionError) as error:
+            yield _not_json(error, line, number)
             return
-        except RecursionError:
-            yield Element(line, number, "is nested too deep")
-            return
-        line += text.count("\n", counted, at)
-        counted = at
         yield Element(line, number, _checked(value))
         at = _after(text, following + 1) if text.startswith(",", following) else following
+    rest = _after(text, at + 1)
+    if rest < len(text):
+        line = text.count("\n", 0, rest) + 1
+        yield Element(line, line, "comes after the `]` that ends the list; write only one list")
 
 
 def _after(text: str, at: int) -> int:
@@ -121,10 +120,8 @@ def _object(line: bytes) -> Mapping[str, Any] | str:
         return _checked(json.loads(line.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
         return f"{NOT_UTF8} {error.start}"
-    except json.JSONDecodeError as error:
-        return f"is not JSON: {error.msg} at column {error.colno}"
-    except RecursionError:
-        return "is nested too deep"
+    except (ValueError, RecursionError) as error:
+        return _reason(error)
 
 
 def _table(content: bytes) -> Iterator[Element]:
@@ -139,6 +136,9 @@ def _table(content: bytes) -> Iterator[Element]:
         except UnicodeDecodeError as error:
             yield Element(number, number, f"{NOT_UTF8} {error.start}")
             continue
+        except csv.Error as error:
+            yield Element(number, number, f"is not a row of a table: {error}")
+            continue
         if len(fields) != len(names):
             problem = f"has {len(fields)} fields, but the first line has {len(names)}"
             yield Element(number, number, problem)
@@ -150,9 +150,19 @@ def _checked(value: object) -> Mapping[str, Any] | str:
     return value if isinstance(value, dict) else "is not a JSON object"
 
 
-def _not_json(error: json.JSONDecodeError) -> Element:
-    problem = f"is not JSON: {error.msg} at column {error.colno}"
-    return Element(error.lineno, error.lineno, problem)
+def _not_json(error: ValueError | RecursionError, line: int, number: int) -> Element:
+    """Return the element at the place of the error, or at `line` if the error has no place."""
+    if isinstance(error, json.JSONDecodeError):
+        line = number = error.lineno
+    return Element(line, number, _reason(error))
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not JSON: {error.msg} at column {error.colno}"
+    if isinstance(error, RecursionError):
+        return "is nested too deep"
+    return "contains an integer with too many digits"  # json's only other ValueError
 
 
 def _not_utf8(content: bytes, error: UnicodeDecodeError) -> Element:

@@ -56,6 +56,11 @@ def _field(row: Row, name: str, kind: type) -> Any:
     return value
 
 
+def _list(row: Row, name: str) -> list[Any]:
+    """Return the field's list, which is empty if the field is missing."""
+    return list(_field({name: [], **row}, name, list))
+
+
 def _objects(row: Row, name: str) -> list[Row]:
     values = _field(row, name, list)
     if not all(isinstance(value, dict) for value in values):
@@ -90,7 +95,7 @@ def _squad(article: Row, aliases: Aliases) -> Iterator[Placed]:
 
 def _triviaqa(row: Row) -> Row:
     answer = _field(row, "Answer", dict)
-    golds = [answer.get("Value"), *answer.get("Aliases", []), *answer.get("HumanAnswers", [])]
+    golds = [answer.get("Value"), *_list(answer, "Aliases"), *_list(answer, "HumanAnswers")]
     return {
         "id": row.get("QuestionId"),
         "question": row.get("Question"),
@@ -102,7 +107,7 @@ def _popqa(row: Row) -> Row:
     golds = row.get("possible_answers")
     try:
         answers = json.loads(golds) if isinstance(golds, str) else golds
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("`possible_answers` is not a JSON list") from None
     title = row.get("s_wiki_title")
     return {
@@ -126,11 +131,17 @@ def _webquestions(row: Row) -> Row:
 
 def _facts(facts: Any) -> list[str]:
     """Return the titles of the supporting facts, given as pairs (title, sentence) or as columns."""
+    titles: Any = None
     if isinstance(facts, dict):
-        return list(dict.fromkeys(facts.get("title", [])))
-    if not isinstance(facts, list) or not all(isinstance(fact, list) and fact for fact in facts):
-        raise ValueError("`supporting_facts` is not a list of [title, sentence]")
-    return list(dict.fromkeys(fact[0] for fact in facts))
+        titles = facts.get("title", [])
+    elif isinstance(facts, list) and all(isinstance(fact, list) and fact for fact in facts):
+        titles = [fact[0] for fact in facts]
+    if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
+        raise ValueError(
+            "`supporting_facts` is neither a list of [title, sentence] nor an object whose `title` "
+            "is a list of titles"
+        )
+    return list(dict.fromkeys(titles))
 
 
 def _hotpotqa(row: Row) -> Row:
@@ -158,9 +169,9 @@ def _gold_ids(paragraphs: Iterable[Row], text: str) -> list[str]:
 def _musique(row: Row) -> Row:
     """Read MuSiQue-Full, which has each question twice, once with paragraphs that do not answer
     it."""
-    answerable = row.get("answerable", True)
+    answerable, own = row.get("answerable", True), row.get("id")
     return {
-        "id": row.get("id") if answerable else f"{row.get('id')}-unanswerable",
+        "id": own if answerable or own is None else f"{own}-unanswerable",
         "question": row.get("question"),
         "answer": row.get("answer"),
         "answer_aliases": row.get("answer_aliases"),
@@ -194,7 +205,7 @@ def _iirc(article: Row, aliases: Aliases) -> Iterator[Placed]:
         if answer.get("type") == "none":
             continue
         spans = _objects(answer, "answer_spans") if answer.get("type") == "span" else []
-        places = [own.get("passage") for own in asked.get("context", []) if isinstance(own, dict)]
+        places = [own.get("passage") for own in _list(asked, "context") if isinstance(own, dict)]
         yield (
             f"questions[{i}]",
             {

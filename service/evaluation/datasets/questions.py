@@ -10,6 +10,7 @@ Optional fields are `id`, `route`, `supporting_passage_ids`, `supporting_titles`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
@@ -138,6 +139,8 @@ def _text(value: Any, name: str) -> str:
         return "yes" if value else "no"
     if not isinstance(value, str | int | float):
         raise ValueError(f"`{name}` contains {value!r}, which is not a string, number or boolean")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"`{name}` contains {value}, which is not a finite number")
     text = str(value).strip()
     if not text:
         raise ValueError(f"`{name}` contains an empty string")

@@ -146,7 +146,7 @@ def _line(cells: Cells) -> str:
 
 
 def _quoted(line: str) -> str:
-    return f"    {' '.join(line.split(chr(10)))}"
+    return f"    {' '.join(line.splitlines())}"
 
 
 def _plain(text: str) -> str:

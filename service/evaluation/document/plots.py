@@ -132,6 +132,7 @@ def _options() -> dict[str, Any]:
 def _svg(chart: Any) -> str:
     """Render the chart without its scripts, which only serve tooltips.
 
+    Its accessible name, which pygal sets to its own, is made of the titles of its axes.
     Its styles refer to an id that pygal draws at random, which is replaced so that the same rows
     give the same report.
     """
@@ -142,5 +143,8 @@ def _svg(chart: Any) -> str:
     for parent in list(root.iter()):
         for child in [child for child in parent if child.tag == f"{{{_SVG}}}script"]:
             parent.remove(child)
+    root.set("role", "img")
+    for title in root.findall(f"{{{_SVG}}}title"):
+        title.text = f"{chart.config.y_title} over {chart.config.x_title}"
     ElementTree.register_namespace("", _SVG)
     return ElementTree.tostring(root, encoding="unicode")

@@ -14,7 +14,7 @@ from service.evaluation.rows import Row
 from service.evaluation.traces import read_trace, shown_again, trace_path
 
 WORST: Final = 20
-_LONGEST: Final = 300  # most characters of an event in the report
+_LONGEST: Final = 300  # most characters of an answer or an event in the report
 _MOST_EVENTS: Final = 60  # most events of each method's trace in the report
 
 
@@ -64,13 +64,18 @@ def _lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:
         outcome = row.error or (row.prediction if row.answered else "(no answer)")
         route = "/".join(filter(None, (row.route, row.loop)))
         cost = f"{route}, {MEASURE} {_score(row):.2f}, {row.llm_calls} calls"
-        yield f"{row.method} ({cost}): {outcome}"
+        yield f"{row.method} ({cost}): {_cut(outcome or '')}"
         if traces:
-            yield from _explained(trace_path(traces, row.key))
+            yield from _explained(trace_path(traces, row.key), row.answer_id)
 
 
-def _explained(path: Path) -> Iterator[str]:
-    """Yield the explanation of a trace, or nothing if the row was made without one."""
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
+    """Yield the explanation of the trace of an answer, or nothing if the row was made without
+    one."""
     if not path.exists():
         return
     try:
@@ -78,9 +83,12 @@ def _explained(path: Path) -> Iterator[str]:
     except StoreError as error:
         yield f"  {error.detail}"
         return
+    if trace.answer_id != answer_id:
+        yield f"  this trace is of another run and does not explain this answer: {path}"
+        return
     yield from lines_of(trace, explain_trace(trace))[1:]
     events = list(shown_again(trace))
     for event in events[:_MOST_EVENTS]:
-        yield f"      {event if len(event) <= _LONGEST else event[: _LONGEST - 1] + '…'}"
+        yield f"      {_cut(event)}"
     if len(events) > _MOST_EVENTS:
         yield f"      … and {len(events) - _MOST_EVENTS} more: revelator replay {path}"

@@ -11,7 +11,7 @@ from service.evaluation.document.plots import WITHOUT, available, cost_plot, par
 from service.evaluation.equal_budget import Verdict, unproven, verdicts
 from service.evaluation.report import summary
 from service.evaluation.rows import Row
-from service.evaluation.statistics import LEVEL, Interval, holm, interval, randomisation
+from service.evaluation.statistics import LEVEL, Interval, flips_of, holm, interval, randomisation
 
 ByMethod = Mapping[str, Sequence[Row]]
 Judged = Mapping[str, Sequence[Verdict]]
@@ -96,7 +96,7 @@ def _difference_blocks(methods: ByMethod) -> Iterator[Block]:
     if not pairs:
         return
     found = [_deltas(scores[one], scores[other]) for one, other in pairs]
-    corrected = holm([randomisation(deltas) for deltas in found])
+    corrected = holm([randomisation(deltas, flips_of(len(pairs))) for deltas in found])
     cells: dict[tuple[str, str], str] = {}
     for (one, other), deltas, p in zip(pairs, found, corrected, strict=True):
         mean, star = sum(deltas) / len(deltas), "*" if p < 1 - LEVEL else ""

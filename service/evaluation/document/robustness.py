@@ -56,9 +56,14 @@ def _cells(method: str, own: Sequence[Row], under: Mapping[Key, Row]) -> list[st
 
 
 def _pairs(own: Sequence[Row], attack: Attack, under: Mapping[Key, Row]) -> list[tuple[Row, Row]]:
-    """Return the rows of the attacked questions, each with its row under the attack."""
+    """Return the rows of the attacked questions, each with its row under the attack, without those
+    that an outage ended."""
     found = [(row, under.get(Key(attack.of(row.dataset), row.method, row.id))) for row in own]
-    return [(row, other) for row, other in found if other is not None]
+    return [
+        (row, other)
+        for row, other in found
+        if other is not None and not (row.interrupted or other.interrupted)
+    ]
 
 
 def _lost(pairs: Sequence[tuple[Row, Row]]) -> str:

@@ -18,7 +18,6 @@ from service.evaluation.document.blocks import (
     as_html,
     as_markdown,
 )
-from service.evaluation.document.provenance import commit, machine
 from service.evaluation.document.published import Setting, published_blocks
 from service.evaluation.document.questions import question_blocks
 from service.evaluation.document.results import (
@@ -50,7 +49,7 @@ def write_report(folder: Path, traces: Path | None = None) -> list[Path]:
     if run is None or not rows:
         return []
     attacked = read_rows(folder / ROBUSTNESS)
-    blocks = list(report_blocks(run, rows, traces, commit(), machine(), attacked))
+    blocks = list(report_blocks(run, rows, traces, attacked))
     files = {folder / HTML: as_html(TITLE, blocks), folder / MARKDOWN: as_markdown(TITLE, blocks)}
     for path, content in files.items():
         try:
@@ -64,8 +63,6 @@ def report_blocks(
     run: Mapping[str, Any],
     rows: Sequence[Row],
     traces: Path | None,
-    commit: str | None,
-    machine: str,
     attacked: Sequence[Row] = (),
 ) -> Iterator[Block]:
     """Yield the chapters from the content of `run.json`, its rows, and the rows under attack."""
@@ -79,7 +76,7 @@ def report_blocks(
     yield from published_blocks(datasets, settings)
     yield from routing_blocks(rows)
     yield from question_blocks(rows, traces)
-    yield from _provenance(run, commit, machine)
+    yield from _provenance(run)
 
 
 def engines_of(run: Mapping[str, Any]) -> dict[str, str]:
@@ -113,21 +110,23 @@ def _corpus(collection: Mapping[str, Any]) -> str:
     return f"{collection.get('name', 'unknown')}{passages}"
 
 
-def _provenance(run: Mapping[str, Any], commit: str | None, machine: str) -> Iterator[Block]:
-    """Yield the chapter on the origin of the rows. The machine is the one that writes the
-    report."""
-    common = run["common"]
+def _provenance(run: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield the chapter on the origin of the rows."""
+    common, processes = run["common"], run.get("processes", [])
     rows = [
         ["version", str(common.get("version", ""))],
-        ["commit", commit or "not a Git working tree"],
-        ["machine", machine],
+        *(
+            ["asked by", f"commit {own['commit'] or 'unknown'}, on {own['machine']}"]
+            for own in processes
+        ),
         *([f"role {role}", engine] for role, engine in engines_of(run).items()),
         *([["LLM judge", judged_by(common["judge"])]] if "judge" in common else []),
         *([["note", common["note"]]] if "note" in common else []),
         ["digest of settings, request and scoring", run["digest"]],
     ]
     yield Heading("Provenance")
-    yield Text("Commit and machine are those of the process that wrote this report.")
+    if len(processes) > 1:
+        yield Text("Several commits or machines asked, whose times are not comparable.")
     yield Table(["", ""], rows, numbers=False)
     yield Table(
         ["dataset", "questions in the file", "SHA-256", "collection"],

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from service import __version__
 from service.cli.main import app
+from service.strategies.registry import LOOPS
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +37,11 @@ def test_every_command_explains_itself() -> None:
         code, output = run(command, "--help")
         assert code == 0
         assert "Usage" in output
+
+
+def test_help_names_every_loop_of_evaluate() -> None:
+    output = CliRunner().invoke(app, ["evaluate", "--help"], env={"COLUMNS": "2000"}).output
+    assert f"Loops: {', '.join(sorted(LOOPS))}." in " ".join(output.split())
 
 
 def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +78,8 @@ def test_collections_are_listed_shown_and_deleted(monkeypatch: pytest.MonkeyPatc
         (["ingest", "gone.jsonl", "--collection", "x"], "gone.jsonl"),
         (["ingest", "revelator.jsonl", "--collection", "../x"], "../x"),
         (["evaluate", "gone.jsonl"], "gone.jsonl"),
+        (["evaluate", "revelator.jsonl", "--limit", "-1"], "for '--limit': "),
+        (["tune", "dragin", "revelator.jsonl", "--limit", "0"], "for '--limit': "),
         (["ask", "Who?", "--url", "http://127.0.0.1:9"], "Connection refused; check the address"),
         (["ask", "Who?", "--url", "127.0.0.1:9"], "is not an http:// or https:// URL"),
         (["ask", "Who?", "--data", "revelator.jsonl"], "part of this path is a file; choose"),

@@ -149,6 +149,22 @@ async def test_the_same_command_goes_on_where_it_stopped(tmp_path: Path, opened:
     assert re.search(r"questions\W+5\b", shown)
 
 
+async def test_every_commit_and_machine_that_asked_is_named(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = dataset(tmp_path / "d.jsonl", "Rome", "Oslo", "Rome"), tmp_path / "out"
+    for limit, commit in ((1, "c1"), (2, "c2"), (2, "c1"), (3, None)):
+        own = {"commit": commit, "machine": "Linux"}
+        monkeypatch.setattr("service.evaluation.command.process", lambda own=own: own)
+        opened(Engine())
+        await evaluated(file, out=out, limit=limit)
+
+    run = json.loads((out / "run.json").read_bytes())
+    assert [own["commit"] for own in run["processes"]] == ["c1", "c2", None]
+    report = (out / "report.md").read_text(encoding="utf-8")
+    assert re.findall(r"asked by \| commit (\w+), on Linux", report) == ["c1", "c2", "unknown"]
+
+
 async def test_methods_datasets_and_questions_may_be_added(tmp_path: Path, opened: Opened) -> None:
     one, two = (dataset(tmp_path / f"{name}.jsonl", "Rome", "Oslo") for name in ("one", "two"))
     out = tmp_path / "out"
@@ -327,6 +343,34 @@ async def test_a_method_that_cannot_run_here(tmp_path: Path, opened: Opened) -> 
     methods = {row.method for row in read_rows(out)}
     assert {"auto", "direct", "single", "compound", "complex", "anrag", "autorag"} <= methods
     assert "dragin" not in methods
+
+
+@pytest.mark.parametrize("methods", [["all,one_retrieval@samples=8"], ["one_retrieval", "all"]])
+async def test_a_loop_that_only_all_brings_in_is_skipped(
+    tmp_path: Path, opened: Opened, methods: list[str]
+) -> None:
+    opened(Engine())
+    code, shown = await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), methods=methods)
+    assert code in {0, 1}
+    assert "skipped: method dragin: " in shown
+
+
+@pytest.mark.parametrize("methods", [["all,dragin"], ["all", "dragin@top_k=2"]])
+async def test_a_loop_that_is_named_beside_all_is_refused(
+    tmp_path: Path, opened: Opened, methods: list[str]
+) -> None:
+    opened(engine := Engine())
+    with pytest.raises(LoopUnavailable, match="'dragin' cannot run"):
+        await evaluated(dataset(tmp_path / "d.jsonl", "Rome"), methods=methods)
+    assert engine.asked == []
+
+
+async def test_names_of_datasets_are_not_read_as_markup(tmp_path: Path, opened: Opened) -> None:
+    opened(Engine())
+    file = dataset(tmp_path / "d.jsonl", "Rome")
+    code, shown = await evaluated(f"run[/old]:smile:={file}")
+    assert code == 0
+    assert "run[/old]:smile:: means per question" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("length", [0, 100_000])

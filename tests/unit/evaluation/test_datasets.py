@@ -67,6 +67,8 @@ def test_the_rest_of_a_row() -> None:
         (b'{"question": "Q?", "answer": ""}', "`answer` contains an empty string"),
         (b'{"question": "Q?", "answer": {"a": 1}}', "`answer` contains {'a': 1}"),
         (b'{"question": "Q?", "answers": [["x"]]}', "`answers` contains ['x']"),
+        (b'{"question": "Q?", "answer": NaN}', "`answer` contains nan, which is not a finite"),
+        (b'{"question": "Q?", "parts": [-1e400]}', "`parts` contains -inf, which is not a finite"),
         (b'{"question": "Q?", "answer": "x", "route": "multi"}', "`route` is 'multi', not one of"),
         (b'{"question": "Q?", "answer": "x", "route": ["single"]}', "`route` is ['single']"),
         (b'{"question": "Q?", "answer": "x", "parts": "y"}', "`parts` is not a list"),

@@ -54,10 +54,15 @@ def test_the_best_variant_is_met_and_not_the_dearest() -> None:
 
 def test_what_costs_more_than_the_loop_is_not_met() -> None:
     dear = run("one_retrieval@top_k=50", 90, tokens=4_300)
-    assert judged(run("one_retrieval", 30), dear) == ("beats", "one_retrieval")
+    assert judged(run("one_retrieval", 30, tokens=3_200), dear) == ("beats", "one_retrieval")
     assert judged(run("one_retrieval", 30), run("one_retrieval@top_k=50", 90, tokens=4_190)) == (
         "does not beat", "one_retrieval@top_k=50",
     )  # fmt: skip
+
+
+def test_what_costs_more_than_the_loop_proves_nothing_for_it() -> None:
+    dear = run("one_retrieval@samples=16", 80, tokens=8_000)
+    assert judged(run("one_retrieval", 30), dear) == ("open", "one_retrieval")
 
 
 def test_a_budget_that_no_run_spends_leaves_the_question_open() -> None:
@@ -84,16 +89,23 @@ def test_the_two_budgets_are_judged_apart() -> None:
     """Many passages cost tokens and no call; many calls may cost few tokens."""
     votes = run("one_retrieval@top_k=30", 59, calls=1, tokens=9_000)
     plain = run("one_retrieval", 30)
-    assert judged(plain, votes, budget="tokens")[0] == "beats"
+    assert judged(plain, votes, budget="tokens")[0] == "open"
     assert judged(plain, votes, budget="llm_calls")[0] == "does not beat"
 
 
 def test_only_questions_that_both_were_asked_count() -> None:
-    part = MethodRun("one_retrieval", {"0": 1.0, "gone": 0.0}, 1, 4_000)
+    known = {str(n): float(n < 60) for n in range(20, 100)}
+    part = MethodRun("one_retrieval", {**known, "gone": 0.0}, 1, 4_000)
     verdict = judge(LOOP, "one_retrieval", [part], "tokens")
     assert verdict.difference is not None
     assert verdict.difference.mean == 0
     assert judged(MethodRun("one_retrieval", {"gone": 1.0}, 1, 1)) == ("open", None)
+
+
+def test_a_variant_that_was_asked_few_questions_does_not_count() -> None:
+    whole = run("one_retrieval@samples=8", 30, tokens=3_900)
+    few = MethodRun("one_retrieval@top_k=9", {str(n): 1.0 for n in range(79)}, 1, 3_900)
+    assert judged(whole, few) == ("beats", whole.method)
     assert judged() == ("open", None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from service.core.errors import EngineFailure, RetrievalFailure
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.explanation import Explanation, explain_trace, lines_of, time_by_stage
 from service.evaluation.rows import Key
-from service.evaluation.traces import Recorder, header_of, read_trace
+from service.evaluation.traces import Recorder, header_of, read_trace, recorder_of_question
 from tests.support.asking import events_of, passage
 from tests.support.scripted import ScriptStep
 
@@ -133,6 +134,22 @@ async def test_the_first_loss_is_named(
     fault = (await explained(script, hits, asked, **options)).fault
     assert (fault.stage, why in fault.why) == (stage, True), fault
     assert any(shown in line for line in fault.evidence), fault
+
+
+async def test_a_question_of_no_dataset_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    """As `ask --trace` writes it."""
+    script, asked = [TRUE, ScriptStep("Catania")], "Where was Bellini born?"
+    recorder = recorder_of_question(tmp_path / "t.jsonl", {"question": asked})
+    for event in await events_of(script, {"": [BELLINI]}, asked, route="single"):
+        recorder.see(event)
+    await recorder.keep()
+    trace = read_trace(tmp_path / "t.jsonl")
+    first, _, *told = lines_of(trace, explain_trace(trace))
+    assert first == f"question/default/t: {asked}"
+    assert told == [
+        "  the question is not of a dataset, so there is no gold answer to compare with",
+        "    answer: Catania",
+    ]
 
 
 async def test_an_answer_that_the_merge_lost(explained: Any) -> None:

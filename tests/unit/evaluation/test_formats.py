@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from service.evaluation.datasets import DatasetError, GoldQuestion, load_dataset, load_file
 from service.evaluation.metrics import FoundPassage, QuestionResult, ScoringOptions, score
+from service.evaluation.sources import read_datasets
 from service.retrieval.ingest.documents import content_id
 from tests.unit.evaluation.test_public_sets import ANSWER_SCORES, perfect
 
@@ -201,6 +203,8 @@ COMPOUND = [
 ]
 
 
+DIGITS = "1" * 4_301  # more than Python converts
+
 # The fields of a row in our own form that tell its gold route.
 ROUTED = {
     "complex": [
@@ -339,9 +343,18 @@ def test_aliases_of_2wiki_are_read_from_their_file(tmp_path: Path) -> None:
     row = {"Q_id": "Q585", "aliases": ["Christiania"], "demonyms": ["Oslovian"]}
     aliases.write_text(as_lines([{"Q_id": "Q1", "aliases": ["x"], "demonyms": []}, row]))
     assert load_dataset(path)[0].answers == ("Oslo", "Christiania", "Oslovian")
+    (with_aliases,) = read_datasets([str(path)])
+    assert with_aliases.as_json()["aliases"] == sha256(aliases.read_bytes()).hexdigest()
     aliases.write_text('{"Q_id": "Q585"}\n')
     with pytest.raises(DatasetError, match=r"id_aliases\.json:1: is not an object with Q_id"):
         load_dataset(path)
+
+
+def test_musique_without_ids(tmp_path: Path) -> None:
+    rows = [{**MUSIQUE[1], "id": None, "question": f"Question {n}?"} for n in (1, 2)]
+    path = tmp_path / "file"
+    path.write_text(as_lines(rows))
+    assert [question.id for question in load_dataset(path)] == ["1", "2"]
 
 
 def test_hotpotqa_with_columns(tmp_path: Path) -> None:
@@ -371,7 +384,29 @@ def test_hotpotqa_with_columns(tmp_path: Path) -> None:
         ("twice in one line", as_json([HOTPOTQA[0], HOTPOTQA[0]]),
          ":1: element 2: the id 'h1' occurs earlier, on the same line"),
         ("facts", as_json([{**HOTPOTQA[0], "supporting_facts": "Oslo"}]),
-         ":1: `supporting_facts` is not a list of [title, sentence]"),
+         ":1: `supporting_facts` is neither a list of [title, sentence] nor an object"),
+        *(("facts", as_lines([HOTPOTQA[0], {**HOTPOTQA[0], "supporting_facts": facts}]),
+           ":2: `supporting_facts` is neither a list of [title, sentence] nor an object")
+          for facts in ({"title": None}, {"title": "Oslo"}, [[["Oslo"], 0]])),
+        *(("triviaqa", as_lines([{"Question": "Q?", "Answer": {"Value": "x", "Aliases": given}}]),
+           ":1: `Aliases` is missing or not a list") for given in (None, "Oslo")),
+        ("iirc", as_json([{"links": [], "questions": [{"answer": {}, "context": None}]}]),
+         ":1: `context` is missing or not a list"),
+        ("digits in an array", f'[{{"question": "Q?", "answer": "x"}},\n {{"id": {DIGITS}}}]',
+         ":2: contains an integer with too many digits"),
+        ("digits in a line", f'{{"question": "Q?", "answer": "x"}}\n{{"id": {DIGITS}}}',
+         ":2: contains an integer with too many digits"),
+        ("digits in the first line", f'{{"id": {DIGITS}}}\n{{"question": "Q?", "answer": "x"}}',
+         ":1: contains an integer with too many digits"),
+        ("digits in a document", f'{{\n"data": [{DIGITS}]}}',
+         ":1: contains an integer with too many digits"),
+        ("deep document", '{\n"data": ' + "[" * 100_000, ":1: is nested too deep"),
+        ("two arrays", f"{as_json(HOTPOTQA)}\n\n{as_json(HOTPOTQA)}\n",
+         ":3: comes after the `]` that ends the list"),
+        ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'[' * 100_000}\n",
+         ":2: `possible_answers` is not a JSON list"),
+        ("popqa", f"id\tquestion\tpossible_answers\n1\tQ?\t{'x' * 131_073}\n",
+         ":2: is not a row of a table: field larger than field limit"),
         ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\t[broken\n",
          ":2: `possible_answers` is not a JSON list"),
         ("popqa", "id\tquestion\tpossible_answers\n1\tQ?\n", ":2: has 2 fields, but the first"),

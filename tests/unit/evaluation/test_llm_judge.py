@@ -49,6 +49,12 @@ async def judged(reply: Reply, **fields: Any) -> Row:
         ("Incorrect.", 0.0),
         ("It looks correct at first. Verdict: INCORRECT", 0.0),
         ("not incorrect but **correct**", 1.0),
+        ("The answer is not correct.", 0.0),
+        ("It isn't **correct**", 0.0),
+        ("It isn’t correct", 0.0),
+        ("not incorrect", 1.0),
+        ("Is it wrong? It is not. Correct", 1.0),
+        ("The knot correct", 1.0),
         ("incorrectly", None),
         ("", None),
     ],
@@ -69,6 +75,8 @@ async def test_failures_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = await judged(EngineFailure("gone"))
     assert gone.scores["judge"] is None
     assert gone.judge_error == "urn:revelator:problem:engine-unavailable: gone"
+    bug = await judged(ZeroDivisionError("a bug"))
+    assert (bug.scores["judge"], bug.judge_error) == (None, "ZeroDivisionError: a bug")
     monkeypatch.setattr(llm_judge, "WITHIN_S", 0.02)
     hangs = ScriptedGenerator([ScriptStep("correct", delay=60)])
     with anyio.fail_after(10):
@@ -138,7 +146,7 @@ async def test_an_evaluation_with_a_judge(tmp_path: Path, judging: Judging) -> N
     run = json.loads((out / "run.json").read_bytes())
     assert run["common"]["judge"]["prompt"] == llm_judge.PROMPT
     markdown = (out / "report.md").read_text(encoding="utf-8")
-    assert "| LLM judge | strict (embedded): the engine's own model, prompt version 1 |" in markdown
+    assert "| LLM judge | strict (embedded): the engine's own model, prompt version 2 |" in markdown
     assert "You grade answers to questions" in markdown
 
     judging(again := ScriptedGenerator([ScriptStep("correct")]))

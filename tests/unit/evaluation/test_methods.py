@@ -38,6 +38,7 @@ def test_a_method_may_change_fields_of_the_request() -> None:
         ("one_retrieval@", "'' is not FIELD=VALUE"),
         ("one_retrieval@question=Who?", "'question=Who?' is not FIELD=VALUE"),
         ("spiral@top_k=1", "method 'spiral' is unknown"),
+        ("all@top_k=1", "each also with @FIELD=VALUE; and all, only without it"),
     ],
 )
 def test_a_field_that_cannot_be_changed(name: str, said: str) -> None:

@@ -18,7 +18,6 @@ from service.core.errors import StoreError
 from service.evaluation.document import plots, writing
 from service.evaluation.document.blocks import Folded, Table, Text, as_html, as_markdown
 from service.evaluation.document.plots import calibration_plot, cost_plot, pareto_front
-from service.evaluation.document.provenance import commit, machine
 from service.evaluation.document.published import (
     NOT_COMPARABLE,
     Setting,
@@ -28,10 +27,11 @@ from service.evaluation.document.published import (
     published_blocks,
 )
 from service.evaluation.document.questions import question_blocks, worst
-from service.evaluation.document.results import by_dataset
+from service.evaluation.document.results import by_dataset, score_blocks
 from service.evaluation.document.routing import bins_of, calibration_error, routed, routing_blocks
 from service.evaluation.document.writing import write_report
 from service.evaluation.metrics import VERSIONS
+from service.evaluation.provenance import commit, machine
 from service.evaluation.rows import Row
 from tests.unit.evaluation.test_command import (  # noqa: F401
     Engine,
@@ -114,8 +114,10 @@ def test_the_html_asks_for_nothing_and_runs_nothing() -> None:
         *rows("auto", [0, 1], gold_route="single", chosen_route="single", chosen_by="classifier",
               confidence=0.9),
     ]  # fmt: skip
-    run = {"digest": "x", "common": {"version": HOSTILE}, "datasets": {}, "methods": {}}
-    blocks = list(writing.report_blocks(run, own, None, HOSTILE, HOSTILE))
+    known = {"commit": HOSTILE, "machine": HOSTILE}
+    run = {"digest": "x", "common": {"version": HOSTILE}, "datasets": {}, "methods": {},
+           "processes": [known]}  # fmt: skip
+    blocks = list(writing.report_blocks(run, own, None))
     html = as_html("Evaluation", blocks)
     parser = Outside()
     parser.feed(html)
@@ -133,6 +135,27 @@ def test_cells_cannot_break_a_table() -> None:
     assert as_markdown("T", [table, Text("*no*"), Folded("f", ["a\nb"])]) == (
         "# T\n\n| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n\n\\*no\\*\n\n**f**\n\n    a b\n"
     )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028"])
+def test_lines_cannot_leave_their_block(end: str) -> None:
+    assert as_markdown("T", [Folded("f", [f"a{end}# b"])]).endswith("\n\n    a # b\n")
+
+
+def test_the_more_pairs_are_compared_the_more_signs_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[int] = []
+
+    def randomised(deltas: Sequence[float], flips: int) -> float:
+        drawn.append(flips)
+        return 1.0
+
+    monkeypatch.setattr("service.evaluation.document.results.randomisation", randomised)
+    for methods in (3, 25):
+        own = [row(f"m{n}", "1", 0.5) for n in range(methods)]
+        list(score_blocks(by_dataset(own), {"d": []}))
+    assert drawn == [10_000] * 3 + [15_000] * 300
 
 
 def test_the_pareto_front_is_of_those_that_no_other_beats() -> None:
@@ -175,6 +198,17 @@ def test_plots_are_svg_without_scripts() -> None:
         assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) >= 2
 
 
+def test_plots_have_a_name_of_their_own() -> None:
+    for svg, name in (
+        (cost_plot({"a": (1, 0.5)}, "LLM calls", "f1"), "f1 over LLM calls"),
+        (calibration_plot([(0.5, 0.4)]), "accuracy over confidence"),
+    ):
+        root = ElementTree.fromstring(svg)
+        assert root.get("role") == "img"
+        assert [title.text for title in root.findall("{http://www.w3.org/2000/svg}title")] == [name]
+        assert "Pygal" not in svg
+
+
 def test_plotting_leaves_imports_as_they_were() -> None:
     """pygal adds a finder of modules, with which every later import warns on Python 3.11."""
     program = (
@@ -193,7 +227,7 @@ def test_plotting_leaves_imports_as_they_were() -> None:
 def test_without_the_extra_the_report_has_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.evaluation.document.plots.find_spec", lambda name: None)
     run = {"digest": "x", "common": {}, "datasets": {}, "methods": {}}
-    blocks = list(writing.report_blocks(run, rows("auto", [0, 1]), None, None, ""))
+    blocks = list(writing.report_blocks(run, rows("auto", [0, 1]), None))
     html = as_html("T", blocks)
     assert "<svg" not in html
     assert "pip install &#x27;revelator[evaluate]&#x27;" in html
@@ -284,6 +318,27 @@ def test_the_worst_questions_come_first(tmp_path: Path) -> None:
     assert any("9.jsonl:1: is of version 0" in line for line in first.lines)
 
 
+def test_long_answers_are_cut() -> None:
+    own = [row("a", "1", 0, prediction="y" * 100_000), row("b", "1", 0, error="z" * 100_000)]
+    *_, folded = question_blocks(own, None)
+    assert isinstance(folded, Folded)
+    assert all(len(line) < 400 for line in folded.lines)
+    assert folded.lines[1].endswith("yyy…")
+
+
+@pytest.mark.anyio
+async def test_a_trace_of_another_run_explains_nothing(tmp_path: Path, opened: Opened) -> None:  # noqa: F811
+    file, traces = dataset(tmp_path / "d.jsonl", "Oslo"), tmp_path / "traces"
+    for out in ("first", "second"):
+        opened(Engine())
+        await evaluated(file, out=tmp_path / out, trace=traces)
+    write_report(tmp_path / "first", traces)
+    files = [tmp_path / out / "report.md" for out in ("first", "second")]
+    told = [file.read_text(encoding="utf-8") for file in files]
+    assert ["this trace is of another run" in markdown for markdown in told] == [True, False]
+    assert ["error: retrieval: no retrieved" in markdown for markdown in told] == [False, True]
+
+
 def test_the_commit_and_the_machine() -> None:
     found = commit()
     assert found is None or re.fullmatch(r"[0-9a-f]{40}\+?", found)
@@ -293,7 +348,7 @@ def test_the_commit_and_the_machine() -> None:
 def test_code_that_is_in_no_working_tree_has_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.evaluation.document.provenance._GIT", ("git", "-C", str(tmp_path)))
+    monkeypatch.setattr("service.evaluation.provenance._GIT", ("git", "-C", str(tmp_path)))
     assert commit() is None
-    monkeypatch.setattr("service.evaluation.document.provenance._GIT", ("no-such-program",))
+    monkeypatch.setattr("service.evaluation.provenance._GIT", ("no-such-program",))
     assert commit() is None

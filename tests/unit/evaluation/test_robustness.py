@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.answer.request import PreparedRequest
 from service.core.domain import ScoredPassage
 from service.core.errors import InvalidRequest
 from service.engines.base import GenerationRequest
@@ -23,6 +25,7 @@ from service.evaluation.poison import (
     PoisonedRetriever,
     Victim,
     planted,
+    planting,
     poisoned,
     victims_of,
 )
@@ -114,6 +117,20 @@ async def test_what_a_question_has_seen_is_not_planted_again() -> None:
     assert await retriever.check_request(None, {}) == "sample"
 
 
+async def test_questions_of_the_same_text_are_one_victim() -> None:
+    twins = [gold("Rome"), gold("Oslo"), gold("Rome"), gold()]
+    victims = [Victim(gold("Rome"), "Oslo"), Victim(gold("Oslo"), "Bergen"), Victim(gold(), "Oslo")]
+    assert victims_of(twins)[2].wrong == "Oslo"
+    inner = ScriptedRetriever({"": [passage("a", "Oslo or Rome?")]})
+    request = PreparedRequest(question="Q?", collection="c", timeout_s=1)
+
+    for attack in (Attack("plants", 2), Attack("duplicates", 2)):
+        retriever = planting(attack, victims)(inner, request)
+        found = await retriever.search(SearchRequest("Q?", 2, "c"))
+        assert "Bergen" in found.passages[0].passage.text
+        assert "Oslo" not in found.passages[0].passage.text
+
+
 class Gullible(Engine):
     """Says what an instruction in the passages wants, and else Rome."""
 
@@ -178,3 +195,6 @@ def test_only_what_was_right_can_be_lost() -> None:
         ["m", "3", "0.667", "0.667", "– / 0.50 / –", "– / – / –", "– / – / –", "– / – / –"]
     ]
     assert list(robustness_blocks(by_dataset(clean), [])) == []
+    out = "urn:revelator:problem:engine-unavailable: gone"
+    missing = [*under, replace(row("4", 0, attack.of("d")), error=out)]
+    assert list(robustness_blocks(by_dataset(clean), missing)) == blocks

@@ -7,7 +7,15 @@ from random import Random
 
 import pytest
 
-from service.evaluation.statistics import difference, holm, interval, randomisation
+from service.evaluation.statistics import (
+    FLIPS,
+    LEVEL,
+    difference,
+    flips_of,
+    holm,
+    interval,
+    randomisation,
+)
 
 
 def test_the_interval_of_a_share_is_near_the_normal_one() -> None:
@@ -76,6 +84,14 @@ def test_random_signs_come_near_all_signs() -> None:
     ]
     exact = sum(total >= seen - 1e-9 for total in sums) / 2**12
     assert randomisation(deltas) == pytest.approx(exact, abs=0.004)
+
+
+def test_a_clear_difference_is_significant_among_any_number_of_pairs() -> None:
+    deltas = [0.5 + n / 100 for n in range(40)]
+    assert randomisation(deltas) == randomisation(deltas, flips_of(100)) == 1 / (FLIPS + 1)
+    pairs = 600
+    p = randomisation(deltas, flips_of(pairs))
+    assert holm([p, *[1.0] * (pairs - 1)])[0] < 1 - LEVEL
 
 
 def test_a_method_that_is_better_on_the_same_questions() -> None:

@@ -110,7 +110,7 @@ def changed(path: Path, line: int, **fields: Any) -> None:
     ("line", "fields", "said"),
     [
         (1, {"trace": 0, "version": "0.1"}, r":1: is of version 0, written by revelator 0\.1; thi"),
-        (1, {"gold": None}, ":1: is not the first line of a trace"),
+        (1, {"gold": {}}, ":1: is not the first line of a trace"),
         (2, {"event": "begin"}, ":2: is not an event of this version"),
         (2, {"more": 1}, ":2: is not an event of this version .*more"),
         (2, {"seq": 0.0}, ":2: is not an event of this version .*its fields differ"),
@@ -161,6 +161,24 @@ async def test_a_folder_that_cannot_be_written_ends_the_evaluation(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written"):
         await kept_trace(tmp_path / "file")
+
+
+@pytest.mark.anyio
+async def test_a_file_whose_line_ends_were_converted(tmp_path: Path) -> None:
+    path, _ = await kept_trace(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(TraceError, match=r":1: ends with CR LF, but .* without a conversion"):
+        read_trace(path)
+
+
+def test_traces_are_looked_for_where_evaluations_write_them(tmp_path: Path) -> None:
+    trace = trace_path(tmp_path, Key("d", "m", "1"))
+    trace.parent.mkdir(parents=True)
+    (tmp_path / "robustness").mkdir()
+    for path in (trace, tmp_path / "rows.jsonl", tmp_path / "robustness" / "rows.jsonl"):
+        path.touch()
+    for folder in (tmp_path, tmp_path / "d", tmp_path / "d" / "m"):
+        assert find_traces([folder]) == [trace]
 
 
 def test_every_id_has_its_own_file_inside_the_folder(tmp_path: Path) -> None:
