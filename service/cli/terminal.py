@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from rich.console import Console
 from rich.markup import escape
 
@@ -24,9 +22,7 @@ from service.answer.events import (
     Withdraw,
 )
 from service.core.domain import Answer, Citation
-
-# All control characters except tab and line feed.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from service.core.terminal import printable
 
 
 class EventPrinter:
@@ -60,8 +56,9 @@ class EventPrinter:
             self._console.print(f"  [dim]{event.step}[/] answer: ", end="")
             self._writing = event.step
             self._written.add(event.step)
+        text = printable(event.text)
         self._console.print(
-            _plain(event.text), style="bold", end="", markup=False, highlight=False, soft_wrap=True
+            text, style="bold", end="", markup=False, highlight=False, soft_wrap=True
         )
 
     def _break(self) -> None:
@@ -88,7 +85,7 @@ class EventPrinter:
             case ThoughtWritten():
                 return f"  [dim]{event.step}[/] thought: [italic]{_shown(event.text)}[/]"
             case Trigger():
-                return f"  [dim]{event.step}[/] trigger at {_shown(event.token)!r}"
+                return f"  [dim]{event.step}[/] trigger at {_shown(repr(event.token))}"
             case Withdraw(role="answer"):
                 return f"  [dim]{event.step}[/] [dim]withdrawn ({event.reason})[/]"
             case StepEnd():
@@ -124,7 +121,7 @@ class EventPrinter:
         self._break()
         self._console.print()
         self._console.print(
-            _plain(body.answer), style="bold", markup=False, highlight=False, soft_wrap=True
+            printable(body.answer), style="bold", markup=False, highlight=False, soft_wrap=True
         )
         for number, citation in enumerate(body.citations, 1):
             self._console.print(
@@ -143,14 +140,8 @@ class EventPrinter:
         )
 
 
-def _plain(text: str) -> str:
-    """Remove control characters, which a terminal would execute, from the text of a passage or a
-    model."""
-    return _CONTROLS.sub("", text)
-
-
 def _shown(text: str) -> str:
-    return escape(_plain(text))
+    return escape(printable(text))
 
 
 def _counted(count: int, noun: str) -> str:

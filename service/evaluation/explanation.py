@@ -24,6 +24,7 @@ from service.answer.events import (
     Withdraw,
 )
 from service.core.domain import Answer, Problem, StepKind
+from service.core.terminal import printable
 from service.evaluation.datasets import GoldQuestion
 from service.evaluation.metrics import (
     FoundPassage,
@@ -331,7 +332,7 @@ def _answer(result: Answer) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
 
 

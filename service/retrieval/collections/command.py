@@ -15,6 +15,7 @@ from service.core.locks import find_server
 from service.core.progress import Follow, shown_stages
 from service.core.settings import Settings
 from service.core.settings.urls import shown
+from service.core.terminal import printable
 from service.retrieval.client import send, send_followed, session_with
 from service.retrieval.collections.catalog import Collections, describe
 from service.retrieval.collections.check import CheckReport, StoreDifference
@@ -105,8 +106,8 @@ async def show_collection(settings: Settings, name: str, *, url: str | None = No
         found = await access.show(name)
     console = Console()
     for field, value in found.items():
-        shown_value = ", ".join(value) if isinstance(value, list | tuple) else value
-        console.print(f"{field}: {shown_value}", highlight=False, markup=False, soft_wrap=True)
+        text = printable(", ".join(value) if isinstance(value, list | tuple) else str(value))
+        console.print(f"{field}: {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 async def delete_collection(settings: Settings, name: str, *, url: str | None = None) -> None:

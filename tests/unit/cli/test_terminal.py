@@ -21,6 +21,7 @@ from service.answer.events import (
     StepStart,
     Stop,
     Token,
+    Trigger,
 )
 from service.cli.terminal import EventPrinter
 from service.core.domain import CallUsage, Citation
@@ -101,6 +102,12 @@ def test_what_a_terminal_would_obey_is_left_out() -> None:
     )
     assert not set(text) & {"\x1b", "\x07", "\x9b", "\r"}
     assert "  [1] ]0;evilNorma: By Bellini2J.\n" in text
+
+
+def test_a_trigger_may_look_like_markup() -> None:
+    for token in ("[/INST]", "[note]", "\\[x]"):
+        text = shown(Trigger(step="2", token=token, score=0.1, threshold=0.8, query="q"))
+        assert text == f"  2 trigger at {token!r}\n"
 
 
 def test_a_failure_says_what_and_why() -> None:

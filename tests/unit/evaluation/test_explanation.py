@@ -201,3 +201,12 @@ def test_time_belongs_to_the_stage_that_an_event_ends() -> None:
     assert time_by_stage(events) == {
         "routing": 0, "query": 7, "retrieval": 3, "judging": 8, "reading": 41, "merging": 20,
     }  # fmt: skip
+
+
+async def test_what_a_terminal_would_obey_is_left_out(explained: Any, tmp_path: Path) -> None:
+    gold = GoldQuestion("1", "Who composed Norma?", ("Bellini",))
+    script = [TRUE, ScriptStep("\x1b[2JVerdi\x9b2J", "Task: answer")]
+    told = await explained(script, {"": [NORMA]}, gold, route="single")
+    lines = lines_of(read_trace(tmp_path / "t.jsonl"), told)
+    assert any("Verdi" in line for line in lines)
+    assert not {"\x1b", "\x9b"} & {*"".join(lines)}
