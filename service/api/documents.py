@@ -10,6 +10,7 @@ import anyio
 import orjson
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -18,7 +19,7 @@ from service.api.problems import RequestTimeout, documented
 from service.api.security import require, tenant_of
 from service.api.shutdown import DETAIL, Drain
 from service.api.tenants import RIGHTS
-from service.core.errors import Draining, NotFound
+from service.core.errors import Draining, InvalidRequest, NotFound
 from service.core.validation import parse
 from service.retrieval.collections.bodies import (
     CollectionInfo,
@@ -88,6 +89,15 @@ async def collection_body(request: Request) -> CollectionRequest:
         return CollectionRequest()
     return parse(CollectionRequest, await read_json(request))
 
+
+class DocumentId(PathConvertor):
+    """The rest of a path, with its line breaks. Starlette's own convertor leaves out a last one, so
+    that the path would name another document."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("document_id", DocumentId())
 
 Stores = Annotated[Any, Depends(collections_of)]
 
@@ -200,11 +210,17 @@ async def list_documents(
     ],
 ) -> DocumentIds:  # fmt: skip
     """List the ids of the documents that a file was cut into."""
+    size = len(file.encode())
+    if size > LONGEST_ID:
+        raise InvalidRequest(
+            f"file: the name has {size:,} bytes in UTF-8; the ids of a file's documents begin "
+            f"with its name and have at most {LONGEST_ID}"
+        )
     return DocumentIds(ids=await stores.ids_of_file(name, file))
 
 
 @router.get(
-    "/collections/{name}/documents/{document_id:path}",
+    "/collections/{name}/documents/{document_id:document_id}",
     dependencies=ASK,
     responses=documented(*READ_REFUSALS),
     summary="Show a document",
@@ -223,7 +239,7 @@ async def get_document(name: str, document_id: str, stores: Stores) -> StoredDoc
 
 
 @router.delete(
-    "/collections/{name}/documents/{document_id:path}", status_code=204, dependencies=WRITE,
+    "/collections/{name}/documents/{document_id:document_id}", status_code=204, dependencies=WRITE,
     responses=documented(*READ_REFUSALS), response_class=Response, summary="Delete a document",
 )  # fmt: skip
 async def delete_document(name: str, document_id: str, stores: Stores) -> None:

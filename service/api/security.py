@@ -237,8 +237,10 @@ def tenant_of(request: Request) -> Tenant:
 
 
 def _given(request: Request) -> bytes | None:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        return token.strip().encode()
-    other = request.headers.get("X-API-Key", "").strip()
-    return other.encode() if other else None
+    """Return the bytes of the key or token that was sent, None without one."""
+    # Starlette decodes headers as Latin-1, but clients send keys in UTF-8.
+    authorization = request.headers.get("Authorization", "").encode("latin-1")
+    scheme, _, token = authorization.partition(b" ")
+    if scheme.lower() == b"bearer" and token.strip():
+        return token.strip()
+    return request.headers.get("X-API-Key", "").encode("latin-1").strip() or None

@@ -75,6 +75,14 @@ RAW: dict[str, tuple[bytes, dict[str, str], int, str]] = {
         b'{"question": "q"}', {"Content-Type": "application/json; charset=latin-1"}, 415,
         "unsupported-media-type",
     ),
+    "no charset's name": (
+        b'{"question": "q"}', {"Content-Type": "application/json; charset*=%00''x"}, 415,
+        "unsupported-media-type",
+    ),
+    "parameter of 5,000 digits": (
+        b'{"question": "q"}', {"Content-Type": f"application/json; charset*{'9' * 5000}=x"}, 415,
+        "unsupported-media-type",
+    ),
     "5 MB": (b'{"question": "' + b"x" * 5_000_000 + b'"}', JSON, 413, "body-too-large"),
 }  # fmt: skip
 
@@ -177,7 +185,7 @@ async def test_a_harmless_request_id_is_echoed_and_another_replaced() -> None:
 
 
 async def test_keys_are_wanted_where_there_are_some() -> None:
-    settings = config(server={"port": 0, "keys": ["one", "two"]})
+    settings = config(server={"port": 0, "keys": ["one", "two", "schlüsselà"]})
     cases: list[tuple[dict[str, str], int, str]] = [
         ({}, 401, "key-missing"),
         ({"Authorization": "Basic eA=="}, 401, "key-missing"),
@@ -192,7 +200,10 @@ async def test_keys_are_wanted_where_there_are_some() -> None:
                 await check_problem(response, status, slug)
             async with service.http.get("/collections", headers=headers) as response:
                 await check_problem(response, status, slug)
-        for headers in ({"Authorization": "Bearer two"}, {"X-API-Key": "one"}):
+        for headers in (
+            {"Authorization": "Bearer two"}, {"X-API-Key": "one"},
+            {"Authorization": "Bearer schlüsselà"}, {"X-API-Key": "schlüsselà"},  # sent in UTF-8
+        ):  # fmt: skip
             async with service.http.post(
                 "/answer", json={"question": "Who?"}, headers=headers
             ) as response:

@@ -11,10 +11,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from service.api import bodies
 from service.api.app import create_app
 from service.retrieval.ingest.command import run_ingest
+from service.retrieval.ingest.documents import Document
 from tests.api.test_bad_input import check_problem
 from tests.conftest import need
 from tests.support.live import Live, answering, config, live, serving
@@ -201,18 +203,86 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("get", "/collections/none", None, 404, "not-found"),
     ("get", "/collections/mine/documents/none", None, 404, "not-found"),
     ("delete", "/collections/sample", None, 422, "invalid-request"),
+    # Only a question in progress may name a generation.
+    ("get", "/collections/mine@1", None, 404, "not-found"),
+    ("put", "/collections/mine@1", {}, 422, "invalid-request"),
+    ("delete", "/collections/mine@1", None, 404, "not-found"),
+    ("post", "/collections/sample@1/documents", {"documents": [NORMA]}, 404, "not-found"),
+    ("put", "/collections/mine@/documents", {"documents": [NORMA]}, 404, "not-found"),
+    ("delete", "/collections/mine@1/documents/n", None, 404, "not-found"),
+    ("post", "/answer", {"question": "Who?", "collection": "mine@1"}, 404, "not-found"),
+    ("get", f"/collections/mine/documents?file={'é' * 257}", None, 422, "invalid-request"),
+    ("get", f"/collections/mine/documents?file={'é' * 512}", None, 422, "invalid-request"),
 ]
 
 
 async def test_each_bad_request_is_a_problem(tmp_path: Path) -> None:
     async with stored(tmp_path) as service:
         await put(service)
+        await add(service, [NORMA])
+        async with service.http.get("/collections/sample/documents?file=x") as response:
+            assert response.status == 200  # which opens it
         for method, path, body, status, slug in BAD:
             async with service.http.request(method, f"{service.url}{path}", json=body) as response:
                 await check_problem(response, status, slug)
         url = "/collections/mine/documents"
         async with service.http.post(url, data=b"a,b", headers={"Content-Type": "text/csv"}) as r:
             await check_problem(r, 415, "unsupported-media-type")
+
+
+async def test_a_line_break_in_a_path_names_no_other_document(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        report = await add(service, [NORMA, NORMA | {"id": "n\n"}, NORMA | {"id": "a\nb"}])
+        assert report["indexed"] == 1
+        assert [(each["index"], each["id"]) for each in report["failed"]] == [
+            (1, "n\n"),
+            (2, "a\nb"),
+        ]
+        assert "must not contain line breaks" in report["failed"][0]["problem"]
+        for method in ("get", "delete"):
+            for name in ("n%0A", "%0An", "n%0Ab"):
+                url = URL(f"{service.url}/collections/mine/documents/{name}", encoded=True)
+                async with service.http.request(method, url) as response:
+                    await check_problem(response, 404, "not-found")
+        async with service.http.get("/collections/mine/documents/n") as response:
+            assert response.status == 200
+
+
+async def test_an_old_document_with_a_line_break_in_its_id_can_be_deleted(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        async with service.app.state.runtime.stores.collections.writing("mine") as writer:
+            await writer.write([Document("a/b\nc\n", "", TEXT)])
+        url = URL(f"{service.url}/collections/mine/documents/a%2Fb%0Ac%0A", encoded=True)
+        async with service.http.get(url) as response:
+            assert (await response.json())["id"] == "a/b\nc\n"
+        async with service.http.delete(url) as response:
+            assert response.status == 204
+
+
+async def test_a_file_may_have_the_longest_name_of_a_document(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        names = ["é" * 256, "漢" * 170, "." * 512]
+        await add(service, [NORMA | {"id": name} for name in names])
+        for name in names:
+            url = "/collections/mine/documents"
+            async with service.http.get(url, params={"file": name}) as response:
+                assert await response.json() == {"ids": [name]}
+
+
+async def test_a_document_that_is_nested_too_deeply_leaves_the_others(tmp_path: Path) -> None:
+    async with stored(tmp_path) as service:
+        await put(service)
+        deep = b'{"id": "deep", "text": "Text.", "m": ' + b"[" * 253 + b"]" * 253 + b"}"
+        url, lines = "/collections/mine/documents", json.dumps(NORMA).encode() + b"\n" + deep
+        async with service.http.post(url, data=lines, headers=NDJSON) as response:
+            report = await response.json()
+        assert (response.status, report["indexed"]) == (200, 1)
+        [failed] = report["failed"]
+        assert failed["id"] == "deep"
+        assert "the field 'm' has objects or lists nested more than 30 deep" in failed["problem"]
 
 
 async def test_a_deployment_without_stores_of_its_own_says_so() -> None:

@@ -17,7 +17,7 @@ from service.retrieval.collections.catalog import Collections
 from service.retrieval.collections.collection import Collection
 from service.retrieval.collections.sample import Sample
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document
+from service.retrieval.ingest.documents import MOST_LEVELS, Document
 from service.retrieval.search.hybrid import HybridRetriever
 from tests.contracts.stores import QUIET, WORLDS
 from tests.support.documents import ingest_documents
@@ -106,13 +106,14 @@ async def test_documents_are_written_changed_and_deleted(
 async def test_what_a_file_was_cut_into_is_found_by_its_name(
     tmp_path: Path, backends: Backends
 ) -> None:
-    """Whatever is in the name, and in what follows it."""
+    """Whatever is in the name, and in what follows it, also in ids that are refused now."""
     names = ["a.html", "b c+(1)[x]{2}.pdf", r"^c\d$|.~&-.pdf", "ä日.docx"]
     ends = ["", "#page=1", "#two\nlines", "x", ".old#page=1", "$"]
-    documents = [{"id": name + end, "text": "Text."} for name in names for end in ends]
+    documents = [Document(name + end, "", "Text.") for name in names for end in ends]
     async with opened(tmp_path, backends) as collections:
         await collections.create(NAME)
-        await ingest_documents(documents, NAME, collections)
+        async with collections.writing(NAME) as writer:
+            await writer.write(documents)
         for name in names:
             found = await collections.ids_of_file(NAME, name)
             assert found == [name, f"{name}#page=1", f"{name}#two\nlines"]
@@ -122,8 +123,31 @@ async def test_what_a_file_was_cut_into_is_found_by_its_name(
         assert await collections.ids_of_file(NAME, "a.html") == ["a.html#page=1"]
         bm25, dense = await contents(await collections.get(NAME))
         assert bm25 == dense
-        assert bm25.keys() == {each["id"] for each in documents} - {"a.html", "a.html#two\nlines"}
+        assert bm25.keys() == {each.id for each in documents} - {"a.html", "a.html#two\nlines"}
         assert (await collections.manifest(NAME)).documents == len(documents) - 2
+
+
+async def test_the_most_deeply_nested_metadata_comes_and_goes(
+    tmp_path: Path, backends: Backends
+) -> None:
+    listed: Any = 1
+    nested: Any = 1
+    for _ in range(MOST_LEVELS):
+        listed, nested = [listed], {"a": nested}
+    documents = [{"id": "deep", "text": "Text.", "listed": listed, "nested": nested}, CORPUS[0]]
+    async with opened(tmp_path, backends) as collections:
+        await collections.create(NAME)
+        report = await ingest_documents(documents, NAME, collections)
+        assert (report["indexed"], report["failed"]) == (2, [])
+        [record] = await collections.document(NAME, "deep")
+        assert record.passage.metadata == {"listed": listed, "nested": nested}
+        retriever = HybridRetriever(collections, CountingEmbedder(), SETTINGS)
+        result = await retriever.search(SearchRequest("text", 1, NAME, retriever="dense"))
+        assert result.passages
+        await collections.delete_document(NAME, "deep")
+        bm25, dense = await contents(await collections.get(NAME))
+        assert bm25 == dense
+        assert bm25.keys() == {"norma"}
 
 
 async def test_a_collection_is_there_after_a_restart(tmp_path: Path, backends: Backends) -> None:

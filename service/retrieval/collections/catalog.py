@@ -63,6 +63,8 @@ class Collections:
         return sorted(await self._generations.names() | self._shipped)
 
     async def resolve(self, name: str | None) -> str:
+        """Return the collection's name; None becomes `default` or `sample`. Raises
+        UnknownCollection, also for the name of a generation, which `hold` returns for `lend`."""
         if name is not None and self._generations.find(name):
             return name
         return _resolve(name, await self.names())
@@ -94,8 +96,7 @@ class Collections:
         return [await self.manifest(name) for name in await self.names()]
 
     async def get(self, name: str) -> Collection:
-        """Return the open collection; `name@generation` is a held generation. Raises NotFound and
-        StoreError."""
+        """Return the open collection. Raises NotFound and StoreError."""
         await self.resolve(name)
         if name == SAMPLE and self._generations.find(name) is None:
             async with self._generations.lock(name):
@@ -104,12 +105,16 @@ class Collections:
 
     @asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[OpenCollection]:
-        async with (await self.get(name)).lend() as stores:
+        """Lend the stores of a collection, or of a generation by the name that `hold` returned.
+        Raises NotFound and StoreError."""
+        collection = self._generations.held(name) or await self.get(name)
+        async with collection.lend() as stores:
             yield stores
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[str]:
-        """Return a name for the current generation of the collection, valid while it is held."""
+        """Return a name for the current generation of the collection, which only `lend` accepts,
+        and only while it is held."""
         collection = await self.get(name)
         async with collection.lend():
             yield collection.manifest.qualified_name

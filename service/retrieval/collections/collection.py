@@ -39,6 +39,7 @@ class Collection:
         self._save = save
         self._loans = 0
         self._returned = anyio.Event()
+        self._closing = anyio.Lock()
         self._closed = False
 
     @property
@@ -73,15 +74,17 @@ class Collection:
             self._returned.set()
 
     async def close(self) -> None:
-        """Flush and close both stores once no search uses them. May be called twice."""
-        while self._loans:
-            self._returned = anyio.Event()
-            await self._returned.wait()
-        if self._closed:
-            return
-        self._closed = True
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._close)
+        """Flush and close both stores once no search uses them. May be called several times, also
+        at once: every call returns only when they are closed."""
+        async with self._closing:
+            while self._loans:
+                self._returned = anyio.Event()
+                await self._returned.wait()
+            if self._closed:
+                return
+            self._closed = True
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:
         try:

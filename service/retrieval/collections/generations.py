@@ -72,12 +72,15 @@ class Generations:
         return self._names
 
     def find(self, name: str) -> Collection | None:
-        """Return what is open under `name`, or held under `name@generation`."""
-        base, _, generation = name.partition("@")
-        current = self._current.get(base)
-        if current and generation in {"", str(current.manifest.generation)}:
+        """Return the collection of this name if it is open."""
+        return self._current.get(name)
+
+    def held(self, qualified_name: str) -> Collection | None:
+        """Return the generation of this `name@generation` if it is open, current or replaced."""
+        current = self._current.get(qualified_name.partition("@")[0])
+        if current and current.manifest.qualified_name == qualified_name:
             return current
-        return self._replaced.get(name)
+        return self._replaced.get(qualified_name)
 
     def lock(self, name: str) -> anyio.Lock:
         """Return the lock for opening, creating, writing and deleting. Searches do not need it."""
@@ -191,20 +194,38 @@ class Generations:
     async def _retire(self, old: Collection) -> None:
         """Close a replaced generation after the questions that use it."""
         await old.close()
-        self._replaced.pop(old.manifest.qualified_name, None)
+        name = old.manifest.qualified_name
+        if self._replaced.get(name) is old:
+            del self._replaced[name]
 
     async def drop(self, name: str) -> None:
-        """Delete a collection, after its writer and the questions that use it have ended.
+        """Delete a collection, after its writer and the questions that use it have ended. Until
+        then these questions, but no others, find the generation that they hold.
 
         Servers come first: if one is unavailable, the collection is still known.
         """
+        names = await self.names()
+        self._set_aside(name)
+        names.discard(name)
+        try:
+            async with self.lock(name):
+                await self._retire_all(name)
+                self._set_aside(name)  # what a writer has published meanwhile
+                await self._retire_all(name)
+                await self.drop_stored(name)
+        except BaseException:
+            names.add(name)
+            raise
+
+    def _set_aside(self, name: str) -> None:
+        """Make the current generation, if it is open, a replaced one."""
         collection = self._current.pop(name, None)
-        (await self.names()).discard(name)
-        async with self.lock(name):
-            if collection is not None:
-                self._replaced[collection.manifest.qualified_name] = collection
-                await self._retire(collection)
-            await self.drop_stored(name)
+        if collection is not None:
+            self._replaced[collection.manifest.qualified_name] = collection
+
+    async def _retire_all(self, name: str) -> None:
+        for old in [each for each in self._replaced.values() if each.manifest.name == name]:
+            await self._retire(old)
 
     async def unload(self, collection: Collection) -> None:
         """Close a collection until its next use, with the lock held."""
@@ -221,7 +242,8 @@ class Generations:
     async def clean(self) -> None:
         """Close and delete replaced generations that no question uses any more. Never raises."""
         for old in list(self._replaced.values()):
-            if not old.lent:
+            # A writer has no loan. It may still use a collection that is to be deleted after it.
+            if not old.lent and not self.lock(old.manifest.name).locked():
                 await self._retire(old)
         for collection in list(self._current.values()):
             name = collection.manifest.name

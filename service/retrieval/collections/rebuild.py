@@ -145,7 +145,7 @@ def _records(dense: VectorStore) -> Iterator[PassageRecord]:
     for page in dense.hash_pages():
         for passage_id in page:
             document_id, _, number = passage_id.rpartition("#")
-            if document_id and number.isdigit():
+            if document_id and number.isdecimal():
                 parts[document_id] = max(parts.get(document_id, 0), int(number))
     for payloads in dense.payload_pages():
         for payload in payloads:

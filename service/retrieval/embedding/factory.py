@@ -18,16 +18,19 @@ MOST_THREADS = 4  # more threads hardly speed up a batch of short texts
 
 
 def open_embedder(
-    settings: RetrievalSettings, on_resent: Callable[[], None] | None = None
+    settings: RetrievalSettings,
+    on_resent: Callable[[], None] | None = None,
+    threads: int | None = None,
 ) -> Embedder:
     """Create the embedder without loading or connecting. `on_resent` is called for repeated calls.
+    A model in this process uses `threads`, by default half of the cores.
 
     Raises ConfigurationError.
     """
     if settings.embedding_model == "hashing":
         return HashingEmbedder()
     contract, own = contract_of(settings), settings.embedding
-    threads = default_threads()
+    threads = threads or default_threads()
     if own.url:
         from service.retrieval.embedding.http import HttpEmbedder  # noqa: PLC0415
 

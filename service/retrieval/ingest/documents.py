@@ -16,6 +16,10 @@ from service.core.domain import Passage
 LONGEST_ID = 512  # bytes of UTF-8; stores index an id as one term
 LONGEST_TITLE = 1_000  # characters
 MOST_FIELDS = 64  # metadata fields of one document
+# Objects and lists inside each other in one metadata field. Qdrant's client for gRPC fails on 32
+# objects, the embedded Qdrant on 126 levels, and orjson on 254.
+MOST_LEVELS = 30
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PASSAGE_ID = re.compile(r"#\d+\Z")
 _SORTED = orjson.OPT_SORT_KEYS
 
@@ -91,6 +95,8 @@ def _document_id(given: object, title: str, text: str) -> str:
     _check_text("id", given)
     if len(given.encode()) > LONGEST_ID:
         raise BadDocument(f"id is longer than {LONGEST_ID} bytes")
+    if _CONTROL.search(given):
+        raise BadDocument("id must not contain line breaks or other control characters")
     if given in (".", ".."):
         raise BadDocument("id must not be . or .., which no URL can name")
     if _PASSAGE_ID.search(given):
@@ -110,10 +116,24 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
         raise BadDocument(f"there are more than {MOST_FIELDS} fields besides id, title and text")
     if "" in metadata:
         raise BadDocument("a field has an empty name")
+    for field_name, value in metadata.items():
+        if _is_deeper(value, MOST_LEVELS):
+            raise BadDocument(
+                f"the field {field_name[:80]!r} has objects or lists nested more than "
+                f"{MOST_LEVELS} deep; flatten it"
+            )
     try:
         orjson.dumps(metadata, option=_SORTED)
     except (TypeError, ValueError) as error:
         raise BadDocument(f"its other fields are not plain JSON: {error}") from None
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether more than `levels` objects and lists are nested in each other."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 def _kind(value: object) -> str:

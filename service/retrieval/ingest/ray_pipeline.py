@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,10 @@ async def ingest_on_ray(
     settings: RetrievalSettings,
     listener: Listener | None = None,
     format: str | None = None,
-    opening: OpenEmbedder = open_embedder,
+    opening: OpenEmbedder | None = None,
 ) -> IngestResult:
     """Ingest as `ingest` does, on the Ray cluster at `address`, or on one started here for `local`.
+    Workers use `opening` instead of `open_embedder`, if it is given.
 
     Raises ConfigurationError if no cluster responds, InvalidRequest for standard input, and
     RevelatorError with a worker's message if its work failed.
@@ -132,7 +134,7 @@ def _work(
     format: str | None,
     settings: RetrievalSettings,
     known: Any,
-    opening: OpenEmbedder,
+    opening: OpenEmbedder | None,
 ) -> Iterator[_Made]:
     """Yield the contents of the files in order. Blocking."""
     if not found:
@@ -144,9 +146,9 @@ def _work(
     context.raise_original_map_exception = True
     gpus = int(ray.cluster_resources().get("GPU", 0))
     cpus = int(ray.cluster_resources().get("CPU", 1))
-    if not gpus:
-        one_thread = settings.embedding.model_copy(update={"threads": 1})
-        settings = settings.model_copy(update={"embedding": one_thread})
+    if opening is None:
+        # Without GPUs there is a worker for each CPU.
+        opening = partial(open_embedder, threads=None if gpus else 1)
     items = [{"row": pickle.dumps(pair)} for pair in enumerate(found)]
     rows = ray.data.from_items(items, override_num_blocks=min(len(items), MOST_READERS))
     rows = rows.map_batches(

@@ -1,18 +1,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 
-from service.core.errors import InvalidRequest, NotFound, StoreError
+from service.core.errors import (
+    BackendUnavailable,
+    InvalidRequest,
+    NotFound,
+    StoreError,
+    UnknownCollection,
+)
 from service.retrieval.base import SearchRequest, StoreQuery
 from service.retrieval.collections.backends import Backends
 from service.retrieval.collections.catalog import Collections, describe
 from service.retrieval.collections.manifest import check_name
 from service.retrieval.collections.sample import Sample
+from service.retrieval.ingest.documents import Document
 from service.retrieval.search.hybrid import HybridRetriever
 from service.retrieval.stores.qdrant_server import QdrantServer
 from tests.support.documents import ingest_documents
@@ -82,6 +93,52 @@ async def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
             await collections.get(name)
 
 
+async def test_no_caller_may_name_a_generation(tmp_path: Path) -> None:
+    """It would get round the lock of the only writer, and the protection of the sample."""
+    async with opened(tmp_path, sample=Sample.shipped()) as collections:
+        await collections.create("c")
+        await collections.get("sample")
+        for name in ("c@1", "c@", "sample@1", "sample@"):
+            for call in (
+                collections.resolve(name),
+                collections.get(name),
+                collections.manifest(name),
+                collections.metadata_fields(name),
+                collections.document(name, "d"),
+                collections.delete_document(name, "d"),
+                collections.ids_of_file(name, "f"),
+                collections.check(name),
+                collections.delete(name),
+            ):
+                with pytest.raises(UnknownCollection, match="existing collections: c, sample"):
+                    await call
+            for change in (collections.writing, collections.replacing, collections.hold):
+                with pytest.raises(UnknownCollection):
+                    async with change(name):
+                        pass
+        assert await collections.names() == ["c", "sample"]
+
+
+async def test_a_generation_is_lent_while_it_is_held(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        await ingest_documents(CORPUS, "c", collections)
+        async with collections.hold("c") as name, anyio.create_task_group() as group:
+            group.start_soon(replace, collections, "hekla")
+            with anyio.fail_after(10):
+                while (await collections.manifest("c")).generation == 1:
+                    await anyio.lowlevel.checkpoint()
+            for each, expected in ((name, ["etna"]), ("c", ["hekla"])):
+                async with collections.lend(each) as stores:
+                    hits = await stores.bm25.search(StoreQuery("volcano", 5))
+                assert [hit.passage.passage_id for hit in hits] == expected
+            group.cancel_scope.cancel()  # it waits for the question
+        await collections.problems()  # a round of readiness closes what nobody holds
+        with pytest.raises(UnknownCollection):
+            async with collections.lend(name):
+                pass
+
+
 def test_names_that_are_fine() -> None:
     assert [check_name(name) for name in ("a", "0-_", "a" * 63)]
 
@@ -145,6 +202,92 @@ async def test_who_comes_during_a_deletion_is_told_so(tmp_path: Path) -> None:
             with pytest.raises(NotFound):
                 await collections.get("c")
             written.set()
+
+
+async def replace(collections: Collections, document_id: str) -> None:
+    async with collections.replacing("c") as writer:
+        await writer.write([Document(document_id, "", f"The volcano {document_id}.")])
+
+
+@asynccontextmanager
+async def deleted_during_a_replacement(collections: Collections) -> AsyncIterator[anyio.Event]:
+    """A deletion waits for a replacement, which goes on at the event or at the end."""
+    replacing, proceed = anyio.Event(), anyio.Event()
+    await collections.create("c")
+    await ingest_documents(CORPUS, "c", collections)
+
+    async def replace_slowly() -> None:
+        async with collections.replacing("c") as writer:
+            await writer.write([Document("hekla", "", "Hekla is a volcano.")])
+            replacing.set()
+            await proceed.wait()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(replace_slowly)
+            await replacing.wait()
+            group.start_soon(collections.delete, "c")
+            await anyio.wait_all_tasks_blocked()
+            yield proceed
+            proceed.set()
+
+
+async def test_a_deletion_during_a_replacement_deletes_both_generations(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        async with deleted_during_a_replacement(collections):
+            with pytest.raises(NotFound):
+                await collections.get("c")
+        assert await collections.names() == []
+        with pytest.raises(NotFound):
+            await collections.get("c")
+        assert [*(tmp_path / "collections").iterdir()] == []
+        await collections.create("c")
+        await ingest_documents(CORPUS, "c", collections)
+        assert (await collections.manifest("c")).documents == len(CORPUS)
+
+
+async def test_a_question_goes_on_while_a_deletion_waits(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        async with AsyncExitStack() as question:
+            name = await question.enter_async_context(collections.hold("c"))
+            async with deleted_during_a_replacement(collections) as proceed:
+                for _ in range(2):
+                    await collections.problems()  # nor does a round of readiness close it
+                    async with collections.lend(name) as stores:
+                        assert len(await stores.bm25.search(StoreQuery("volcano", 5))) == 1
+                    proceed.set()
+                    await anyio.sleep(0.05)
+                await question.aclose()
+        assert await collections.names() == []
+
+
+async def test_a_writer_ends_before_a_deletion_also_beside_readiness(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collections:
+        await collections.create("c")
+        async with anyio.create_task_group() as group, collections.writing("c") as writer:
+            group.start_soon(collections.delete, "c")
+            await anyio.wait_all_tasks_blocked()
+            await collections.problems()
+            await writer.write([Document("hekla", "", "Hekla is a volcano.")])
+        assert await collections.names() == []
+
+
+async def test_what_a_server_could_not_delete_is_still_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends = Backends()
+    collections = Collections(tmp_path, CountingEmbedder(), Sample(tmp_path / "none"), backends)
+    await collections.create("c")
+    await ingest_documents(CORPUS, "c", collections)
+    with monkeypatch.context() as patch:
+        patch.setattr(backends, "drop", AsyncMock(side_effect=BackendUnavailable("it is down")))
+        with pytest.raises(BackendUnavailable):
+            await collections.delete("c")
+    assert (await collections.manifest("c")).documents == len(CORPUS)
+    await collections.delete("c")
+    assert await collections.names() == []
+    await collections.aclose()
 
 
 async def test_leftovers_of_a_kill_are_cleared(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from service.retrieval.ingest.documents import BadDocument, parse_document
+from service.retrieval.ingest.chunks import passages_of
+from service.retrieval.ingest.documents import MOST_LEVELS, BadDocument, parse_document
 from service.retrieval.search.filters import filter_tokens, metadata_tokens
+from service.retrieval.stores.tantivy_store import encode_record
 
 
 def test_other_fields_are_metadata() -> None:
@@ -41,6 +43,11 @@ def test_the_order_of_fields_does_not_change_the_hash() -> None:
         ({"text": "t", "id": True}, "id must be"),
         ({"text": "t", "id": "x" * 513}, "id is longer"),
         ({"text": "t", "id": "x#12"}, "must not end in # and a number"),
+        ({"text": "t", "id": "x\n"}, "id must not contain line breaks"),
+        ({"text": "t", "id": "x\ry"}, "or other control characters"),
+        ({"text": "t", "id": "x\x00y"}, "or other control characters"),
+        ({"text": "t", "id": "x\x85y"}, "or other control characters"),
+        ({"text": "t", "id": "x\u2028y"}, "or other control characters"),
         ({"text": "\ud800"}, "text is not valid Unicode"),
         ({"text": "t", "": 1}, "a field has an empty name"),
         ({"text": "t", "n": 2**70}, "not plain JSON"),
@@ -50,6 +57,28 @@ def test_the_order_of_fields_does_not_change_the_hash() -> None:
 def test_bad_documents_say_what_is_wrong(value: Any, problem: str) -> None:
     with pytest.raises(BadDocument, match=problem):
         parse_document(value)
+
+
+def nested(levels: int, listed: bool) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value] if listed else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_metadata_is_nested_only_as_deeply_as_all_stores_can_hold(listed: bool) -> None:
+    document = parse_document({"id": "x", "text": "t", "m": nested(MOST_LEVELS, listed), "n": [[]]})
+    assert document.content_hash
+    assert encode_record(passages_of(document)[0])
+    for levels in (MOST_LEVELS + 1, 252, 253, 254, 900):
+        with pytest.raises(BadDocument, match="the field 'm' has objects or lists nested more"):
+            parse_document({"id": "x", "text": "t", "n": 1, "m": nested(levels, listed)})
+
+
+def test_ids_may_have_every_other_character() -> None:
+    for given in ("a b", "日本.pdf#page=1", "x#²", "👩‍🚀", "a\u00a0b", "é" * 256):
+        assert parse_document({"id": given, "text": "t"}).id == given
 
 
 def test_filter_tokens_compare_as_json_does() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from service.retrieval.base import StoreQuery
 from service.retrieval.ingest.chunks import passages_of
-from service.retrieval.ingest.documents import Document, PassageRecord
+from service.retrieval.ingest.documents import LONGEST_ID, Document, PassageRecord
 from service.retrieval.stores import tantivy_store
 from service.retrieval.stores.tantivy_store import TantivyStore
 from tests.support.bm25 import bm25
@@ -63,6 +63,17 @@ async def test_a_commit_is_all_or_nothing(tmp_path: Path) -> None:
     assert {record.document_id for record in again.records()} == set(TEXTS)
     assert set(again.hashes(["a", "no"])) == {"a"}
     again.close()
+
+
+@pytest.mark.parametrize("character", ["x", ".", "é", "漢", "😀"])
+async def test_a_file_may_have_a_name_as_long_as_an_id(tmp_path: Path, character: str) -> None:
+    """tantivy's regular expressions have 1,000 states at most."""
+    name = character * (LONGEST_ID // len(character.encode()))
+    store = TantivyStore.open(tmp_path)
+    store.replace([], records({name: "river", f"{name[:-2]}#p": "bridge", "x#q": "tower"}))
+    assert store.ids_of_file(name) == [name]
+    assert store.ids_of_file(name[:-2]) == [f"{name[:-2]}#p"]
+    store.close()
 
 
 async def test_titles_count_too(tmp_path: Path) -> None:
