@@ -11,6 +11,7 @@ some process reports.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -141,14 +142,10 @@ class Metrics:
             "backend",
         )
         self._retrieval_failures = self._counter(
-            "revelator_retrieval_failures_total",
-            "Number of failed searches in a backend.",
-            "backend",
+            "revelator_retrieval_failures_total", "Number of failed searches.", "backend"
         )
         self._retries = self._counter(
-            "revelator_retrieval_retries_total",
-            "Number of retried searches in a backend.",
-            "backend",
+            "revelator_retrieval_retries_total", "Number of retried searches.", "backend"
         )
         self._breaker_state = self._state(
             "revelator_breaker_state", "State of a backend's circuit breaker.", "backend"
@@ -325,16 +322,26 @@ class Metrics:
         for each in get_args(Phase):
             self._worker_state.labels(worker, each).set(each == phase)
 
+    def worker_gone(self, worker: str) -> None:
+        """Stop exporting the gauges of a worker that left its pool. Its counters remain."""
+        if SHARED in os.environ:  # nothing can be removed from the files
+            self._worker_up.labels(worker).set(math.nan)  # left out by `render`
+            for each in get_args(Phase):
+                self._worker_state.labels(worker, each).set(0)
+            return
+        self._flights.pop(worker, None)
+        for gauge in (self._worker_up, self._worker_state, self._worker_in_flight):
+            gauge.remove_by_labels({"worker": worker})
+
     def worker_failure(self, worker: str) -> None:
         """Count a call that a pool's worker lost."""
         self._worker_failures.labels(worker).inc()
 
     def worker_in_flight(self, worker: str, change: int) -> None:
         """Count calls at a worker that started (+1) or ended (-1)."""
-        gauge = self._flights.get(worker)
-        if gauge is None:
-            gauge = self._flights[worker] = self._worker_in_flight.labels(worker)
-        gauge.inc(change)
+        if worker not in self._flights:
+            self._flights[worker] = self._worker_in_flight.labels(worker)
+        self._flights[worker].inc(change)
 
     def render(self) -> bytes:
         """Return the metrics in text format, to be sent as `CONTENT_TYPE`.
@@ -345,7 +352,8 @@ class Metrics:
             return generate_latest(self.registry)
         everyone = CollectorRegistry()
         MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
-        return generate_latest(everyone)
+        lines = generate_latest(everyone).splitlines(keepends=True)
+        return b"".join(line for line in lines if not line.endswith(b" NaN\n"))
 
 
 class Observation:

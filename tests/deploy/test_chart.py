@@ -246,6 +246,22 @@ def test_policies_let_the_gateway_reach_what_its_settings_name(example: str) -> 
     assert {int(url.split(":")[2].split("/")[0]) for url in urls} | {53, 6334} == ports
 
 
+@pytest.mark.parametrize(
+    ("server", "port"),
+    [
+        ("tracing.url=http://collector:4318", 4318),
+        ("server.oidc.jwks_url=https://login.example.com:8443/certs", 8443),
+        ("retrieval.embedding.url=http://embeddings:8081", 8081),
+        ("retrieval.reranker.url=https://reranker.example.com", 443),
+        ("engines.other.urls={http://elsewhere:8082/v1}", 8082),
+    ],
+)
+def test_the_gateway_reaches_every_other_server_of_its_settings(server: str, port: int) -> None:
+    found = objects("cpu-trial", "--set", f"settings.{server}")
+    egress = named("NetworkPolicy", "revelator", found)["spec"]["egress"]
+    assert {"ports": [{"port": port}]} in egress
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_only_gateways_reach_workers_and_stores(example: str) -> None:
     found = objects(example)

@@ -83,7 +83,31 @@ def breaker_open(metrics: Metrics, count: int) -> None:
     metrics.breaker("dense", "open")
 
 
-def one_worker_gone(metrics: Metrics, count: int) -> None:
+def hanging(metrics: Metrics, count: int) -> None:
+    """A store that hangs: a pause of a second, then a trial that takes longer, and so on."""
+    healthy(metrics, count)
+    metrics.breaker("dense", "open" if count % 5 in {0, 2} else "half-open")
+
+
+def recovered(metrics: Metrics, count: int) -> None:
+    hanging(metrics, count)
+    if count > SCRAPES // 2:
+        metrics.breaker("dense", "closed")
+
+
+def one_worker_replaced(metrics: Metrics, count: int) -> None:
+    """A rolling restart: the old pod is gone, the new one has another address."""
+    healthy(metrics, count)
+    if count < 10:
+        metrics.worker_phase("10.0.0.1:8000", "up")
+        return
+    if count == 10:
+        metrics.worker_phase("10.0.0.1:8000", "draining")
+        metrics.worker_gone("10.0.0.1:8000")
+    metrics.worker_phase("10.0.0.2:8000", "up")
+
+
+def one_worker_out(metrics: Metrics, count: int) -> None:
     healthy(metrics, count)
     metrics.worker_phase("http://other:8000", "ejected")
 
@@ -118,7 +142,7 @@ STORIES: dict[str, tuple[Story, set[str]]] = {
     "RevelatorRefusing": (busy, set()),
     "RevelatorDegraded": (degraded, set()),
     "RevelatorBreakerOpen": (breaker_open, set()),
-    "RevelatorWorkerUnavailable": (one_worker_gone, set()),
+    "RevelatorWorkerUnavailable": (one_worker_out, set()),
     "RevelatorNoWorker": (no_worker, {"RevelatorWorkerUnavailable"}),
     "RevelatorWorkerLosesCalls": (calls_lost, set()),
     "RevelatorUnreadJudgements": (unread, set()),
@@ -146,8 +170,14 @@ def test_an_alert_fires_in_its_story_and_no_other_does(name: str, tmp_path: Path
     assert not evaluate(tmp_path, RULES, series(story, SCRAPES), firing({name, *beside}))
 
 
-def test_no_alert_fires_where_all_is_well(tmp_path: Path) -> None:
-    assert not evaluate(tmp_path, RULES, series(healthy, SCRAPES), firing(set()))
+def test_the_alert_of_a_breaker_fires_where_its_backend_hangs(tmp_path: Path) -> None:
+    fires = firing({"RevelatorBreakerOpen"})
+    assert not evaluate(tmp_path, RULES, series(hanging, SCRAPES), fires)
+
+
+@pytest.mark.parametrize("story", [healthy, recovered, one_worker_replaced])
+def test_no_alert_fires_where_all_is_well(story: Story, tmp_path: Path) -> None:
+    assert not evaluate(tmp_path, RULES, series(story, SCRAPES), firing(set()))
 
 
 def test_an_alert_fires_where_no_gateway_reports(tmp_path: Path) -> None:

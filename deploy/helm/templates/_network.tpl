@@ -4,6 +4,7 @@
 {{- $retrieval := $settings.retrieval | default dict -}}
 {{- $urls := list (get ($retrieval.embedding | default dict) "url") (get ($retrieval.reranker | default dict) "url") -}}
 {{- $urls = append $urls (get ($settings.server.oidc | default dict) "jwks_url") -}}
+{{- $urls = append $urls (get ($settings.tracing | default dict) "url") -}}
 {{- if eq .Values.elasticsearch.mode "external" -}}{{- $urls = append $urls $retrieval.elasticsearch_url -}}{{- end -}}
 {{- range $name, $engine := $settings.engines -}}
 {{- if not (hasKey $.Values.workers $name) -}}{{- $urls = concat $urls ($engine.urls | default list) -}}{{- end -}}

@@ -53,7 +53,9 @@ class PoolGenerator:
         self._admission = WorkerAdmission(
             name, settings, self._members, observer.worker_in_flight, own
         )
-        self._upkeep = Upkeep(name, settings, self._members, connect, self._changed, own)
+        self._upkeep = Upkeep(
+            name, settings, self._members, connect, self._changed, observer.worker_gone, own
+        )
 
     @property
     def name(self) -> str:

@@ -15,6 +15,9 @@ class PoolObserver(Protocol):
     def worker_phase(self, worker: str, phase: Phase) -> None:
         """Record that the state of a worker changed."""
 
+    def worker_gone(self, worker: str) -> None:
+        """Record that a worker left the pool, after its last call."""
+
     def worker_failure(self, worker: str) -> None:
         """Record that a worker lost a call."""
 
@@ -27,6 +30,9 @@ class _Unobserved:
         pass
 
     def worker_phase(self, worker: str, phase: Phase) -> None:
+        pass
+
+    def worker_gone(self, worker: str) -> None:
         pass
 
     def worker_failure(self, worker: str) -> None:

@@ -72,8 +72,8 @@ log = structlog.get_logger(__name__)
 
 
 class Upkeep:
-    """One task that resolves names and probes workers. `changed` is called when a worker joined or
-    left.
+    """One task that resolves names and probes workers. `changed` is called when the state of a
+    worker changed, `gone` with the name of a worker that was removed.
 
     `members` is the pool's own dictionary, by name.
     """
@@ -85,6 +85,7 @@ class Upkeep:
         members: dict[str, Member],
         connect: Connect,
         changed: Callable[[Member], None],
+        gone: Callable[[str], None],
         limits: PoolLimits = LIMITS,
     ) -> None:
         self.problem: str | None = None
@@ -93,6 +94,7 @@ class Upkeep:
         self._members = members
         self._connect = connect
         self._changed = changed
+        self._gone = gone
         self._limits = limits
         self._probe = Probe(settings, limits.probe_s)
         self._task: asyncio.Task[None] | None = None
@@ -195,6 +197,7 @@ class Upkeep:
         if health.phase == "draining":
             if member.calls == 0:
                 self._members.pop(member.name, None)
+                self._gone(member.name)
                 await member.disconnect()
             return
         if _is_out(health) and time.monotonic() < health.until:

@@ -81,23 +81,37 @@ class Guard:
     async def probe(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
         """Return the result of `ask` by `until`, for a test of the backend outside of questions.
 
-        Bypasses breaker, places and retries, so that its result does not affect questions. Raises
-        BackendUnavailable if the time is up, and the errors of `ask`.
+        Bypasses breaker, places and retries, so that its failure does not affect questions. Its
+        success closes a breaker that is open and whose pause is over. Raises BackendUnavailable if
+        the time is up, and the errors of `ask`.
         """
         limit = max(0.0, until - time.monotonic())
         try:
             async with asyncio.timeout(limit):
-                return await ask()
+                result = await ask()
         except TimeoutError as error:
             raise BackendUnavailable(
                 f"{self._backend} did not respond to a probe within {limit:.3g} s"
             ) from error
+        self._responded()
+        return result
 
     async def aclose(self) -> None:
         """Cancel a trial that may still be running."""
         if self._trial is not None:
             self._trial.cancel()
             await asyncio.wait({self._trial})
+
+    def _responded(self) -> None:
+        """Count a successful probe as a trial where one is due. Without questions nobody else makes
+        it, and the breaker would stay open although the backend has recovered.
+        """
+        if self._breaker.state != "open":
+            return
+        ticket = self._breaker.admit(time.monotonic())
+        if ticket is not None:
+            self._breaker.succeeded(ticket)
+            self._show()
 
     async def _tried(self, ask: Callable[[], Awaitable[Result]], until: float) -> Result:
         """Make the first call after the pause, a trial. It has the backend's own time limit; its

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,7 +24,7 @@ from service.core.domain import Problem
 from service.core.settings import EngineSettings
 from service.engines.base import GenerationRequest, Message, TokenUsage, complete
 from service.engines.factory import open_generator
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import SHARED, Metrics
 from tests.stubs.closing_server import ClosingServer
 
 ROUTE = RouteChosen(route="complex", loop="anrag", by="model")
@@ -35,9 +39,13 @@ FAILED = Failed(problem=Problem(type="t", title="t", status=503, detail="d", req
 
 def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
     """Value by name and label values, in the order of the label names."""
+    return parsed(metrics.render().decode())
+
+
+def parsed(text: str) -> dict[tuple[str, str], float]:
     return {
         (sample.name, ",".join(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics.render().decode())
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
 
@@ -85,6 +93,55 @@ def test_calls_searches_and_workers() -> None:
     assert found["revelator_retrieval_seconds_count", "tantivy"] == 2
     assert found["revelator_retrieval_failures_total", "tantivy"] == 1
     assert found["revelator_worker_up", "w1"] == found["revelator_worker_in_flight", "w1"] == 1
+
+
+def left(metrics: Metrics) -> None:
+    """`w1` leaves a pool of two."""
+    for worker in ("w1", "w2"):
+        metrics.worker_phase(worker, "up")
+        metrics.worker_in_flight(worker, 1)
+        metrics.worker_failure(worker)
+    metrics.worker_in_flight("w1", -1)
+    metrics.worker_phase("w1", "draining")
+    metrics.worker_gone("w1")
+
+
+def test_a_worker_that_is_gone_has_counters_only_until_it_is_back() -> None:
+    metrics = Metrics()
+    left(metrics)
+    found = samples(metrics)
+    assert {name for name, labels in found if "w1" in labels} == {
+        "revelator_worker_failures_total", "revelator_worker_failures_created",
+    }  # fmt: skip
+    assert found["revelator_worker_up", "w2"] == found["revelator_worker_in_flight", "w2"] == 1
+
+    metrics.worker_phase("w1", "up")
+    metrics.worker_in_flight("w1", 1)
+    found = samples(metrics)
+    assert found["revelator_worker_up", "w1"] == found["revelator_worker_in_flight", "w1"] == 1
+
+
+def test_a_worker_that_is_gone_is_not_unavailable_where_processes_share_files(
+    tmp_path: Path,
+) -> None:
+    """prometheus-client reads the variable when it is imported, so this needs processes."""
+    script = (
+        "from service.telemetry.metrics import Metrics; metrics = Metrics()\n"
+        "from tests.unit.telemetry.test_metrics import left; left(metrics)\n"
+        "print(metrics.render().decode())"
+    )
+    for _ in range(2):  # the files of the first process remain, like those of one that runs
+        shown = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script],
+            env={**os.environ, SHARED: str(tmp_path)},
+            capture_output=True, text=True, check=True, timeout=100,
+        ).stdout  # fmt: skip
+        found = parsed(shown)
+        assert ("revelator_worker_up", "w1") not in found
+        assert found["revelator_worker_up", "w2"] == 1
+        assert found["revelator_worker_in_flight", "w1"] == 0
+        states = [v for (name, of), v in found.items() if (name[-5:], of[-2:]) == ("state", "w1")]
+        assert states == [0, 0, 0, 0]
 
 
 def test_backends_and_caches() -> None:

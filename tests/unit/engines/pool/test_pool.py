@@ -40,6 +40,9 @@ class Seen:
     def worker_phase(self, worker: str, phase: str) -> None:
         self.phases.append((worker, phase))
 
+    def worker_gone(self, worker: str) -> None:
+        self.phases.append((worker, "gone"))
+
     def worker_failure(self, worker: str) -> None:
         self.failures.append(worker)
 

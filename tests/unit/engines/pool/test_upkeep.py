@@ -4,17 +4,24 @@ import asyncio
 import socket
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from yarl import URL
 
 from service.core.errors import EngineFailure, EngineUnreached
 from service.core.settings import EngineSettings
+from service.engines.pool import limits
 from service.engines.pool.limits import PoolLimits
 from service.engines.pool.member import Member, Profile
+from service.engines.pool.pool import PoolGenerator
+from service.engines.pool.queue import WaitingCall
 from service.engines.pool.upkeep import Upkeep, addresses
+from service.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
+
+CALL = WaitingCall("", turn=1)
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
@@ -78,6 +85,7 @@ class World:
     def __init__(self, *, resolve: bool = False, **limits: float) -> None:
         self.members: dict[str, Member] = {}
         self.broken: set[str] = set()
+        self.gone: list[str] = []
         settings = EngineSettings.model_validate(
             {"kind": "vllm", "urls": ["http://a:80/v1", "http://b:80/v1"], "resolve": resolve}
         )
@@ -87,6 +95,7 @@ class World:
             self.members,
             lambda url: pytest.fail("no call is made"),
             self._changed,
+            self.gone.append,
             PoolLimits(**{"probe_s": 0.01, "resolve_s": 0.0, **limits}),  # type: ignore[arg-type]
         )
         self.upkeep._probe = FakeProbe()  # type: ignore[assignment]
@@ -124,6 +133,43 @@ async def test_an_unexpected_failure_at_one_worker_spares_the_others() -> None:
 
     assert world.members["b:80"].health.usable
     assert "the observer is broken" in world.members["a:80"].problem
+
+
+async def test_a_worker_that_left_the_name_is_gone_after_its_last_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, ["10.0.0.1", "10.0.0.2"])
+    world = World(resolve=True)
+    await world.upkeep.round()
+    world.members["10.0.0.2:80"].begin(CALL)
+
+    answering(monkeypatch, ["10.0.0.1"])
+    await world.upkeep.round()
+    assert (world.phases(), world.gone) == (["up", "draining"], [])
+
+    world.members["10.0.0.2:80"].end(CALL)
+    await world.upkeep.round()
+    assert (world.phases(), world.gone) == (["up"], ["10.0.0.2:80"])
+
+
+async def test_a_worker_that_is_gone_is_no_longer_in_the_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, ["10.0.0.1", "10.0.0.2"])
+    settings = EngineSettings(kind="vllm", urls=["http://w:80/v1"], resolve=True)
+    metrics = Metrics()
+    with mock.patch.object(limits, "LIMITS", PoolLimits(resolve_s=0.0)):
+        pool = PoolGenerator("e", settings, lambda url: pytest.fail("no call is made"), metrics)
+    pool._upkeep._probe = FakeProbe()  # type: ignore[assignment]
+    await pool._upkeep.round()
+    assert b'revelator_worker_up{worker="10.0.0.2:80"} 1.0' in metrics.render()
+
+    answering(monkeypatch, ["10.0.0.1"])
+    await pool._upkeep.round()
+
+    assert b'revelator_worker_up{worker="10.0.0.1:80"} 1.0' in metrics.render()
+    assert b"10.0.0.2" not in metrics.render()
+    await pool.aclose()
 
 
 async def test_closing_ends_the_wait_for_the_first_round() -> None:

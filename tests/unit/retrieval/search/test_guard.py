@@ -60,6 +60,10 @@ def failing(error: Exception) -> Callable[[], Awaitable[str]]:
     return call
 
 
+async def well() -> str:
+    return "well"
+
+
 async def test_places_are_bounded() -> None:
     world = World(concurrency=2)
     async with anyio.create_task_group() as group:
@@ -211,8 +215,7 @@ async def test_hasty_questions_that_get_no_answer_open_the_breaker_by_their_lost
     assert world.states == ["closed", "open"]
 
 
-async def test_probes_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "GRACE_S", 10.0)
+async def test_probes_that_fail_decide_nothing() -> None:
     world = World(concurrency=1, failures=1, lost_s=0.01, open_s=0.01)
     for _ in range(3):
         with pytest.raises(BackendUnavailable, match="did not respond to a probe within 0"):
@@ -220,14 +223,35 @@ async def test_probes_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(BackendUnavailable, match="out"):
             await world.guard.probe(failing(BackendUnavailable("out")), time.monotonic() + 1)
     assert (world.states, world.running) == (["closed"], 0)
-    assert world.observed.searches == []
     await opened(world)
     await anyio.sleep(0.02)
+    with pytest.raises(BackendUnavailable, match="out"):
+        await world.guard.probe(failing(BackendUnavailable("out")), time.monotonic() + 1)
+    assert world.states == ["closed", "open"]
+    assert world.observed.searches == [("qdrant", True)]  # that of `opened`
+
+
+async def test_a_probe_that_succeeds_closes_a_breaker_whose_pause_is_over() -> None:
+    world = World(open_s=0.2)
+    await opened(world)
     world.gate.set()
     assert await world.guard.probe(world.hang, time.monotonic() + 1) == "answer"
-    assert world.states == ["closed", "open"]  # not the probe's to close
+    assert world.states == ["closed", "open"]  # the backend has its pause
+    await anyio.sleep(0.25)
+    assert await world.guard.probe(world.hang, time.monotonic() + 1) == "answer"
+    assert world.states == ["closed", "open", "closed"]
     assert await world.guard.call(world.hang) == "answer"
-    assert world.states[-1] == "closed"
+
+
+async def test_a_probe_that_succeeds_does_not_end_a_trial() -> None:
+    world = World(open_s=0.01)
+    await opened(world)
+    await anyio.sleep(0.02)
+    with pytest.raises(BackendUnavailable, match="is open after repeated failures"):
+        await world.guard.call(world.hang)
+    assert await world.guard.probe(well, time.monotonic() + 1) == "well"
+    assert world.states == ["closed", "open", "half-open"]
+    await world.guard.aclose()
 
 
 async def test_a_probe_waits_for_no_place() -> None:
@@ -235,9 +259,6 @@ async def test_a_probe_waits_for_no_place() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(world.guard.call, world.hang)
         await anyio.wait_all_tasks_blocked()
-
-        async def well() -> str:
-            return "well"
 
         assert await world.guard.probe(well, time.monotonic() + 1) == "well"
         world.gate.set()
