@@ -263,7 +263,6 @@ async def run_of(
             if data.name in searched
         },
         {p.method: {"route": p.request.route, "loop": p.request.loop} for p in plans},
-        [await anyio.to_thread.run_sync(process)],
     )
 
 
@@ -288,6 +287,8 @@ async def ask_all(
             told = f"{len(rows):,} of {len(tasks):,} questions already have a result"
             screen.print(told, highlight=False)
         todo = [task for task in tasks if task.key not in rows]
+        if folder and todo:
+            folder.note(await anyio.to_thread.run_sync(process))
         show = stack.enter_context(shown_progress("asking", "questions", len(todo), screen))
         done = failed = out = 0
         async with closing(work_off(todo, ask, options.concurrency, finish)) as results:

@@ -10,7 +10,7 @@ another commit or machine continues:
 | `common` | what all rows have in common: version of the service and its settings, or the server; request, evaluators, judge and note |
 | `datasets` | by name: `file`, `sha256`, `format`, `questions` (number in the file), `scoring`, `collection` (its description) |
 | `methods` | by name: `route` and `loop` |
-| `processes` | a list of `commit` and `machine`: of those that asked, each once |
+| `processes` | `commit` and `machine` of every process that asked, each once |
 
 `rows.jsonl` is described in `rows.py`.
 """  # noqa: E501 (a table)
@@ -111,6 +111,10 @@ class RunFolder:
         self._handle = handle
         self._path = path
 
+    def note(self, process: Mapping[str, Any]) -> None:
+        """Record a process that is going to ask, unless it is known. Raises StoreError."""
+        _note(self._path.parent, process)
+
     def append(self, row: Row) -> None:
         """Append a row with a single write.
 
@@ -158,19 +162,31 @@ def _join(folder: Path, run: EvaluationRun, *, any_rows: bool) -> None:
                 f"{folder} holds rows of another evaluation: {'; '.join(found[:5])}. Use the "
                 "same settings, or choose another folder"
             )
-        known = stored.get("processes", [])
         run = EvaluationRun(
             run.common,
             {**stored["datasets"], **run.datasets},
             {**stored["methods"], **run.methods},
-            [*known, *(own for own in run.processes if own not in known)],
+            stored.get("processes", []),
         )
     value = run.as_json()
     if value != stored:
-        try:
-            write_whole(folder / RUN, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
-        except OSError as error:
-            raise StoreError(f"{folder / RUN}: cannot be written: {error.strerror}") from None
+        _write(folder, value)
+
+
+def _note(folder: Path, process: Mapping[str, Any]) -> None:
+    """Add a process to those that have asked."""
+    value = read_run(folder) or {}
+    known = value.setdefault("processes", [])
+    if process not in known:
+        known.append(dict(process))
+        _write(folder, value)
+
+
+def _write(folder: Path, value: Mapping[str, Any]) -> None:
+    try:
+        write_whole(folder / RUN, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise StoreError(f"{folder / RUN}: cannot be written: {error.strerror}") from None
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:

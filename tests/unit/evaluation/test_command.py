@@ -153,7 +153,7 @@ async def test_every_commit_and_machine_that_asked_is_named(
     tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, out = dataset(tmp_path / "d.jsonl", "Rome", "Oslo", "Rome"), tmp_path / "out"
-    for limit, commit in ((1, "c1"), (2, "c2"), (2, "c1"), (3, None)):
+    for limit, commit in ((1, "c1"), (2, "c2"), (2, "idle"), (2, "c1"), (3, None)):
         own = {"commit": commit, "machine": "Linux"}
         monkeypatch.setattr("service.evaluation.command.process", lambda own=own: own)
         opened(Engine())
