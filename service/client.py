@@ -25,9 +25,16 @@ from pydantic import BaseModel, SecretStr, TypeAdapter
 from service.answer.events import BaseEvent, Done, Event, event_models
 from service.answer.fold import collect
 from service.core.concurrency import closing
-from service.core.connections import open_session, reason_of
+from service.core.connections import CONNECT_S, open_session, reason_of
 from service.core.domain import Answer, Problem
-from service.core.errors import EngineFailure, InvalidRequest, RevelatorError
+from service.core.errors import (
+    Draining,
+    EngineFailure,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    RevelatorError,
+)
 from service.core.settings.urls import address_of, authorization, checked, shown
 from service.retrieval.client import ANOTHER, EVENT_STREAM, event_fields, refusal_error, send
 from service.retrieval.collections.bodies import (
@@ -92,7 +99,7 @@ class Client:
     async def __aenter__(self) -> Self:
         self._opened = open_session(
             headers=authorization(self.base, self._key),
-            silence_s=SILENCE_S, limit=0, read_bufsize=STREAM_LIMIT,
+            limit=0, read_bufsize=STREAM_LIMIT, middlewares=[_not_repeated],
         )  # fmt: skip
         return self
 
@@ -161,8 +168,11 @@ class Client:
         import aiohttp  # noqa: PLC0415
 
         address = f"{address_of(self.base).url}/answer/stream"
+        limits = aiohttp.ClientTimeout(connect=CONNECT_S, sock_read=SILENCE_S)
         try:
-            async with self._session.post(address, json=dict(fields), headers=headers) as response:
+            async with self._session.post(
+                address, json=dict(fields), headers=headers, timeout=limits
+            ) as response:
                 if response.status == 204:  # the last event was received before the interruption
                     return
                 if response.status != 200:
@@ -191,7 +201,7 @@ class Client:
 
     async def delete_collection(self, name: str) -> None:
         """Delete a collection and all its documents."""
-        await self._send("DELETE", _path(name))
+        await self._delete(_path(name))
 
     async def add_documents(
         self, name: str, documents: Iterable[Mapping[str, Any]]
@@ -209,7 +219,7 @@ class Client:
 
     async def delete_document(self, name: str, document_id: str) -> None:
         """Delete a document and all its passages."""
-        await self._send("DELETE", _path(name, document_id))
+        await self._delete(_path(name, document_id))
 
     async def _call(
         self,
@@ -226,10 +236,36 @@ class Client:
         self, method: str, path: str, content: bytes = b"", kind: str = "application/json"
     ) -> Any:
         """Send a request that can be repeated, because a repetition leaves the same state."""
+        return await self._retried(lambda: self._sent(method, path, content, kind))
+
+    async def _sent(
+        self, method: str, path: str, content: bytes = b"", kind: str = "application/json"
+    ) -> Any:
+        """Send a request once."""
         url = f"{self.base}/collections{path}"
-        return await self._retried(
-            lambda: send(self._session, method, url, content, kind, again="try again later")
-        )
+        return await send(self._session, method, url, content, kind, again="try again later")
+
+    async def _delete(self, path: str) -> None:
+        """Send a DELETE. A repetition that finds nothing was preceded by one that deleted it."""
+        import aiohttp  # noqa: PLC0415
+
+        reached = False  # whether an earlier attempt may have reached the collections
+
+        async def attempt() -> None:
+            nonlocal reached
+            before, reached = reached, True
+            try:
+                await self._sent("DELETE", path)
+            except NotFound:
+                if not before:
+                    raise
+            except (
+                aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, Overloaded, Draining
+            ):  # fmt: skip
+                reached = before
+                raise
+
+        await self._retried(attempt)
 
     async def _retried(self, work: Callable[[], Awaitable[T]]) -> T:
         import aiohttp  # noqa: PLC0415
@@ -255,6 +291,22 @@ class Client:
             f"the server at {shown(self.base)} cannot be reached, or closed the connection: "
             f"{reason}; check the address and that the server runs (revelator serve)"
         )
+
+
+async def _not_repeated(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Raise an error for a DELETE that was sent and lost. aiohttp would repeat it itself, and
+    `Client._delete` would not learn that it was sent twice.
+    """
+    import aiohttp  # noqa: PLC0415
+
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method != "DELETE" or isinstance(error, aiohttp.ClientConnectorError):
+            raise
+        raise aiohttp.ClientError(reason_of(error)) from error
 
 
 class _Lost(EngineFailure):

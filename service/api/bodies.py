@@ -36,12 +36,18 @@ def body_schema(*kinds: tuple[str, str], required: bool = True) -> dict[str, Any
 
 
 def content_type(request: Request, *allowed: str) -> str:
-    """Return the media type. Raises UnsupportedMediaType (415) unless it is allowed and in
-    UTF-8."""
+    """Return the media type. Raises UnsupportedMediaType (415) unless it is allowed, in UTF-8, and
+    its parameters can be read."""
     header = Message()
     header["content-type"] = request.headers.get("content-type", "")
     kind = header.get_content_type() if header["content-type"] else "nothing"
-    charset = header.get_content_charset() or "utf-8"
+    try:
+        charset = header.get_content_charset() or "utf-8"
+    except ValueError:  # such as a NUL in the name of an encoding
+        raise UnsupportedMediaType(
+            "The parameters of the header Content-Type cannot be read. Send the body as "
+            f"{' or '.join(allowed)}, without parameters."
+        ) from None
     if kind not in allowed:
         raise UnsupportedMediaType(f"Send the body as {' or '.join(allowed)}, not as {kind[:80]}.")
     if charset not in ("utf-8", "utf8", "us-ascii"):

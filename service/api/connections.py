@@ -1,6 +1,8 @@
-"""Limits for the bytes and the time of a request's head.
+"""Limits for the bytes and the time of a request's head, and for the time of a body that nobody
+waits for.
 
-uvicorn has neither limit: a head that never ends would occupy a connection and memory indefinitely.
+uvicorn has none of them: a head that never ends would occupy a connection and memory indefinitely,
+and so would a body that does not end after the request was refused.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ MAX_HEAD_BYTES: Final = 65_536  # bytes of a request's first line and header fie
 MOST_WAITING: Final = 8  # pipelined requests before reading stops
 # seconds from a connection's beginning, or a head's first byte, to the head's end
 HEAD_S: Final = 10.0
+# Seconds from a response to the end of its request's body. Closing at once could destroy the
+# response before a client that is still sending has read it.
+REST_S: Final = 30.0
 
 
 class Connection(HttpToolsProtocol):
     """A connection that gets 431 for a head that is too large, and 408 for one that is too late.
 
-    A connection that has sent nothing is closed without a response.
+    A connection that has sent nothing is closed without a response. So is one whose request was
+    answered before its body was complete, if the rest does not arrive in time.
     """
 
     _heading = True  # whether the next bytes belong to a head
@@ -56,6 +62,7 @@ class Connection(HttpToolsProtocol):
             self._timer = self.loop.call_later(HEAD_S, self._late)
 
     def on_message_begin(self) -> None:
+        self._unset_keepalive_if_required()
         super().on_message_begin()
         self._begun = True
 
@@ -77,6 +84,18 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._heading = True
+        self._stop_timer()
+        if not self._responding:  # uvicorn's timer was stopped when the rest of the body arrived
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not (self._heading or self._responding or self.transport.is_closing()):
+            self._stop_timer()
+            self._timer = self.loop.call_later(REST_S, self._late)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse an invalid head. uvicorn's own response would be taken for one that is still being

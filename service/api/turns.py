@@ -23,17 +23,22 @@ class Turns:
     def __init__(self) -> None:
         self._left = SHARES
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._woken = 0  # those that a new turn lets continue, and that have not continued yet
         self._renewing = False
 
     async def take(self, shares: int) -> None:
         """Continue in this turn, or wait for the next one that has room."""
         self._renew_soon()
-        if not self._waiting and self._left > 0:
+        if not self._waiting and not self._woken and self._left > 0:
             self._left -= shares
             return
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append((waiter, shares))
-        await waiter
+        try:
+            await waiter
+        finally:
+            if not waiter.cancelled():
+                self._woken -= 1
 
     def _renew_soon(self) -> None:
         if not self._renewing:
@@ -48,6 +53,7 @@ class Turns:
             waiter, shares = self._waiting.popleft()
             if not waiter.done():  # otherwise it was cancelled
                 waiter.set_result(None)
+                self._woken += 1
                 self._left -= shares
         if self._waiting:
             self._renew_soon()

@@ -220,6 +220,18 @@ async def test_questions_by_other_interfaces_that_fail(way: str, name: str, wher
     await check_silent(path, said, **given)
 
 
+async def test_a_search_that_fails_for_a_reason_nobody_expects() -> None:
+    said: list[str] = []
+
+    async def path(at: Live) -> None:
+        found, error = await by_mcp(at, "search", query=QUESTION)
+        assert not found
+        said.append(error)
+
+    lines = await check_silent(path, said, retriever=TellingRetriever(ValueError))
+    assert "request failed" in [line["event"] for line in lines]
+
+
 async def test_requests_of_other_interfaces_that_are_refused() -> None:
     said: list[str] = []
     asked: list[tuple[str, Any]] = [

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -165,3 +168,83 @@ async def test_a_websocket_is_not_opened() -> None:
         said = await send(service, GOOD[:-2] + upgrade)
         assert b" 101 " not in said
         await check_works(service)
+
+
+REFUSED = b"POST /answer HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+NEXT = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def answered(reader: asyncio.StreamReader) -> int:
+    """Read a response, and return its status."""
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    size = re.search(rb"content-length: *(\d+)", head.lower())
+    await reader.readexactly(int(size[1]) if size else 0)
+    return int(head.split()[1])
+
+
+@asynccontextmanager
+async def refused(
+    service: Live, length: bytes
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Yield a connection whose request was refused before its body was sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    try:
+        writer.write(REFUSED + length + b"\r\n\r\n")
+        assert await answered(reader) == 415
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"x"])
+async def test_a_refused_body_that_does_not_end_does_not_keep_its_connection(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REST_S", 0.3)
+    async with live() as service:
+        async with refused(service, b"Content-Length: 100") as (reader, writer):
+            writer.write(sent)
+            async with asyncio.timeout(3):
+                assert await reader.read() == b""
+        async with refused(service, b"Transfer-Encoding: chunked") as (reader, writer):
+            async with asyncio.timeout(3):
+                while not (reader.at_eof() or writer.is_closing()):
+                    writer.write(b"1\r\nx\r\n")
+                    await asyncio.sleep(0.02)
+        await check_works(service)
+
+
+async def test_a_refused_body_that_ends_in_time_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "REST_S", 1.0)
+    monkeypatch.setattr("service.cli.serve.KEEP_ALIVE_S", 3)
+    async with live() as service:
+        async with refused(service, b"Content-Length: 4") as (reader, writer):
+            writer.write(b"bo")
+            await asyncio.sleep(0.05)
+            writer.write(b"dy")
+            await asyncio.sleep(1.3)
+            writer.write(NEXT)
+            assert await answered(reader) == 200
+        async with refused(service, b"Content-Length: 4") as (reader, writer):
+            writer.write(b"body" + NEXT)
+            assert await answered(reader) == 200
+        async with refused(service, b"Content-Length: 4") as (reader, writer):
+            writer.write(b"body")
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""  # after the time of idle connections
+
+
+async def test_a_stream_after_a_refused_body_is_longer_than_an_idle_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.cli.serve.KEEP_ALIVE_S", 0.1)
+    body = b'{"question": "Who?"}'
+    question = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    async with (
+        live(answering(delay=0.3)) as service,
+        refused(service, b"Content-Length: 4") as (reader, writer),
+    ):
+        writer.write(b"body" + question)
+        assert await answered(reader) == 200

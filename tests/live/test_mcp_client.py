@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from service.retrieval.base import SearchRequest, SearchResult
+from service.telemetry.logs import configure_logging
 from tests.api.test_tenants import entry, tenants
 from tests.conftest import need
+from tests.stubs.fake_retriever import FakeRetriever
 from tests.support.live import Live, config, eventually, live
 from tests.support.scripted import ScriptedGenerator, ScriptStep
 
@@ -25,6 +30,8 @@ from mcp.shared.exceptions import MCPError  # noqa: E402
 pytestmark = pytest.mark.anyio
 
 QUESTION = {"question": "Who composed the opera Norma?"}
+RESOURCES = "revelator://collections/"
+UNEXPECTED = "An unexpected error occurred. It was logged under this request_id."
 DOCUMENT = {"id": "etna", "title": "Etna", "text": "Etna is a volcano in Sicily.", "height": 3357}
 
 
@@ -167,3 +174,63 @@ async def test_a_server_without_the_sdk_says_how_to_get_it(
     async with live() as service, service.http.post("/mcp", json={}) as response:
         assert response.status == 404
         assert "revelator[mcp]" in (await response.json(content_type=None))["detail"]
+
+
+async def test_collections_are_shown_with_the_right_to_ask_alone(tmp_path: Path) -> None:
+    settings = tenants(tmp_path, entry("all", rights=["ask", "administer"]),
+                       entry("writes", rights=["write"]))  # fmt: skip
+    async with live(settings=settings, own_stores=True) as service:
+        made = service.http.put("/collections/docs", headers={"Authorization": "Bearer all"})
+        async with made as response:
+            assert response.status == 200
+        writes = {"Authorization": "Bearer writes"}
+        async with service.http.get("/collections", headers=writes) as response:
+            assert response.status == 403
+            refusal = (await response.json(content_type=None))["detail"]
+        async with client_of(service, "writes") as client:
+            for ask in (client.list_resources, partial(client.read_resource, f"{RESOURCES}docs")):
+                with pytest.raises(MCPError) as refused:
+                    await ask()
+                assert refused.value.error.message == refusal
+        async with client_of(service, "all") as client:
+            assert len((await client.list_resources()).resources) >= 1
+
+
+class Broken(FakeRetriever):
+    async def search(self, request: SearchRequest) -> SearchResult:
+        raise KeyError("/secret/path")
+
+
+@pytest.mark.usefixtures("restored_logging")
+async def test_an_unexpected_error_is_logged_and_not_shown() -> None:
+    stream = io.StringIO()
+    async with live(retriever=Broken()) as service, client_of(service) as client:
+        configure_logging("error", stream)
+        result = await client.call_tool("search", {"query": "opera"})
+    assert result.is_error
+    assert result.content[0].text == UNEXPECTED
+    (line,) = [each for each in stream.getvalue().splitlines() if "request failed" in each]
+    assert "builtins.KeyError" in line
+
+
+@pytest.mark.usefixtures("restored_logging")
+async def test_an_unexpected_error_of_a_resource_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise KeyError("/secret/path")
+
+    settings = config(data_dir=tmp_path, retrieval={"embedding_model": "hashing"})
+    async with (
+        live(settings=settings, own_stores=True) as service, client_of(service) as client
+    ):  # fmt: skip
+        stores = service.app.state.runtime.stores.collections
+        monkeypatch.setattr(stores, "manifests", broken)
+        monkeypatch.setattr(stores, "manifest", broken)
+        stream = io.StringIO()
+        configure_logging("error", stream)
+        for ask in (client.list_resources, partial(client.read_resource, f"{RESOURCES}x")):
+            with pytest.raises(MCPError) as refused:
+                await ask()
+            assert refused.value.error.message == UNEXPECTED
+    assert stream.getvalue().count("request failed") == 2

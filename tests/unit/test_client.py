@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from aiohttp import web
 
+from service import client as client_module
 from service.api.answer import encode
 from service.client import BACKOFF_S, Client, _Lost, pause, read_events
 from service.core.errors import (
@@ -16,7 +20,9 @@ from service.core.errors import (
     Overloaded,
     RevelatorError,
 )
+from tests.faults.proxy import free_port
 from tests.support.events import EVENTS
+from tests.support.stub_server import stub_server
 
 pytestmark = pytest.mark.anyio
 
@@ -77,3 +83,89 @@ async def test_a_client_is_opened_first() -> None:
         await Client().collections()
     with pytest.raises(ValueError, match="not an http"):
         Client("127.0.0.1:8000")
+
+
+REPORT = {"indexed": 1, "unchanged": 0, "failed": [], "deleted": 0}
+GONE = {"type": "urn:revelator:problem:not-found", "title": "Not found", "status": 404,
+        "detail": "no such collection", "request_id": "r"}  # fmt: skip
+BUSY = GONE | {"type": "urn:revelator:problem:overloaded", "status": 503, "detail": "busy"}
+
+
+class Slow:
+    """Answers each request with the next reply: a body, a number of seconds to be silent before the
+    next reply is sent, or None to close the connection."""
+
+    def __init__(self, *replies: Any) -> None:
+        self._replies = list(replies)
+        self.requests = 0
+
+    async def __call__(self, _: web.BaseRequest) -> web.StreamResponse:
+        self.requests += 1
+        reply = self._replies.pop(0)
+        if isinstance(reply, float):
+            await asyncio.sleep(reply)
+            reply = self._replies.pop(0)
+        if reply is None:
+            raise asyncio.CancelledError  # closes the connection without a response
+        busy = {"Retry-After": "0"} if reply.get("status") == 503 else {}
+        return web.json_response(reply, status=reply.get("status", 200), headers=busy)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "SILENCE_S", 0.1)
+    monkeypatch.setattr(client_module, "BACKOFF_S", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_call_may_be_silent_for_longer_than_a_stream() -> None:
+    server = Slow(0.4, REPORT)
+    async with stub_server(server) as address, Client(f"http://{address}") as client:
+        report = await client.add_documents("docs", [{"text": "Norma"}])
+    assert (report.indexed, server.requests) == (1, 1)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_call_and_a_stream_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "CALL_S", 0.2)
+    for ask in (Client.collections, lambda client: client.answer("Who?")):
+        server = Slow(5.0, GONE)
+        async with (
+            stub_server(server) as address, Client(f"http://{address}", retries=0) as client
+        ):  # fmt: skip
+            async with asyncio.timeout(3):
+                with pytest.raises(EngineFailure, match="cannot be reached"):
+                    await ask(client)
+        assert server.requests == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("replies", [(None, GONE), (None, BUSY, GONE)])
+async def test_what_a_lost_call_deleted_is_deleted(replies: tuple[Any, ...]) -> None:
+    server = Slow(*replies, *replies)
+    async with stub_server(server) as address, Client(f"http://{address}") as client:
+        await client.delete_collection("docs")
+        await client.delete_document("docs", "n/1")
+    assert server.requests == 2 * len(replies)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("replies", [(GONE,), (BUSY, GONE)])
+async def test_what_no_call_deleted_was_not_there(replies: tuple[Any, ...]) -> None:
+    server = Slow(*replies)
+    async with stub_server(server) as address, Client(f"http://{address}") as client:
+        with pytest.raises(NotFound):
+            await client.delete_collection("docs")
+    assert server.requests == len(replies)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_call_that_was_not_sent_deleted_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setattr(client_module, "BACKOFF_S", 0.5)
+    async with Client(f"http://127.0.0.1:{port}") as client:
+        deleting = asyncio.create_task(client.delete_collection("docs"))
+        await asyncio.sleep(0.1)
+        async with stub_server(Slow(GONE), port):
+            with pytest.raises(NotFound):
+                await deleting

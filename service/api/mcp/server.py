@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -15,8 +16,10 @@ from mcp.shared.exceptions import MCPError
 from service import __version__
 from service.api.documents import info_of
 from service.api.mcp.tools import ToolSpec, tools_of
-from service.api.problems import disclosed
-from service.api.security import check_collection, tenant_of
+from service.api.problems import answer_unexpected, disclosed
+from service.api.security import NotAllowed, check_collection, tenant_of
+from service.api.tenants import Tenant
+from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
 from service.runtime import Runtime
 
@@ -47,12 +50,16 @@ def make_server(request_of: RequestOf) -> Server[Any]:
     async def list_resources(
         context: Context, _: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        return types.ListResourcesResult(resources=await _resources(request_of(context)))
+        request = request_of(context)
+        async with _refusals(request):
+            return types.ListResourcesResult(resources=await _resources(request))
 
     async def read_resource(
         context: Context, wanted: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        return await _read(request_of(context), str(wanted.uri))
+        request = request_of(context)
+        async with _refusals(request):
+            return await _read(request, str(wanted.uri))
 
     return Server(
         NAME,
@@ -97,9 +104,9 @@ async def _called(
     try:
         result = await tool.call(request, called.arguments or {}, report)
     except RevelatorError as error:
-        return types.CallToolResult(
-            content=[_text(disclosed(error, request).detail)], is_error=True
-        )
+        return _failed(disclosed(error, request).detail)
+    except Exception as error:
+        return _failed(await _unexpected(request, error))
     return types.CallToolResult(
         content=[_text(result.text)], structured_content=result.value.model_dump(mode="json")
     )
@@ -109,12 +116,43 @@ def _text(text: str) -> types.TextContent:
     return types.TextContent(text=text)
 
 
+def _failed(detail: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[_text(detail)], is_error=True)
+
+
+async def _unexpected(request: Request, error: Exception) -> str:
+    """Log the error, and return what a client of any other path is told instead of it."""
+    response = await answer_unexpected(request, error)
+    return Problem.model_validate_json(bytes(response.body)).detail
+
+
+@asynccontextmanager
+async def _refusals(request: Request) -> AsyncIterator[None]:
+    """Turn errors into those of the protocol, with the texts of all other paths."""
+    try:
+        yield
+    except RevelatorError as error:
+        raise MCPError(types.INVALID_PARAMS, disclosed(error, request).detail) from None
+    except Exception as error:
+        raise MCPError(types.INTERNAL_ERROR, await _unexpected(request, error)) from None
+
+
+def _check_right(tenant: Tenant) -> None:
+    """Raise NotAllowed if the tenant may not see collections, as `GET /collections` does."""
+    if not tenant.may("ask"):
+        raise NotAllowed(
+            f"The key of {tenant.name!r} does not have the right 'ask'. It has: "
+            f"{', '.join(tenant.rights) or 'none'}."
+        )
+
+
 async def _resources(request: Request) -> list[types.Resource]:
     """Return the collections that the key may use."""
     runtime: Runtime = request.app.state.runtime
+    tenant = tenant_of(request)
+    _check_right(tenant)
     if runtime.stores is None:
         return []
-    tenant = tenant_of(request)
     return [
         types.Resource(
             uri=SCHEME + quote(manifest.name, safe=""),
@@ -130,14 +168,13 @@ async def _resources(request: Request) -> list[types.Resource]:
 async def _read(request: Request, uri: str) -> types.ReadResourceResult:
     """Return a collection with its counts, as `GET /collections/{name}` does."""
     runtime: Runtime = request.app.state.runtime
+    tenant = tenant_of(request)
+    _check_right(tenant)
     name = unquote(uri.removeprefix(SCHEME))
-    try:
-        if not uri.startswith(SCHEME) or runtime.stores is None:
-            raise NotFound(f"there is no resource {uri[:200]!r}")
-        check_collection(tenant_of(request), name)
-        manifest = await runtime.stores.collections.manifest(name)
-    except RevelatorError as error:
-        raise MCPError(types.INVALID_PARAMS, disclosed(error, request).detail) from None
+    if not uri.startswith(SCHEME) or runtime.stores is None:
+        raise NotFound(f"there is no resource {uri[:200]!r}")
+    check_collection(tenant, name)
+    manifest = await runtime.stores.collections.manifest(name)
     contents = types.TextResourceContents(
         uri=uri, mime_type="application/json", text=info_of(manifest).model_dump_json()
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections import Counter
 
 import pytest
@@ -65,6 +67,58 @@ async def test_where_nothing_waits_nobody_does() -> None:
     turns = Turns()
     for _ in range(3 * SHARES):
         await asyncio.sleep(0)
-        coroutine = turns.take(EVENT)
-        with pytest.raises(StopIteration):
-            coroutine.send(None)
+        check_free(turns)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_the_events_of_a_question_do_not_overtake_each_other(seed: int) -> None:
+    """Several parts of a question number their events, and other questions use up the turns."""
+    rng, turns = random.Random(seed), Turns()
+    numbers = itertools.count()
+    went: list[int] = []
+
+    async def part() -> None:
+        for _ in range(40):
+            number = next(numbers)
+            await turns.take(EVENT)
+            went.append(number)
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+
+    async def load() -> None:
+        for _ in range(40):
+            await turns.take(rng.choice([EVENT, REQUEST]))
+            for _ in range(rng.randrange(2)):
+                await asyncio.sleep(0)
+
+    async def leave() -> None:
+        for _ in range(20):
+            leaving = asyncio.create_task(turns.take(REQUEST))
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+
+    await asyncio.gather(*(part() for _ in range(5)), *(load() for _ in range(20)), leave())
+    assert went == list(range(5 * 40))
+    check_free(turns)
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+async def test_nobody_waits_for_a_task_that_is_cancelled_before_it_continues(hops: int) -> None:
+    turns = Turns()
+    first = asyncio.create_task(turns.take(SHARES))
+    waiting = asyncio.create_task(turns.take(EVENT))
+    for _ in range(hops):  # with the second, a turn has let it continue
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([first, waiting])
+    await asyncio.sleep(0)
+    assert waiting.cancelled()
+    check_free(turns)
+
+
+def check_free(turns: Turns) -> None:
+    """Assert that the next one continues at once."""
+    with pytest.raises(StopIteration):
+        turns.take(EVENT).send(None)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextvars import copy_context
 
-from service.core.private import LEAST, WITHHELD, hold, withhold
+import pytest
+
+from service.core.private import LEAST, WITHHELD, _without_runs, hold, withhold
 
 PROMPT = 'Question: Who composed the opera Norma?\nDoc1: "Norma was first given in 1831."'
 
@@ -45,3 +48,70 @@ def test_a_task_keeps_its_own() -> None:
 
     assert asyncio.run(both()) == [f"{WITHHELD} What?", f"Who? {WITHHELD}"]
     assert withhold("Who? What?") == "Who? What?"
+
+
+def by_definition(text: str, source: str) -> str:
+    """Mark every character that is in a run of LEAST, and let each stretch of them be one run."""
+    starts = [place for place in range(len(text)) if text[place : place + LEAST] in source]
+    starts = [place for place in starts if place + LEAST <= len(text)]
+    told, end = "", 0
+    for place, character in enumerate(text):
+        begins = place in starts
+        told += WITHHELD if begins and place >= end else ""
+        end = place + LEAST if begins else end
+        told += character if place >= end else ""
+    return told
+
+
+def step_by_step(text: str, source: str) -> str:
+    """Take out the longest run at each place, as an earlier version did."""
+    told, place = "", 0
+    while place < len(text):
+        end = place + LEAST
+        if end > len(text) or text[place:end] not in source:
+            told, place = told + text[place], place + 1
+            continue
+        while end < len(text) and text[place : end + 1] in source:
+            end += 1
+        told, place = told + WITHHELD, end
+    return told
+
+
+@pytest.mark.parametrize("letters", ["ab", "abcd\n", "abcdefghijklmnopqrstuvwxyz é"])
+def test_runs_are_found_in_random_texts(letters: str) -> None:
+    rng = random.Random(7)
+    found = 0
+    for _ in range(400):
+        source = "".join(rng.choices(letters, k=rng.randint(0, 300)))
+        parts = []
+        for _ in range(rng.randint(0, 6)):
+            first = rng.randint(0, len(source))
+            quoted = source[first : first + rng.randint(1, 60)]
+            parts.append(rng.choice([quoted, "".join(rng.choices(letters, k=rng.randint(0, 9)))]))
+        apart, joined = "|".join(parts), "".join(parts)
+        told = _without_runs(apart, source)
+        assert told == step_by_step(apart, source)
+        assert _without_runs(joined, source) == by_definition(joined, source)
+        found += WITHHELD in told
+    assert found > 100
+
+
+def test_a_run_that_overlaps_the_one_before_is_withheld_to_its_end() -> None:
+    first, second = "abcdefghijklmnopqrst", "mnopqrstuvwxyz012345"
+    assert _without_runs(f"> {first}{second[8:]} <", f"{first}\n{second}") == f"> {WITHHELD} <"
+
+
+class Searched(str):
+    """Counts how often it is searched."""
+
+    searches = 0
+
+    def __contains__(self, part: str) -> bool:  # type: ignore[override]
+        self.searches += 1
+        return super().__contains__(part)
+
+
+def test_a_long_prompt_is_not_searched_for_each_character_of_a_text() -> None:
+    source = Searched(PROMPT * 1000)
+    assert _without_runs("Traceback: " * 500 + PROMPT, source).endswith(WITHHELD)
+    assert source.searches == 0
