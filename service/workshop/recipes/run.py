@@ -57,6 +57,7 @@ def train_recipe(
         keep_memory()
     run = TrainingRun(out, resume, main=is_main_process(), say=typer.echo)
     record = run_recipe(recipe, settings, run)
+    leave_group()
     if run.main:
         typer.echo(f"{out}: {record['steps']} updates, loss {record['loss']['last']:.4f}")
         for line in shown_scores(record):
@@ -68,6 +69,16 @@ def keep_memory() -> None:
     is."""
     if sys.platform == "linux" and not ALLOCATOR.keys() <= os.environ.keys():
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **ALLOCATOR})
+
+
+def leave_group() -> None:
+    """End the connections to the processes that trained together, if there are any. A process that
+    exits with open ones may be aborted by their threads."""
+    if processes() > 1:
+        import torch.distributed  # noqa: PLC0415
+
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def processes() -> int:
