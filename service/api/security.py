@@ -179,11 +179,7 @@ def require(right: Right) -> Callable[[Request], Awaitable[None]]:
 
     async def check(request: Request) -> None:
         tenant = await authenticate(request)
-        if not tenant.may(right):
-            raise NotAllowed(
-                f"The key of {tenant.name!r} does not have the right {right!r}. It has: "
-                f"{', '.join(tenant.rights) or 'none'}."
-            )
+        check_right(tenant, right)
         name = request.path_params.get("name")
         if name is not None:
             check_collection(tenant, name)
@@ -214,6 +210,15 @@ async def authenticate(request: Request) -> Tenant:
     structlog.contextvars.bind_contextvars(tenant=tenant.name)
     access.count_request(request, tenant)
     return tenant
+
+
+def check_right(tenant: Tenant, right: Right) -> None:
+    """Raise NotAllowed if the tenant does not have the right."""
+    if not tenant.may(right):
+        raise NotAllowed(
+            f"The key of {tenant.name!r} does not have the right {right!r}. It has: "
+            f"{', '.join(tenant.rights) or 'none'}."
+        )
 
 
 def check_collection(tenant: Tenant, name: str) -> None:

@@ -65,9 +65,14 @@ def given(**fields: Any) -> dict[str, Any]:
 
 def fail(detail: str) -> NoReturn:
     """Print the error on standard error and exit with code 2."""
+    show_error(detail)
+    raise typer.Exit(2)
+
+
+def show_error(detail: str) -> None:
+    """Print the error on standard error."""
     text = f"revelator: {detail}"
     typer.echo(text if os.environ.get("NO_COLOR") else typer.style(text, fg="red"), err=True)
-    raise typer.Exit(2)
 
 
 def settings_from(config: Path | None, **flags: Any) -> Settings:

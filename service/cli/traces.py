@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import fail
+from service.cli.options import fail, show_error
 from service.core.errors import RevelatorError
 
 TraceFile = Annotated[
@@ -62,6 +62,6 @@ def explain(
             trace = read_trace(path)
             typer.echo("\n".join(lines_of(trace, explain_trace(trace))))
         except RevelatorError as error:
-            typer.echo(f"revelator: {error.detail}", err=True)
+            show_error(error.detail)
             exit_code = 2
     raise typer.Exit(exit_code)

@@ -25,7 +25,7 @@ from service.evaluation.document.writing import write_report
 from service.evaluation.entries import PATIENCE_S, AtServer, Entry, InProcessEntry
 from service.evaluation.identity import with_engine
 from service.evaluation.llm_judge import Judge, open_judge
-from service.evaluation.methods import ALL, Method, method_of, methods_of
+from service.evaluation.methods import Method, methods_of, named_methods
 from service.evaluation.metrics import VERSIONS, ScoringOptions
 from service.evaluation.poison import ATTACKS, ROBUSTNESS, planting, victims_of
 from service.evaluation.provenance import process
@@ -205,12 +205,6 @@ async def plans_of(
             )  # fmt: skip
             plans.append(plan)
     return plans, list(skipped.values())
-
-
-def named_methods(given: Sequence[str]) -> set[str]:
-    """Return the names of the methods that are named themselves, not only by `all`."""
-    names = [name.strip() for part in given for name in part.split(",")]
-    return {method_of(name).name for name in names if name and name != ALL}
 
 
 def scoring_of(dataset: Dataset, options: EvaluationOptions) -> ScoringOptions:

@@ -332,8 +332,13 @@ def _answer(result: Answer) -> str:
 
 
 def _short(text: str) -> str:
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return cut(printable(" ".join(text.split())), _SHOWN)
+
+
+def cut(text: str, most: int) -> str:
+    """Return at most `most` characters of the text, the last of which is an ellipsis if it is
+    longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def lines_of(trace: Trace, explanation: Explanation) -> list[str]:

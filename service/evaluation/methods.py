@@ -88,8 +88,17 @@ def _field_of(name: str, given: str) -> tuple[str, Any]:
 
 def methods_of(names: Sequence[str]) -> list[Method]:
     """Return the methods of comma-separated names, without duplicates. Raises InvalidRequest."""
-    given = [name.strip() for part in names for name in part.split(",") if name.strip()]
+    given = _split(names)
     if not given:
         raise InvalidRequest(f"no method is named; known: {', '.join(known_methods())}")
     wanted = [own for name in given for own in (known_methods() if name == ALL else [name])]
     return list({method.name: method for method in map(method_of, wanted)}.values())
+
+
+def named_methods(names: Sequence[str]) -> set[str]:
+    """Return the names of the methods that are named themselves, not only by `all`."""
+    return {method_of(name).name for name in _split(names) if name != ALL}
+
+
+def _split(names: Sequence[str]) -> list[str]:
+    return [name.strip() for part in names for name in part.split(",") if name.strip()]

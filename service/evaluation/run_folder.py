@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,6 @@ class EvaluationRun:
     common: Mapping[str, Any]
     datasets: Mapping[str, Mapping[str, Any]]
     methods: Mapping[str, Mapping[str, Any]]
-    processes: Sequence[Mapping[str, Any]] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of the file in the types that reading it gives, with lists instead of
@@ -55,7 +54,6 @@ class EvaluationRun:
                     "common": self.common,
                     "datasets": self.datasets,
                     "methods": self.methods,
-                    "processes": self.processes,
                 }
             )
         )
@@ -113,7 +111,11 @@ class RunFolder:
 
     def note(self, process: Mapping[str, Any]) -> None:
         """Record a process that is going to ask, unless it is known. Raises StoreError."""
-        _note(self._path.parent, process)
+        value = read_run(self._path.parent)
+        assert value is not None  # written by `open_run`
+        if process not in value["processes"]:
+            value["processes"].append(dict(process))
+            _write(self._path.parent, value)
 
     def append(self, row: Row) -> None:
         """Append a row with a single write.
@@ -166,19 +168,9 @@ def _join(folder: Path, run: EvaluationRun, *, any_rows: bool) -> None:
             run.common,
             {**stored["datasets"], **run.datasets},
             {**stored["methods"], **run.methods},
-            stored.get("processes", []),
         )
-    value = run.as_json()
+    value = run.as_json() | {"processes": (stored or {}).get("processes", [])}
     if value != stored:
-        _write(folder, value)
-
-
-def _note(folder: Path, process: Mapping[str, Any]) -> None:
-    """Add a process to those that have asked."""
-    value = read_run(folder) or {}
-    known = value.setdefault("processes", [])
-    if process not in known:
-        known.append(dict(process))
         _write(folder, value)
 
 

@@ -33,7 +33,14 @@ from rich.console import Console
 from service.core.settings import Settings, load_settings
 from service.evaluation.command import EvaluationOptions, evaluate_datasets
 from service.evaluation.document.blocks import Table, as_markdown
-from service.evaluation.document.results import MARK, by_dataset, judged_loops, shown, values
+from service.evaluation.document.results import (
+    COSTS,
+    MARK,
+    by_dataset,
+    judged_loops,
+    shown,
+    values,
+)
 from service.evaluation.equal_budget import unproven
 from service.evaluation.methods import VARIANT, known_methods
 from service.evaluation.provenance import machine
@@ -72,9 +79,6 @@ a mark may still not beat them; `direct`, `no_retrieval` and these two are never
 another model the order differs: before you choose, evaluate yours on your own questions with
 `revelator evaluate`. The table is made by the following command, in which N counts the measurements
 of HotpotQA, 2WikiMultihopQA and MuSiQue:"""
-COSTS: Final = {
-    "llm_calls": "LLM calls", "retrievals": "retrievals", "tokens": "tokens", "seconds": "seconds",
-}  # fmt: skip
 
 
 class Source(NamedTuple):

@@ -130,12 +130,13 @@ async def in_process(
         begun, spent = time.perf_counter(), time.process_time()
         steps, calls = await ask_all(runtime, asked, loop, at_once)
         took, spent = time.perf_counter() - begun, time.process_time() - spent
+        cached = cache.nbytes >> 20
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(
         f"{loop:8} {'with' if known else 'without':7}: {cache.found / cache.asked:.3f} of "
         f"{cache.asked * BLOCK} prompt tokens found; {spent / len(asked):.1f} s of CPU and "
         f"{took / len(asked):.1f} s a question; {steps:.1f} steps and {calls:.1f} calls; "
-        f"memory {highest} MB, of which cached {cache.nbytes >> 20} MB at the end",
+        f"memory {highest} MB, of which cached {cached} MB at the end",
         flush=True,
     )
 

@@ -17,8 +17,7 @@ from service import __version__
 from service.api.documents import info_of
 from service.api.mcp.tools import ToolSpec, tools_of
 from service.api.problems import answer_unexpected, disclosed
-from service.api.security import NotAllowed, check_collection, tenant_of
-from service.api.tenants import Tenant
+from service.api.security import check_collection, check_right, tenant_of
 from service.core.domain import Problem
 from service.core.errors import NotFound, RevelatorError
 from service.runtime import Runtime
@@ -137,20 +136,11 @@ async def _refusals(request: Request) -> AsyncIterator[None]:
         raise MCPError(types.INTERNAL_ERROR, await _unexpected(request, error)) from None
 
 
-def _check_right(tenant: Tenant) -> None:
-    """Raise NotAllowed if the tenant may not see collections, as `GET /collections` does."""
-    if not tenant.may("ask"):
-        raise NotAllowed(
-            f"The key of {tenant.name!r} does not have the right 'ask'. It has: "
-            f"{', '.join(tenant.rights) or 'none'}."
-        )
-
-
 async def _resources(request: Request) -> list[types.Resource]:
     """Return the collections that the key may use."""
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
-    _check_right(tenant)
+    check_right(tenant, "ask")
     if runtime.stores is None:
         return []
     return [
@@ -169,7 +159,7 @@ async def _read(request: Request, uri: str) -> types.ReadResourceResult:
     """Return a collection with its counts, as `GET /collections/{name}` does."""
     runtime: Runtime = request.app.state.runtime
     tenant = tenant_of(request)
-    _check_right(tenant)
+    check_right(tenant, "ask")
     name = unquote(uri.removeprefix(SCHEME))
     if not uri.startswith(SCHEME) or runtime.stores is None:
         raise NotFound(f"there is no resource {uri[:200]!r}")

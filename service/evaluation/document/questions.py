@@ -9,7 +9,7 @@ from typing import Final
 from service.core.errors import StoreError
 from service.evaluation.document.blocks import Block, Folded, Heading, Text
 from service.evaluation.document.results import MEASURE
-from service.evaluation.explanation import explain_trace, lines_of
+from service.evaluation.explanation import cut, explain_trace, lines_of
 from service.evaluation.rows import Row
 from service.evaluation.traces import read_trace, shown_again, trace_path
 
@@ -64,13 +64,9 @@ def _lines(rows: Sequence[Row], traces: Path | None) -> Iterator[str]:
         outcome = row.error or (row.prediction if row.answered else "(no answer)")
         route = "/".join(filter(None, (row.route, row.loop)))
         cost = f"{route}, {MEASURE} {_score(row):.2f}, {row.llm_calls} calls"
-        yield f"{row.method} ({cost}): {_cut(outcome or '')}"
+        yield f"{row.method} ({cost}): {cut(outcome or '', _LONGEST)}"
         if traces:
             yield from _explained(trace_path(traces, row.key), row.answer_id)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
@@ -89,6 +85,6 @@ def _explained(path: Path, answer_id: str | None) -> Iterator[str]:
     yield from lines_of(trace, explain_trace(trace))[1:]
     events = list(shown_again(trace))
     for event in events[:_MOST_EVENTS]:
-        yield f"      {_cut(event)}"
+        yield f"      {cut(event, _LONGEST)}"
     if len(events) > _MOST_EVENTS:
         yield f"      … and {len(events) - _MOST_EVENTS} more: revelator replay {path}"

@@ -16,7 +16,9 @@ SHAPE = ModelShape(
     tied=True, epsilon=1e-5, rope_theta=10_000.0,
 )  # fmt: skip
 STATM = Path("/proc/self/statm")
-MB = 2**20
+on_linux = pytest.mark.skipif(
+    not STATM.exists(), reason="needs Linux, which tells the memory of a process"
+)
 
 
 def resident() -> int:
@@ -29,7 +31,7 @@ def write(slots: Slots, slot: int, start: int, end: int, value: float = 1.0) -> 
         buffer[0, :, start:end] = value
 
 
-@pytest.mark.skipif(not STATM.exists(), reason="needs Linux, which tells the memory of a process")
+@on_linux
 def test_only_positions_that_were_written_use_memory() -> None:
     slots = Slots(SHAPE)
     slots.reserve(8192, [0] * 64)
@@ -41,7 +43,7 @@ def test_only_positions_that_were_written_use_memory() -> None:
     assert resident() - before < 3 * 64 * 100 * slots.position_bytes  # numpy's own pages: 1.6 GB
 
 
-@pytest.mark.skipif(not STATM.exists(), reason="needs Linux, which tells the memory of a process")
+@on_linux
 def test_memory_of_rows_that_have_left_is_freed() -> None:
     slots = Slots(SHAPE)
     slots.reserve(8192, [0] * 8)
